@@ -1,0 +1,39 @@
+"""The contract of every state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+E_contra = TypeVar("E_contra", contravariant=True)
+F = TypeVar("F")
+
+
+class Machine(Protocol[E_contra, F]):
+    """State that changes only in `step`; events in, effects out, time and randomness injected."""
+
+    def step(self, now: int, events: Sequence[E_contra], out: list[F]) -> None:
+        """Handle `events` in order and append effects to `out`; `now` is in milliseconds."""
+
+    def deadline(self) -> int | None:
+        """When the driver must call `step(now, [], out)` at the latest, in milliseconds."""
+
+
+class Tickets:
+    """Numbers that tie an effect to its completion event; one source per process."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self) -> int:
+        """The next number, from 1."""
+        self._last += 1
+        return self._last
+
+
+def earliest(*deadlines: int | None) -> int | None:
+    """The first of several deadlines, None when there is none."""
+    known = [d for d in deadlines if d is not None]
+    return min(known) if known else None
