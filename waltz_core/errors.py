@@ -101,9 +101,7 @@ class NotCommittedError(ClientError):
     """The append was judged lost: it is not in the log and never will be; safe to send again."""
 
     def __init__(self, partition: int, reason: str) -> None:
-        super().__init__(
-            f"partition {partition}: the append is not in the log ({reason}); it is safe to send it again"
-        )
+        super().__init__(f"partition {partition}: the append is not in the log ({reason}); it is safe to send it again")
         self.partition = partition
         self.reason = reason
 

@@ -16,13 +16,9 @@ class SafetyRules:
     # store sessions and recovery
     states_before_votes: bool = True  # server-D1: no append before the replica states are in ZooKeeper
     later_session_arrival: bool = True  # server-D1, recovery 14.2 (E5'): session newer than the states
-    placeholder_arrival: bool = (
-        True  # server-D2, recovery 14.3 (E3'): never trust a closing mark above the own mark
-    )
+    placeholder_arrival: bool = True  # server-D2, recovery 14.3 (E3'): never trust a closing mark above the own mark
     leftovers_by_req_id: bool = True  # server-D3: ownership gap: leftovers are looked up in the log
-    rolled_back_is_absent: bool = (
-        True  # server-D4, ruling R3: a replica older than the metadata counts as absent
-    )
+    rolled_back_is_absent: bool = True  # server-D4, ruling R3: a replica older than the metadata counts as absent
     lost_metadata_stops: bool = True  # server-D5: replicas with records and no states: wait for an operator
     rewound_metadata_stops: bool = True  # ruling R6: metadata older than the replicas: stop
     late_failure_is_local: bool = True  # server-D8: one late replica failing does not bar the others

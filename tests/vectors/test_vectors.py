@@ -13,9 +13,7 @@ FOLDER = Path(__file__).parent
 
 @pytest.mark.parametrize("path", vector_files(FOLDER), ids=lambda path: path.name)
 def test_vectors(path: Path) -> None:
-    failures = [
-        f"{unit.name}: {failure}" for unit in units_of(path) if (failure := run_unit(unit)[0]) is not None
-    ]
+    failures = [f"{unit.name}: {failure}" for unit in units_of(path) if (failure := run_unit(unit)[0]) is not None]
     assert not failures, "\n".join(failures[:20])
 
 
