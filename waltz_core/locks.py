@@ -1,0 +1,148 @@
+"""Lock hashes as they go on the wire, and the server's table of what was last committed under them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from struct import unpack
+
+from waltz_core.record import record
+
+_MASK_32 = 0xFFFFFFFF
+_MASK_64 = 0xFFFFFFFFFFFFFFFF
+_SIGN_32 = 0x80000000
+
+# Java: Locks chains this linear congruential generator to get the slots of a hash.
+_MULTIPLIER = 1103515245
+_INCREMENT = 12345
+_SLOT_MASK = 0x3FFFFFFF
+
+
+def _signed(value: int) -> int:
+    value &= _MASK_32
+    return value - (1 << 32) if value & _SIGN_32 else value
+
+
+def name_hash(name: str) -> int:
+    """Hash of a lock's name over its UTF-16 code units, as a signed int32."""
+    units = name.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for unit in unpack(f">{len(units) // 2}H", units):
+        value = (31 * value + unit) & _MASK_32
+    return _signed(value)
+
+
+def id_hash(lock_id: int) -> int:
+    """Both halves of a signed 64-bit id folded into a signed int32."""
+    unsigned = lock_id & _MASK_64
+    return _signed(unsigned ^ (unsigned >> 32))
+
+
+@record
+class Lock:
+    """A lock as applications name it; only its hash travels, so different locks may share one."""
+
+    name: str
+    id: int  # signed 64-bit
+
+    def wire(self) -> int:
+        """The signed int32 that goes on the wire (Java: PartitionLocalLock.hashCode)."""
+        return _signed(name_hash(self.name) ^ id_hash(self.id))
+
+
+def lcg_chain(lock_hash: int, probes: int) -> tuple[int, ...]:
+    """The values whose low 30 bits, modulo the table size, are the slots of `lock_hash`."""
+    values = []
+    value = lock_hash
+    for _ in range(probes):
+        value = _signed(value * _MULTIPLIER + _INCREMENT)
+        values.append(value)
+    return tuple(values)
+
+
+class LockTable:
+    """For every slot the id of the last commit under it, and whether an append in flight holds it.
+
+    An estimate is never below the last commit under a lock, provided the table saw every commit
+    since it was made; it may be above (slots are shared), which only causes false refusals.
+    """
+
+    __slots__ = ("_active", "_held", "_marks", "_probes", "_size", "_slots")
+
+    def __init__(self, size: int, probes: int, mark: int) -> None:
+        assert size > 0
+        assert probes > 0
+        self._size = size
+        self._probes = probes
+        self._slots: dict[int, tuple[int, ...]] = {}
+        self.reset(mark)
+
+    @property
+    def active(self) -> int:
+        """Appends that hold slots or wait for their end."""
+        return self._active
+
+    def reset(self, mark: int) -> None:
+        """Forget everything: every slot was last committed at `mark`, nothing is held."""
+        self._marks = array("q", [mark]) * self._size
+        self._held = bytearray(self._size)
+        self._active = 0
+
+    def slots(self, lock_hash: int) -> tuple[int, ...]:
+        """Slots of a hash; may coincide."""
+        known = self._slots.get(lock_hash)
+        if known is None:
+            size = self._size
+            known = tuple((value & _SLOT_MASK) % size for value in lcg_chain(lock_hash, self._probes))
+            # Locks repeat; a bounded memory of their slots saves the arithmetic.
+            if len(self._slots) >= 65536:
+                self._slots.clear()
+            self._slots[lock_hash] = known
+        return known
+
+    def begin(self, write: Sequence[int], read: Sequence[int], append: Sequence[int]) -> bool:
+        """Hold the slots of `write` and `append`; False, and nothing changed, if any slot is held."""
+        held, slots = self._held, self.slots
+        for lock_hash in chain(write, read, append):
+            for slot in slots(lock_hash):
+                if held[slot]:
+                    return False
+        for lock_hash in chain(write, append):
+            for slot in slots(lock_hash):
+                held[slot] = 1
+        self._active += 1
+        return True
+
+    def estimate(self, write: Sequence[int], read: Sequence[int]) -> int:
+        """Upper bound of the last commit under any of the locks; -1 when there are none."""
+        highest = -1
+        marks, slots = self._marks, self.slots
+        for lock_hash in chain(write, read):
+            mark = min([marks[slot] for slot in slots(lock_hash)])
+            if mark > highest:
+                highest = mark
+        return highest
+
+    def commit(self, write: Sequence[int], append: Sequence[int], transaction_id: int) -> None:
+        """Record a commit under `write` and `append`."""
+        marks, slots = self._marks, self.slots
+        for lock_hash in chain(write, append):
+            for slot in slots(lock_hash):
+                marks[slot] = transaction_id
+
+    def end(self, write: Sequence[int], append: Sequence[int]) -> None:
+        """Let go of the slots that `begin` held."""
+        held, slots = self._held, self.slots
+        for lock_hash in chain(write, append):
+            for slot in slots(lock_hash):
+                held[slot] = 0
+        self._active -= 1
+
+    def marks(self) -> list[int]:
+        """The whole table, for tests and diagnosis."""
+        return list(self._marks)
+
+    def held_slots(self) -> list[int]:
+        """Slots held by appends in flight, ascending."""
+        return [slot for slot, held in enumerate(self._held) if held]
