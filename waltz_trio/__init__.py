@@ -1,0 +1,1 @@
+"""Waltz on Trio: drivers of the core, and the public client."""

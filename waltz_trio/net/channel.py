@@ -1,0 +1,366 @@
+"""One TLS connection over a non-blocking socket: bytes in become events, bytes out leave in one send per batch.
+
+TLS runs on memory buffers beside the socket rather than through `trio.SSLStream`: a step's output is
+encrypted and handed to the kernel synchronously, so a message costs no task switch on its way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+from trio.lowlevel import notify_closing, wait_readable, wait_writable
+
+from waltz_core.edge import Closed, Received, Writable
+from waltz_core.record import record
+
+_RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
+_SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
+
+
+@record
+class NetLimits:
+    """Bounds on connections; sizes in bytes, times in seconds."""
+
+    read_size: int = 262144
+    high_mark: int = 1 << 20  # unsent bytes above which `Writable(False)` is told
+    low_mark: int = 1 << 18  # unsent bytes below which `Writable(True)` is told
+    unsent_max: int = 1 << 29  # a connection with more is dropped
+    stall_timeout: float = 120.0  # a peer that takes nothing for this long is dropped
+    handshake_timeout: float = 10.0
+    connect_timeout: float = 10.0
+    linger: float = 1.0  # after our end: how long to wait for the peer's
+    connections_max: int = 10_000  # accepted, per process
+
+
+class ChannelOwner(Protocol):
+    """What a channel needs of its process."""
+
+    limits: NetLimits
+    scratch: bytearray
+    killed: bool
+
+    def post(self, event: Received | Writable | Closed) -> None:
+        """Deliver an event to the machine."""
+
+    async def wait_room(self) -> None:
+        """Wait until the machine can take more."""
+
+    def touch(self, channel: Channel) -> None:
+        """Note that the channel wants `flush` at the end of this step."""
+
+    def spawn(self, task: Callable[[], Awaitable[object]]) -> None:
+        """Run a task as long as the process."""
+
+
+class TlsPipe:
+    """A socket with the TLS state of its connection."""
+
+    __slots__ = ("incoming", "outgoing", "sock", "tls")
+
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool, host_name: str | None = None
+    ) -> None:
+        self.sock = sock
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=server_side, server_hostname=host_name)
+
+    async def handshake(self) -> None:
+        """Complete the TLS handshake.
+
+        Raises:
+            OSError: the connection broke (`ssl.SSLError`, which is one, if the peer is refused or speaks no TLS).
+        """
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._send_pending()
+                await wait_readable(self.sock.fileno())
+                data = self.sock.recv(_RECORD)
+                if data:
+                    self.incoming.write(data)
+                else:
+                    self.incoming.write_eof()
+            except ssl.SSLError:
+                with contextlib.suppress(OSError):  # the alert tells the peer why
+                    self.sock.send(self.outgoing.read())
+                raise
+            else:
+                await self._send_pending()
+                return
+
+    async def _send_pending(self) -> None:
+        data = self.outgoing.read()
+        while data:
+            try:
+                data = data[self.sock.send(data) :]
+            except BlockingIOError:
+                await wait_writable(self.sock.fileno())
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close the socket, with a reset instead of an orderly end if asked."""
+        if self.sock.fileno() < 0:
+            return
+        if reset:
+            with contextlib.suppress(OSError):
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        notify_closing(self.sock.fileno())
+        self.sock.close()
+
+
+class _State(enum.Enum):
+    OPEN = enum.auto()
+    CLOSING = enum.auto()  # asked to close: what is buffered goes out first
+    ENDED = enum.auto()  # `Closed` was told; the socket may linger
+
+
+class Channel:
+    """One standing connection. `send` and `close` fill buffers; `flush` does the work once per step.
+
+    OPEN → CLOSING (`close`) → ENDED; OPEN → ENDED when the connection breaks or the peer ends it.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_cipher",
+        "_draining",
+        "_owner",
+        "_paused",
+        "_pipe",
+        "_plain",
+        "_reason",
+        "_scope",
+        "_state",
+        "_touched",
+        "_unsent",
+        "conn",
+        "peer",
+    )
+
+    def __init__(self, conn: int, pipe: TlsPipe, peer: str, owner: ChannelOwner) -> None:
+        self.conn = conn
+        self.peer = peer
+        self._pipe = pipe
+        self._owner = owner
+        self._chunks: list[bytes | bytearray] = []  # plaintext not looked at yet
+        self._plain = memoryview(b"")  # plaintext being encrypted
+        self._cipher = memoryview(b"")  # encrypted, not taken by the kernel
+        self._unsent = 0  # bytes in the three above, before encryption
+        self._state = _State.OPEN
+        self._reason = ""
+        self._touched = False
+        self._draining = False
+        self._paused = False
+        self._scope = trio.CancelScope()
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def send(self, data: bytes | bytearray) -> None:
+        """Append to the out-buffer; dropped silently when the connection is ending."""
+        if self._state is _State.OPEN:
+            self._chunks.append(data)
+            self._unsent += len(data)
+            self._touch()
+
+    def close(self, reason: str) -> None:
+        """End the connection once the out-buffer is empty."""
+        if self._state is _State.OPEN:
+            self._state = _State.CLOSING
+            self._reason = reason
+            self._touch()
+
+    def _touch(self) -> None:
+        if not self._touched:
+            self._touched = True
+            self._owner.touch(self)
+
+    def flush(self) -> None:
+        """Hand the out-buffer to the kernel as far as it takes it; a task does the rest."""
+        self._touched = False
+        if self._draining:
+            self._keep()
+            self._mark()
+        elif self._push():
+            self._sent_all()
+        else:
+            self._keep()
+            self._mark()
+            self._draining = True
+            self._owner.spawn(self._drain)
+
+    def _push(self) -> bool:
+        """Send until everything is gone (True) or the kernel's buffer is full (False)."""
+        pipe = self._pipe
+        try:
+            while True:
+                if self._cipher:
+                    self._cipher = self._cipher[pipe.sock.send(self._cipher) :]
+                    continue
+                if not self._plain:
+                    if not self._chunks:
+                        self._unsent = 0
+                        return True
+                    chunks, self._chunks = self._chunks, []
+                    self._plain = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+                self._unsent -= self._encrypt()
+                self._cipher = memoryview(pipe.outgoing.read())
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            # The reader meets the same error, after whatever the peer sent before, and tells it.
+            self._drop()
+            return True
+
+    def _encrypt(self) -> int:
+        """Encrypt one slice; return its size."""
+        size = min(len(self._plain), _SLICE)
+        at = 0
+        while at < size:
+            at += self._pipe.tls.write(self._plain[at:size])
+        self._plain = self._plain[size:]
+        return size
+
+    def _keep(self) -> None:
+        """Take a copy of what cannot go out now, where the sender might reuse its buffer."""
+        self._chunks = [chunk if type(chunk) is bytes else bytes(chunk) for chunk in self._chunks]
+        if self._plain and type(self._plain.obj) is not bytes:
+            self._plain = memoryview(bytes(self._plain))
+
+    def _mark(self) -> None:
+        limits = self._owner.limits
+        if self._unsent > limits.unsent_max:
+            self._fail(f"the peer takes data too slowly: {self._unsent} bytes wait for it")
+        elif not self._paused and self._unsent > limits.high_mark and self._state is _State.OPEN:
+            self._paused = True
+            self._owner.post(Writable(self.conn, False))
+
+    def _sent_all(self) -> None:
+        if self._paused and self._state is _State.OPEN:
+            self._paused = False
+            self._owner.post(Writable(self.conn, True))
+        if self._state is _State.CLOSING:
+            self._say_goodbye()
+
+    async def _drain(self) -> None:
+        """Finish a flush that the kernel could not take at once."""
+        limits = self._owner.limits
+        try:
+            while True:
+                with trio.move_on_after(limits.stall_timeout) as patience:
+                    await wait_writable(self._pipe.sock.fileno())
+                if patience.cancelled_caught:
+                    self._fail(f"the peer took no data for {limits.stall_timeout:.0f} s")
+                    return
+                if self._push():
+                    break
+                if self._paused and self._unsent <= limits.low_mark and self._state is _State.OPEN:
+                    self._paused = False
+                    self._owner.post(Writable(self.conn, True))
+        except (trio.ClosedResourceError, OSError, ValueError):  # ValueError: the socket is closed already
+            return
+        finally:
+            self._draining = False
+        self._sent_all()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read until the connection ends; the machine hears `Closed` exactly once."""
+        reason = "connection cancelled"
+        try:
+            with self._scope:
+                reason = await self._read()
+        except OSError as error:
+            reason = f"connection broke: {error.strerror or error}"
+        finally:
+            # Unflushed data goes with the socket: the peer must not take a broken-off stream for an end.
+            self._end(self._reason or reason)
+            self._drop()
+            self._pipe.close(reset=self._owner.killed)
+
+    async def _read(self) -> str:
+        pipe, owner, conn = self._pipe, self._owner, self.conn
+        sock, incoming = pipe.sock, pipe.incoming
+        scratch = owner.scratch
+        view = memoryview(scratch)
+        while True:
+            if incoming.pending:
+                data, ended = self._decrypt()
+                if data and self._state is _State.OPEN:
+                    owner.post(Received(conn, data))
+                    await owner.wait_room()
+                if ended:
+                    return "the peer closed the connection"
+            await wait_readable(sock.fileno())
+            try:
+                size = sock.recv_into(scratch)
+            except BlockingIOError:
+                continue
+            if not size:
+                return "the peer closed the connection"
+            incoming.write(view[:size])
+
+    def _decrypt(self) -> tuple[bytes, bool]:
+        """What the records received so far hold, and whether the peer said goodbye."""
+        read, incoming = self._pipe.tls.read, self._pipe.incoming
+        chunks: list[bytes] = []
+        ended = False
+        try:
+            while incoming.pending:
+                chunk = read(_RECORD)
+                if not chunk:
+                    ended = True
+                    break
+                chunks.append(chunk)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            ended = True
+        if self._pipe.outgoing.pending and not self._draining and not self._cipher:
+            self._touch_now()  # TLS answered by itself (key update)
+        return (chunks[0] if len(chunks) == 1 else b"".join(chunks)), ended
+
+    def _touch_now(self) -> None:
+        self._cipher = memoryview(self._pipe.outgoing.read())
+        if self._push():
+            return
+        self._draining = True
+        self._owner.spawn(self._drain)
+
+    # ---- end -------------------------------------------------------------------------------------
+
+    def _say_goodbye(self) -> None:
+        """Our end in order; the reader waits a little for the peer's, or a reset could destroy what we sent."""
+        pipe = self._pipe
+        with contextlib.suppress(ssl.SSLError, OSError):
+            pipe.tls.unwrap()
+        with contextlib.suppress(OSError):
+            pipe.sock.send(pipe.outgoing.read())
+            pipe.sock.shutdown(socket.SHUT_WR)
+        self._end(self._reason)
+        self._scope.deadline = trio.current_time() + self._owner.limits.linger
+
+    def _fail(self, reason: str) -> None:
+        self._drop()
+        self._end(reason)
+        self._scope.cancel()
+
+    def _drop(self) -> None:
+        self._chunks.clear()
+        self._plain = self._cipher = memoryview(b"")
+        self._unsent = 0
+
+    def _end(self, reason: str) -> None:
+        if self._state is not _State.ENDED:
+            self._state = _State.ENDED
+            self._reason = reason
+            self._owner.post(Closed(self.conn, reason))

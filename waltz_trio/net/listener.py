@@ -1,0 +1,98 @@
+"""Listening sockets: binding with clear errors, and a loop that accepts until told to stop."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+
+import trio
+from trio.lowlevel import notify_closing, wait_readable
+
+from waltz_core.errors import ConfigError
+
+_BACKLOG = 1024
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_PAUSE = 0.1  # seconds; descriptors come back when connections end
+
+
+def local_host() -> str:
+    """The address 0.13.2 binds to when nothing else is said: that of the local host's name."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def canonical_host() -> str:
+    """The name 0.13.2 registers in ZooKeeper."""
+    return socket.getfqdn()
+
+
+def bind(host: str, port: int, key: str) -> socket.socket:
+    """A listening socket on `host` (empty = every address); port 0 takes a free one.
+
+    Raises:
+        ConfigError: the address is unknown or taken; the message names the configuration key.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}") from error
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def peer_text(address: object) -> str:
+    """`host:port` of a peer, for people."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host = str(address[0])
+        return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
+    return str(address)
+
+
+async def accept_loop(sock: socket.socket, accepted: Callable[[socket.socket, str], None]) -> None:
+    """Hand every new connection (non-blocking, TCP_NODELAY) to `accepted` until cancelled or closed."""
+    try:
+        while True:
+            await wait_readable(sock.fileno())
+            try:
+                while True:
+                    connection, address = sock.accept()
+                    connection.setblocking(False)
+                    tune(connection)
+                    accepted(connection, peer_text(address))
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    await trio.sleep(_EXHAUSTED_PAUSE)
+    except (trio.ClosedResourceError, ValueError):
+        return
+    finally:
+        close(sock)
+
+
+def close(sock: socket.socket) -> None:
+    """Stop listening; the accept loop ends."""
+    if sock.fileno() >= 0:
+        notify_closing(sock.fileno())
+        sock.close()
+
+
+def tune(sock: socket.socket) -> None:
+    """Options of every connection: small messages leave at once, dead peers are noticed."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError:
+        pass  # the connection is gone already; the handshake will say so

@@ -1,0 +1,361 @@
+"""TLS: contexts for both sides, key stores, self-made certificates, pins. TLS is never off.
+
+Peers of 0.13.2 speak TLS 1.2 only (ECDHE with AES-GCM, ECDSA or RSA certificates), ours prefer 1.3.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from waltz_core.errors import ConfigError
+from waltz_core.ids import Endpoint
+from waltz_core.record import record
+
+_JKS_MAGIC = bytes.fromhex("feedfeed")
+_JCEKS_MAGIC = bytes.fromhex("cececece")
+_BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
+_LIFETIME = datetime.timedelta(days=3650)
+
+
+@record
+class TlsSettings:
+    """One TLS group of a configuration (`server.ssl.`, `storage.ssl.`, `client.ssl.` or `ssl.`)."""
+
+    prefix: str = "ssl."  # for messages
+    certificate: str | None = None  # PEM file: certificate, then its chain
+    key: str | None = None  # PEM file; None = in the certificate's file
+    key_password: str | None = None
+    ca: str | None = None  # PEM file of the authorities we trust
+    key_store: str | None = None  # the original's key: PKCS12 or PEM
+    key_store_password: str | None = None
+    trust_store: str | None = None  # the original's key: PKCS12 or PEM
+    trust_store_password: str | None = None
+    verify: bool | None = None  # None = verify where a trust store is set
+    verify_host: bool = False  # the original does not compare host names
+    pin_loopback: bool = False  # without a trust store: pin what a loopback peer shows first
+
+    @property
+    def trusts(self) -> bool:
+        """A trust store is configured."""
+        return self.ca is not None or self.trust_store is not None
+
+
+@record
+class KeyPair:
+    """A private key and its certificate chain, as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+# ---- contexts --------------------------------------------------------------------------------
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Context of an accepting side; asks for and checks client certificates where a trust store is set.
+
+    Raises:
+        ConfigError: a file is absent or unreadable.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _common(context)
+    context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
+    load_pair(context, _own_pair(settings) or self_signed("waltz"))
+    if settings.trusts:
+        load_trust(context, settings)
+        context.verify_mode = ssl.CERT_REQUIRED
+    elif settings.verify:
+        raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
+    return context
+
+
+class ClientTls:
+    """How a dialing side treats its peers: one context, and pins where nothing else vouches for a peer."""
+
+    def __init__(self, settings: TlsSettings, warn: Callable[[str], None] | None = None) -> None:
+        """Build the context.
+
+        Args:
+            settings: the TLS group.
+            warn: called once if peers are going to be accepted unverified.
+
+        Raises:
+            ConfigError: a file is absent or unreadable, or verification is asked for without a trust store.
+        """
+        self.settings = settings
+        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _common(context)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        load_pair(context, _own_pair(settings) or self_signed("waltz"))
+        self._pins: dict[Endpoint, bytes] | None = None
+        if settings.trusts and settings.verify is not False:
+            load_trust(context, settings)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.check_hostname = settings.verify_host
+        elif settings.pin_loopback and settings.verify is not False:
+            self._pins = {}
+        elif settings.verify:
+            raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
+        elif warn is not None and settings.verify is None:
+            warn(
+                f"peers are not verified: no trust store is set ({settings.prefix}ca or "
+                f"{settings.prefix}trustStore.location); anybody who can answer at their address is believed"
+            )
+
+    def host_name(self, endpoint: Endpoint) -> str | None:
+        """Name to announce and, where names are checked, to compare with the certificate."""
+        return endpoint.host or None
+
+    def check(self, endpoint: Endpoint, certificate: bytes | None) -> str | None:
+        """Why the peer that showed `certificate` (DER) must be refused; None = it may stay."""
+        if self._pins is None:
+            return None
+        if not is_loopback(endpoint.host):
+            return (
+                f"{endpoint} is not on this machine and nothing vouches for it: name an authority (ca=PATH), "
+                "or switch verification off by name (verify=off)"
+            )
+        if certificate is None:
+            return f"{endpoint} showed no certificate"
+        digest = hashlib.sha256(certificate).digest()
+        if self._pins.setdefault(endpoint, digest) != digest:
+            return f"{endpoint} shows another certificate than when this process first met it"
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def role_of(tls: ssl.SSLObject) -> str | None:
+    """Common name of the peer's certificate, where one was asked for and verified."""
+    certificate = tls.getpeercert()
+    if not certificate:
+        return None
+    for part in certificate["subject"]:
+        for pair in part:
+            if pair[0] == "commonName":
+                return str(pair[1])
+    return None
+
+
+def _common(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION
+    context.options |= ssl.OP_NO_RENEGOTIATION  # so that a write never waits for a read
+
+
+def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
+    """Give a context its certificate; the ssl module reads files only, so one exists for a moment.
+
+    Raises:
+        ConfigError: the key does not fit the certificate, or neither can be read.
+    """
+    descriptor, name = tempfile.mkstemp(prefix="waltz-", suffix=".pem")  # readable by this user only
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pair.key + b"\n" + pair.certificate)
+        context.load_cert_chain(name)
+    except ssl.SSLError as error:
+        raise ConfigError(f"certificate and key do not fit together: {error}") from error
+    finally:
+        os.unlink(name)
+
+
+def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Load the authorities of a TLS group.
+
+    Raises:
+        ConfigError: a file is absent, unreadable or holds no certificate.
+    """
+    if settings.ca is not None:
+        data, key = _read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca"
+    else:
+        assert settings.trust_store is not None
+        key = settings.prefix + "trustStore.location"
+        data = _read(settings.trust_store, key)
+        if _kind(data, settings.trust_store, key) == "PKCS12":
+            data = _pkcs12_certificates(data, settings.trust_store_password, key)
+    try:
+        context.load_verify_locations(cadata=data.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}: no certificate can be read: {error}") from error
+
+
+# ---- key stores ------------------------------------------------------------------------------
+
+
+def _own_pair(settings: TlsSettings) -> KeyPair | None:
+    if settings.certificate is not None:
+        certificate = _read(settings.certificate, settings.prefix + "certificate")
+        key = certificate if settings.key is None else _read(settings.key, settings.prefix + "key")
+        return KeyPair(certificate, _plain_key(key, settings.key_password, settings.prefix + "key"))
+    if settings.key_store is None:
+        return None
+    name = settings.prefix + "keyStore.location"
+    data = _read(settings.key_store, name)
+    if _kind(data, settings.key_store, name) == "PEM":
+        return KeyPair(data, _plain_key(data, settings.key_store_password, name))
+    return _pkcs12_pair(data, settings.key_store_password, name)
+
+
+def _kind(data: bytes, path: str, key: str) -> str:
+    """What a key store really is: the content decides, since `JKS` is only the default of the type key."""
+    if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
+        raise ConfigError(
+            f"{key}: {path} is a JKS key store, which is not read here; convert it with: "
+            f"keytool -importkeystore -srckeystore {path} -destkeystore {Path(path).with_suffix('.p12')} "
+            "-deststoretype PKCS12"
+        )
+    if b"-----BEGIN " in data:
+        return "PEM"
+    if data[:1] == b"\x30":
+        return "PKCS12"
+    raise ConfigError(f"{key}: {path} is neither a PEM file nor a PKCS12 key store")
+
+
+def _read(path: str, key: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
+
+
+def _plain_key(data: bytes, password: str | None, name: str) -> bytes:
+    """The private key of a PEM text without its password."""
+    secret = password.encode() if password else None
+    try:
+        try:
+            key = serialization.load_pem_private_key(data, secret)
+        except TypeError:  # a password was given, the key has none
+            key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{name}: the private key cannot be read: {error}") from error
+    return _key_pem(key)
+
+
+def _key_pem(key: object) -> bytes:
+    assert hasattr(key, "private_bytes")
+    pem: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem
+
+
+def _pkcs12(data: bytes, password: str | None, name: str) -> pkcs12.PKCS12KeyAndCertificates:
+    try:
+        return pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
+    except ValueError as error:
+        raise ConfigError(f"{name}: the key store cannot be opened: {error}") from error
+
+
+def _pkcs12_pair(data: bytes, password: str | None, name: str) -> KeyPair:
+    store = _pkcs12(data, password, name)
+    if store.key is None or store.cert is None:
+        raise ConfigError(f"{name}: the key store holds no private key with a certificate")
+    chain = [store.cert, *store.additional_certs]
+    pem = b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in chain)
+    return KeyPair(pem, _key_pem(store.key))
+
+
+def _pkcs12_certificates(data: bytes, password: str | None, name: str) -> bytes:
+    store = _pkcs12(data, password, name)
+    found = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
+    if not found:
+        raise ConfigError(f"{name}: the trust store holds no certificate")
+    return b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in found)
+
+
+# ---- certificates of our own making ----------------------------------------------------------
+
+
+def self_signed(common_name: str) -> KeyPair:
+    """A fresh self-signed certificate: what a process shows that has no key store."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name)
+    certificate = _builder(name, name, key.public_key()).sign(key, hashes.SHA256())
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def make_ca(common_name: str) -> KeyPair:
+    """A fresh authority, to sign the certificates of one cluster."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name)
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        _builder(name, name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def issue(authority: KeyPair, common_name: str, hosts: Sequence[str]) -> KeyPair:
+    """A certificate for both sides of a connection, signed by `authority`, valid for `hosts` (names, addresses)."""
+    ca = x509.load_pem_x509_certificate(authority.certificate)
+    ca_key = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_name(common_name), ca.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def local_names() -> tuple[str, ...]:
+    """Every name under which this machine may be reached from itself."""
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname())))
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _LIFETIME)
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -1,0 +1,258 @@
+"""One process machine and the world around it: sockets, time-outs, and plug-ins for its other effects."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from socket import socket
+from typing import Any
+
+import trio
+
+from waltz_core.edge import Accepted, CloseConn, Closed, Dial, Dialed, Level, Port, Report, Send
+from waltz_core.machine import Machine
+from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
+from waltz_trio.net.dialer import DialError, dial
+from waltz_trio.net.listener import accept_loop, bind
+from waltz_trio.net.listener import close as close_listener
+from waltz_trio.net.tls import ClientTls, role_of
+from waltz_trio.pump import Pump
+
+Perform = Callable[[Any], None]
+"""Carries out one effect, synchronously, without raising."""
+
+_COMPLAINTS_KEPT = 1000  # peers whose refused handshakes are remembered, so that each is told once a minute
+_COMPLAINT_EVERY = 60.0
+
+
+class NodeDriver:
+    """Runs one process machine (server, storage node or client) on sockets.
+
+    Effects of `waltz_core.edge` about connections and `Report` are performed here; every other type
+    needs an entry in `plugins`. Effects are performed in their order; what is sent leaves last, after
+    the plug-ins' `flushes` ran, so that a broken socket can swallow neither a delivery nor a write.
+
+    Lifetime: `await nursery.start(driver.run)`, then `listen`; cancel the nursery, or `stop`, to end.
+    """
+
+    def __init__(
+        self,
+        machine: Machine[Any, Any],
+        *,
+        name: str,
+        client_tls: ClientTls | None = None,
+        plugins: Mapping[type, Perform] | None = None,
+        flushes: Sequence[Callable[[], None]] = (),
+        report: Callable[[Level, str], None] | None = None,
+        limits: NetLimits | None = None,
+        recorded_batches: int = 0,
+    ) -> None:
+        self.name = name
+        self.limits = limits or NetLimits()
+        self.scratch = bytearray(self.limits.read_size)
+        self.killed = False
+        self.report = report or (lambda level, text: None)
+        self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
+        self.post = self.pump.post
+        self.post_all = self.pump.post_all
+        self.wait_room = self.pump.wait_room
+        self._client_tls = client_tls
+        self._flushes = tuple(flushes)
+        self._table: dict[type, Perform] = {
+            Send: self._on_send,
+            CloseConn: self._on_close,
+            Dial: self._on_dial,
+            Report: self._on_report,
+            **(plugins or {}),
+        }
+        self._channels: dict[int, Channel] = {}
+        self._dials: dict[int, tuple[trio.CancelScope, list[str]]] = {}
+        self._touched: list[Channel] = []
+        self._listeners: list[socket] = []
+        self._last_conn = 0
+        self._accepted = 0
+        self._quiet: trio.Event | None = None  # set when the last connection is gone
+        self._nursery: trio.Nursery | None = None
+        self._complaints: dict[str, float] = {}
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the machine until cancelled; connections and listeners end with it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.pump.run)
+                task_status.started()
+        finally:
+            self.stop_listening()
+            self._nursery = None
+
+    def listen(self, port: Port, host: str, number: int, context: ssl.SSLContext, key: str) -> int:
+        """Accept connections of one kind; returns the port number (a free one where 0 was asked for).
+
+        Raises:
+            ConfigError: the address is taken or unknown; the message names `key`.
+        """
+        sock = bind(host, number, key)
+        self._listeners.append(sock)
+        self._start(accept_loop, sock, functools.partial(self._on_connection, port, context))
+        return int(sock.getsockname()[1])
+
+    def stop_listening(self) -> None:
+        """Accept nothing new."""
+        for sock in self._listeners:
+            close_listener(sock)
+        self._listeners.clear()
+
+    async def stop(self, *, patience: float = 3.0) -> None:
+        """End in order: accept nothing new, flush and close every connection, then cancel."""
+        self.stop_listening()
+        with trio.move_on_after(patience):
+            while self.pump.busy:
+                await trio.lowlevel.checkpoint()
+            for channel in list(self._channels.values()):
+                channel.close("the process ends")
+                channel.flush()
+            if self._channels:
+                self._quiet = trio.Event()
+                await self._quiet.wait()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End at once; sockets are closed, nothing is flushed."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    def kill(self) -> None:
+        """End as `kill -9` would: every socket is reset, nothing is flushed, closed or told."""
+        self.killed = True
+        self.cancel()
+
+    @property
+    def connection_count(self) -> int:
+        """Standing connections, both directions."""
+        return len(self._channels)
+
+    # ---- effects ---------------------------------------------------------------------------------
+
+    def _perform(self, out: list[Any]) -> None:
+        if not out:
+            return
+        table = self._table
+        for effect in out:
+            table[type(effect)](effect)
+        for flush in self._flushes:
+            flush()
+        if self._touched:
+            touched, self._touched = self._touched, []
+            for channel in touched:
+                channel.flush()
+
+    def _on_send(self, effect: Send) -> None:
+        channel = self._channels.get(effect.conn)
+        if channel is not None:
+            channel.send(effect.data)
+
+    def _on_close(self, effect: CloseConn) -> None:
+        channel = self._channels.get(effect.conn)
+        if channel is not None:
+            channel.close(effect.reason)
+        elif effect.conn in self._dials:
+            scope, reason = self._dials[effect.conn]
+            reason.append(effect.reason)
+            scope.cancel()
+
+    def _on_dial(self, effect: Dial) -> None:
+        assert effect.conn < 0, "dialed ids are negative"
+        scope = trio.CancelScope()
+        reason: list[str] = []
+        self._dials[effect.conn] = scope, reason
+        self._start(self._dial, effect, scope, reason)
+
+    def _on_report(self, effect: Report) -> None:
+        self.report(effect.level, effect.text)
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def touch(self, channel: Channel) -> None:
+        """Note that a channel has something to flush at the end of this step."""
+        self._touched.append(channel)
+
+    def spawn(self, task: Callable[[], Awaitable[object]]) -> None:
+        """Run a task as long as this process runs."""
+        self._start(task)
+
+    def _start(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
+        assert self._nursery is not None, "the driver does not run"
+        self._nursery.start_soon(task, *args)
+
+    async def _dial(self, effect: Dial, scope: trio.CancelScope, reason: list[str]) -> None:
+        assert self._client_tls is not None, "this process never dials"
+        pipe = None
+        refusal = ""
+        with scope:
+            try:
+                pipe = await dial(effect.endpoint, self._client_tls, self.limits)
+            except DialError as error:
+                refusal = str(error)
+        del self._dials[effect.conn]
+        if pipe is None:
+            self.post(Closed(effect.conn, reason[0] if reason else refusal))
+            return
+        channel = Channel(effect.conn, pipe, str(effect.endpoint), self)
+        self._channels[effect.conn] = channel
+        self.post(Dialed(effect.conn))
+        if reason:  # closed in the very moment it stood
+            channel.close(reason[0])
+            channel.flush()
+        await self._run_channel(channel)
+
+    def _on_connection(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
+        if self._accepted >= self.limits.connections_max:
+            sock.close()
+            self._complain("", f"connection refused: {self._accepted} connections are open, the limit")
+            return
+        self._accepted += 1
+        self._start(self._serve, port, context, sock, peer)
+
+    async def _serve(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
+        pipe = TlsPipe(sock, context, server_side=True)
+        try:
+            try:
+                with trio.fail_after(self.limits.handshake_timeout):
+                    await pipe.handshake()
+            except trio.TooSlowError:
+                self._complain(peer, f"{peer}: no TLS handshake within {self.limits.handshake_timeout:.0f} s")
+                return
+            except OSError as error:
+                self._complain(peer, f"{peer}: TLS handshake failed: {error.strerror or error}")
+                return
+            self._last_conn += 1
+            channel = Channel(self._last_conn, pipe, peer, self)
+            self._channels[channel.conn] = channel
+            self.post(Accepted(channel.conn, port, peer, role_of(pipe.tls)))
+            await self._run_channel(channel)
+        finally:
+            self._accepted -= 1
+            pipe.close(reset=self.killed)
+
+    async def _run_channel(self, channel: Channel) -> None:
+        try:
+            await channel.run()
+        finally:
+            del self._channels[channel.conn]
+            if self._quiet is not None and not self._channels:
+                self._quiet.set()
+
+    def _complain(self, peer: str, text: str) -> None:
+        """Tell a refused connection, at most once a minute per address: a scanner must not fill the log."""
+        host = peer.rpartition(":")[0]
+        now = trio.current_time()
+        if now - self._complaints.get(host, -_COMPLAINT_EVERY) < _COMPLAINT_EVERY:
+            return
+        if len(self._complaints) >= _COMPLAINTS_KEPT:
+            self._complaints.clear()
+        self._complaints[host] = now
+        self.report(Level.WARNING, text)
