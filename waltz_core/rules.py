@@ -28,6 +28,9 @@ class SafetyRules:
     locks_reset_on_gap: bool = True  # server-D3: new lock table whenever somebody else may have committed
     failed_fetch_forgotten: bool = True  # server-D13: one failed data fetch does not poison the key
 
+    # wire
+    surplus_refused: bool = True  # storage-10 (page §1): a message with surplus bytes is not executed
+
     # storage node
     fence_persisted: bool = True  # storage-10.1, ruling R1
     append_atomic: bool = True  # storage-10.4: a batch out of order stores nothing

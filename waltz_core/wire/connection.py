@@ -1,0 +1,202 @@
+"""One side of one connection: greeting, frames and codecs, from bytes to messages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Generic, TypeVar
+
+from waltz_core.errors import HandshakeError, ProtocolError
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.wire.admin_codec import ADMIN_PROTOCOL
+from waltz_core.wire.client_codec import CLIENT_PROTOCOL
+from waltz_core.wire.frame import (
+    FRAME_SIZE_MAX_STORAGE,
+    HEADER,
+    HEADER_SIZE,
+    HELLO_MAGIC,
+    HELLO_SIZE_MAX,
+    HELLO_VERSION,
+    LENGTH,
+    LENGTH_AT,
+    Gatherer,
+    frame,
+    refused,
+)
+from waltz_core.wire.hello import Hello, decode_hello, encode_hello, negotiate
+from waltz_core.wire.storage_codec import STORAGE_PROTOCOL
+from waltz_core.wire.table import Table, WireProtocol
+
+__all__ = ["ADMIN_PROTOCOL", "CLIENT_PROTOCOL", "STORAGE_PROTOCOL", "Connection"]
+
+M = TypeVar("M")
+
+
+class Connection(Generic[M]):
+    """Turns received bytes into messages and messages into bytes; does no I/O and keeps no clock.
+
+    Both sides send `hello()` first, without waiting for the other. Nothing else may be encoded before
+    the greeting of the peer arrived, that is, while `version` is None.
+
+    States: GREETING (`version` is None) → OPEN → BROKEN (after the first error, final).
+
+    Args:
+        protocol: CLIENT_PROTOCOL, STORAGE_PROTOCOL or ADMIN_PROTOCOL.
+        hello_text: what our greeting says, for people.
+        versions: what we offer; each must have a table in `protocol`.
+        frame_size_max: largest body that we accept.
+    """
+
+    __slots__ = (
+        "_decoders",
+        "_encoders",
+        "_error",
+        "_frame_size_max",
+        "_gatherer",
+        "_head",
+        "_hello",
+        "_protocol",
+        "_surplus_refused",
+        "_versions",
+        "peer_hello",
+        "version",
+    )
+
+    def __init__(
+        self,
+        protocol: WireProtocol[M],
+        hello_text: str,
+        versions: Collection[int],
+        frame_size_max: int = FRAME_SIZE_MAX_STORAGE,
+        *,
+        rules: SafetyRules = SAFE,
+    ) -> None:
+        assert all(version in protocol.tables for version in versions)
+        self.version: int | None = None  # negotiated
+        self.peer_hello: Hello | None = None
+        self._protocol = protocol
+        self._hello = Hello(tuple(sorted(versions)), hello_text)
+        self._versions = frozenset(versions)
+        self._frame_size_max = frame_size_max
+        self._surplus_refused = rules.surplus_refused
+        self._gatherer = Gatherer()
+        self._error: str | None = None
+        nothing: Table[M] = Table(())
+        self._decoders = nothing.decoders
+        self._encoders = nothing.encoders
+        self._head = b""
+
+    def hello(self) -> bytes:
+        """Our greeting: the first bytes to send, on both sides."""
+        return encode_hello(self._hello)
+
+    def keep_alive(self) -> bytes:
+        """An empty frame. Only clients send it, and only a peer of client codec 4 or above surely knows it."""
+        if self.version is None:
+            return frame(HELLO_MAGIC, HELLO_VERSION)
+        return frame(self._protocol.magic, self.version)
+
+    @property
+    def gathered(self) -> int:
+        """Bytes held back because their frame is not complete."""
+        return len(self._gatherer)
+
+    # ---- receiving
+
+    def receive(self, data: bytes | bytearray | memoryview, out: list[M]) -> None:
+        """Append every message that `data` completes to `out`.
+
+        Raises:
+            ProtocolError: bytes that no correct peer sends. The messages of the frames before them are in
+                `out`; the connection must be closed, and raises for everything it is given later.
+        """
+        if self._error is not None:
+            raise ProtocolError(f"the connection is broken: {self._error}")
+        buffer = self._gatherer.add(data)
+        if buffer is None:
+            return
+        try:
+            at = 0 if self.version is not None else self._greet(buffer)
+            if self.version is not None:
+                self._messages(buffer, at, self.version, out)
+        except ProtocolError as error:
+            self._error = str(error)
+            self._gatherer.clear()
+            raise
+
+    def _messages(self, buffer: bytes, at: int, version: int, out: list[M]) -> None:
+        magic, limit = self._protocol.magic, self._frame_size_max
+        unpack, decoders, append = HEADER.unpack_from, self._decoders, out.append
+        size = len(buffer)
+        while size - at >= HEADER_SIZE:
+            head = unpack(buffer, at)
+            found_magic, found_version, length = head
+            if found_magic != magic or found_version != version or not 0 <= length <= limit:
+                raise refused(head, magic, version, limit)
+            start = at + HEADER_SIZE
+            end = start + length
+            if end > size:
+                self._gatherer.keep(buffer, at, HEADER_SIZE + length)
+                return
+            if length:
+                message, stop = decoders[buffer[start]](buffer, start, end)
+                if stop != end:
+                    if not self._surplus_refused:
+                        append(message)  # Java: handed on before the surplus is noticed
+                    raise ProtocolError(f"corrupted message: {end - stop} surplus bytes after {type(message).__name__}")
+                append(message)
+            at = end
+        self._gatherer.keep(buffer, at, HEADER_SIZE)
+
+    def _greet(self, buffer: bytes) -> int:
+        """Look for the greeting of the peer; the place behind it, or of what must be kept."""
+        at, limit = 0, min(HELLO_SIZE_MAX, self._frame_size_max)
+        while len(buffer) - at >= HEADER_SIZE:
+            head: tuple[int, int, int] = HEADER.unpack_from(buffer, at)
+            if head[0] != HELLO_MAGIC or head[1] != HELLO_VERSION or not 0 <= head[2] <= limit:
+                raise HandshakeError(f"greeting: {refused(head, HELLO_MAGIC, HELLO_VERSION, limit)}")
+            start = at + HEADER_SIZE
+            end = start + head[2]
+            if end > len(buffer):
+                self._gatherer.keep(buffer, at, HEADER_SIZE + head[2])
+                return at
+            if head[2]:
+                self._open(buffer, start, end)
+                return end
+            at = end  # a keep-alive before the greeting
+        self._gatherer.keep(buffer, at, HEADER_SIZE)
+        return at
+
+    def _open(self, buffer: bytes, start: int, end: int) -> None:
+        hello, stop = decode_hello(buffer, start, end)
+        if stop == end or not self._surplus_refused:
+            self.peer_hello = hello
+        if stop != end:
+            raise HandshakeError(f"corrupted greeting: {end - stop} surplus bytes")
+        version = negotiate(self._versions, hello.versions)
+        table = self._protocol.tables[version]
+        self._decoders, self._encoders = table.decoders, table.encoders
+        self._head = HEADER.pack(self._protocol.magic, version, 0)
+        self.version = version
+
+    # ---- sending
+
+    def encode(self, message: M, out: bytearray) -> None:
+        """Append the frame of `message` to `out`.
+
+        Raises:
+            ProtocolError: the negotiated version cannot carry it; `out` is as before.
+        """
+        assert self.version is not None, "nothing but hello() may be sent before the peer's greeting arrived"
+        encode = self._encoders.get(type(message))
+        if encode is None:
+            raise ProtocolError(
+                f"{type(message).__name__} does not exist in {self._protocol.name} codec {self.version}"
+            )
+        at = len(out)
+        out += self._head
+        try:
+            encode(message, out)
+        except ProtocolError:
+            del out[at:]
+            raise
+        LENGTH.pack_into(out, at + LENGTH_AT, len(out) - at - HEADER_SIZE)

@@ -1,0 +1,170 @@
+"""How messages between servers and storage nodes are coded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+
+from waltz_core.log import Record
+from waltz_core.wire.primitives import (
+    BOOL,
+    INT32,
+    INT64,
+    RECORD,
+    RECORD_HEADER,
+    RECORD_SIZE_MIN,
+    SESSION_INFO,
+    STRING,
+    TEXT,
+    UUID_KEY,
+    Negative,
+    list_of,
+    optional,
+    read_count,
+    read_records,
+    record_list,
+    short,
+    structure,
+    write_record,
+)
+from waltz_core.wire.storage_messages import (
+    AppendRequest,
+    FailureResponse,
+    LastSessionInfoRequest,
+    LastSessionInfoResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    OpenRequest,
+    RecordHeaderListRequest,
+    RecordHeaderListResponse,
+    RecordHeaderRequest,
+    RecordHeaderResponse,
+    RecordListRequest,
+    RecordListResponse,
+    RecordRequest,
+    RecordResponse,
+    SetLowWaterMarkRequest,
+    StackFrame,
+    StorageMessage,
+    SuccessResponse,
+    TruncateRequest,
+)
+from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
+
+MAGIC = 0x53
+
+STACK = list_of(
+    structure(StackFrame, {"class_name": TEXT, "method": TEXT, "file": STRING, "line": INT32}), Negative.REFUSED
+)
+"""Java refuses a null class or method, and so do we; n = 0 is what we write."""
+
+_COMMON = (INT64, INT64, INT32)
+
+# ---- open ------------------------------------------------------------------------------------
+
+_OPEN_COMMON = Struct(">Bqqi").pack(1, -1, -1, -1)
+
+
+def _encode_open(message: OpenRequest, out: bytearray) -> None:
+    out += _OPEN_COMMON
+    UUID_KEY.write(out, message.key)
+    INT32.write(out, message.num_partitions)
+
+
+def _decode_open(buffer: bytes, start: int, end: int) -> tuple[OpenRequest, int]:
+    # Java: session, sequence and partition on the wire are ignored, answers carry -1.
+    key, at = UUID_KEY.read(buffer, start + 21, end)
+    num_partitions, at = INT32.read(buffer, at, end)
+    return OpenRequest(-1, -1, -1, key, num_partitions), at
+
+
+# ---- append ----------------------------------------------------------------------------------
+
+_APPEND = Struct(">Bqqii")  # type, session, sequence, partition, count
+_APPEND_FRAME = Struct(">BhiBqqii")
+_RECORD_START = Struct(">q16sii")
+_INT = Struct(">i")
+
+
+def _encode_append(message: AppendRequest, out: bytearray) -> None:
+    records = message.records
+    out += _APPEND.pack(6, message.session_id, message.seq_num, message.partition_id, len(records))
+    for record in records:
+        write_record(out, record)
+    out.append(1 if message.used_by_offline_recovery else 0)
+
+
+def _decode_append(buffer: bytes, start: int, end: int) -> tuple[AppendRequest, int]:
+    if end - start < 26:
+        raise short(start, end, 26)
+    _, session_id, seq_num, partition_id, _ = _APPEND.unpack_from(buffer, start)
+    count, at = read_count(buffer, start + 21, end, RECORD_SIZE_MIN)
+    records, at = read_records(buffer, at, end, count)
+    offline, at = BOOL.read(buffer, at, end)
+    return AppendRequest(session_id, seq_num, partition_id, records, offline), at
+
+
+def encode_records(records: Iterable[Record]) -> bytes:
+    """The records of an append; encoded once per batch, sent to every replica by `encode_append`."""
+    start, int32 = _RECORD_START.pack, _INT.pack
+    parts: list[bytes] = []
+    for record in records:
+        data = record.data
+        parts += (
+            start(record.transaction_id, record.req_id, record.header, len(data)),
+            data,
+            int32(record.checksum),
+        )
+    return b"".join(parts)
+
+
+def encode_append(
+    out: bytearray,
+    session_id: int,
+    seq_num: int,
+    partition_id: int,
+    count: int,
+    encoded_records: bytes,
+    offline: bool,
+    *,
+    version: int,
+) -> None:
+    """Append the frame of one AppendRequest to `out`; `version` is the negotiated one of that connection."""
+    out += _APPEND_FRAME.pack(MAGIC, version, 26 + len(encoded_records), 6, session_id, seq_num, partition_id, count)
+    out += encoded_records
+    out.append(1 if offline else 0)
+
+
+# ---- tables ----------------------------------------------------------------------------------
+
+V0: Table[StorageMessage] = Table(
+    (
+        Codec(1, OpenRequest, _encode_open, _decode_open),
+        layout(2, LastSessionInfoRequest, *_COMMON, BOOL),
+        layout(3, LastSessionInfoResponse, *_COMMON, SESSION_INFO),
+        layout(4, SetLowWaterMarkRequest, *_COMMON, INT64, BOOL),
+        layout(5, TruncateRequest, *_COMMON, INT64, BOOL),
+        Codec(6, AppendRequest, _encode_append, _decode_append),
+        fixed(7, SuccessResponse, "qqi"),
+        layout(8, FailureResponse, *_COMMON, STRING, STACK),
+        fixed(9, RecordHeaderRequest, "qqiq"),
+        layout(10, RecordHeaderResponse, *_COMMON, optional(RECORD_HEADER)),
+        fixed(11, RecordRequest, "qqiq"),
+        layout(12, RecordResponse, *_COMMON, optional(RECORD)),
+        layout(13, MaxTransactionIdRequest, *_COMMON, BOOL),
+        fixed(14, MaxTransactionIdResponse, "qqiq"),
+        fixed(15, RecordHeaderListRequest, "qqiqi"),
+        layout(16, RecordHeaderListResponse, *_COMMON, list_of(RECORD_HEADER, Negative.EMPTY)),
+        fixed(17, RecordListRequest, "qqiqi"),
+        layout(18, RecordListResponse, *_COMMON, record_list(Negative.EMPTY)),
+    )
+)
+V1 = V0
+
+VERSIONS = range(2)
+"""What our servers and storage nodes offer."""
+
+LEGACY_VERSIONS = range(1)
+"""What 0.13.2 offers."""
+
+STORAGE_PROTOCOL: WireProtocol[StorageMessage] = WireProtocol("storage", MAGIC, {0: V0, 1: V1})
