@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import Any
+from typing import Any, TypeAlias
+from zlib import crc32
 
 from waltz_core.errors import ProtocolError
 from waltz_core.ids import ReqId
@@ -42,18 +43,15 @@ from waltz_core.wire.client_messages import (
 from waltz_core.wire.frame import HEADER
 from waltz_core.wire.primitives import (
     BOOL,
-    BYTES,
     INT32,
     INT_LIST,
     REQ_ID,
     STRING,
     flags_by,
-    read_bytes,
-    read_ints,
+    int_array,
     read_string,
     short,
     verify,
-    write_bytes,
     write_ints,
     write_string,
 )
@@ -81,35 +79,57 @@ _READY = Struct(">B16sB")
 # ---- append ----------------------------------------------------------------------------------
 
 _APPEND_START = Struct(">x16sq")
-_APPEND_END = Struct(">ii")  # header, length of the data
-_APPEND_WITHOUT_LOCKS = Struct(">x16sqiiiii")  # mark, three counts, header, length of the data
 _APPEND_HEAD = Struct(">B16sq")
-_APPEND_HEAD_WITHOUT_LOCKS = Struct(">B16sqiiiii")
-_CHECKSUM = Struct(">i")
+_APPEND_END = Struct(">ii")  # header, length of the data
+_INT = Struct(">i")
 _NO_LOCKS: tuple[int, ...] = ()
+
+_Locks: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
 
 def _decode_append(arrays: int) -> Callable[[bytes, int, int], tuple[AppendRequest, int]]:
+    """A decoder for `arrays` lock arrays; what a codec does not carry is empty."""
+    missing: _Locks = (_NO_LOCKS,) * (3 - arrays)
+
     def decode(buffer: bytes, start: int, end: int) -> tuple[AppendRequest, int]:
         if end - start < 25:
             raise short(start, end, 25)
+        int32 = _INT.unpack_from
         req_id, mark = _APPEND_START.unpack_from(buffer, start)
         at = start + 25
-        locks: list[tuple[int, ...] | None] = [_NO_LOCKS, _NO_LOCKS, _NO_LOCKS]
-        for kind in range(arrays):
-            locks[kind], at = read_ints(buffer, at, end)
-        header, at = INT32.read(buffer, at, end)
-        data, at = read_bytes(buffer, at, end)
-        if data is None:
+        locks: list[tuple[int, ...] | None] = []
+        for _ in range(arrays):
+            if end - at < 4:
+                raise short(at, end, 4)
+            count = int32(buffer, at)[0]
+            at += 4
+            if count > 0:
+                if end - at < 4 * count:
+                    raise short(at, end, 4 * count)
+                locks.append(int_array(buffer, at, count))
+                at += 4 * count
+            else:
+                locks.append(None if count else _NO_LOCKS)
+        if end - at < 8:
+            raise short(at, end, 8)
+        header, size = _APPEND_END.unpack_from(buffer, at)
+        at += 8
+        stop = at + size
+        if size < 0:
             raise ProtocolError("data of an append is null")
-        checksum, at = INT32.read(buffer, at, end)
+        if end - stop < 4:
+            raise short(at, end, size + 4)
+        data = buffer[at:stop]
+        checksum = int32(buffer, stop)[0]
         verify(data, checksum)
-        return AppendRequest(req_id, mark, locks[0], locks[1], locks[2], header, data, checksum), at
+        locks += missing
+        return AppendRequest(req_id, mark, locks[0], locks[1], locks[2], header, data, checksum), stop + 4
 
     return decode
 
 
 _decode_append_2_any = _decode_append(3)
+_APPEND_WITHOUT_LOCKS = Struct(">x16sqiiiii")  # mark, three counts, header, length of the data
 
 
 def _decode_append_2(buffer: bytes, start: int, end: int) -> tuple[AppendRequest, int]:
@@ -119,8 +139,9 @@ def _decode_append_2(buffer: bytes, start: int, end: int) -> tuple[AppendRequest
         if writes == 0 and reads == 0 and appends == 0 and 0 <= size <= end - start - 49:
             at = start + 45 + size
             data = buffer[start + 45 : at]
-            (checksum,) = _CHECKSUM.unpack_from(buffer, at)
-            verify(data, checksum)
+            checksum = _INT.unpack_from(buffer, at)[0]
+            if (crc32(data) ^ 0x80000000) - 0x80000000 != checksum:
+                verify(data, checksum)
             return AppendRequest(req_id, mark, _NO_LOCKS, _NO_LOCKS, _NO_LOCKS, header, data, checksum), at + 4
     return _decode_append_2_any(buffer, start, end)
 
@@ -128,68 +149,130 @@ def _decode_append_2(buffer: bytes, start: int, end: int) -> tuple[AppendRequest
 def _encode_append_0(message: AppendRequest, out: bytearray) -> None:
     if message.read_locks:
         raise ProtocolError("read locks need codec 1: the peer must be upgraded")
-    _encode_append_with(message, out, (message.write_locks,))
+    if message.append_locks:
+        raise ProtocolError("append locks need codec 2: the peer must be upgraded")
+    _append_body(message, out, (message.write_locks,))
 
 
 def _encode_append_1(message: AppendRequest, out: bytearray) -> None:
-    _encode_append_with(message, out, (message.write_locks, message.read_locks))
-
-
-def _encode_append_with(message: AppendRequest, out: bytearray, locks: tuple[tuple[int, ...] | None, ...]) -> None:
     if message.append_locks:
         raise ProtocolError("append locks need codec 2: the peer must be upgraded")
-    _append_body(message, out, locks)
+    _append_body(message, out, (message.write_locks, message.read_locks))
 
 
-def _append_body(message: AppendRequest, out: bytearray, locks: tuple[tuple[int, ...] | None, ...]) -> None:
+def _append_body(message: AppendRequest, out: bytearray, locks: _Locks) -> None:
     out += _APPEND_HEAD.pack(2, message.req_id, message.client_mark)
     for array in locks:
         write_ints(out, array)
     data = message.data
     out += _APPEND_END.pack(message.header, len(data))
     out += data
-    out += _CHECKSUM.pack(message.checksum)
+    out += _INT.pack(message.checksum)
+
+
+_FEW = 4
+_APPEND_HEADS = {
+    (writes, reads, appends): Struct(f">B16sqi{writes}ii{reads}ii{appends}iii")
+    for writes in range(_FEW)
+    for reads in range(_FEW)
+    for appends in range(_FEW)
+}
 
 
 def _encode_append_2(message: AppendRequest, out: bytearray) -> None:
-    locks = message.write_locks, message.read_locks, message.append_locks
-    if locks != (_NO_LOCKS, _NO_LOCKS, _NO_LOCKS):
-        _append_body(message, out, locks)
-        return
-    data = message.data
-    out += _APPEND_HEAD_WITHOUT_LOCKS.pack(2, message.req_id, message.client_mark, 0, 0, 0, message.header, len(data))
-    out += data
-    out += _CHECKSUM.pack(message.checksum)
+    """With few locks, everything before the data in one packing."""
+    writes, reads, appends = message.write_locks, message.read_locks, message.append_locks
+    if writes is not None and reads is not None and appends is not None:
+        head = _APPEND_HEADS.get((len(writes), len(reads), len(appends)))
+        if head is not None:
+            data = message.data
+            out += head.pack(
+                2,
+                message.req_id,
+                message.client_mark,
+                len(writes),
+                *writes,
+                len(reads),
+                *reads,
+                len(appends),
+                *appends,
+                message.header,
+                len(data),
+            )
+            out += data
+            out += _INT.pack(message.checksum)
+            return
+    _append_body(message, out, (writes, reads, appends))
 
 
 # ---- transaction data ------------------------------------------------------------------------
 
 _DATA_HEAD = Struct(">B16sqB")
+_DATA_FOUND = Struct(">B16sqBi")  # ... and the length of the data
 
 
 def _encode_data(message: TransactionDataResponse, out: bytearray) -> None:
-    out += _DATA_HEAD.pack(7, message.req_id, message.transaction_id, 1 if message.success else 0)
     if message.success:
-        write_bytes(out, message.data)
-        out += _CHECKSUM.pack(message.checksum)
+        data = message.data
+        out += _DATA_FOUND.pack(7, message.req_id, message.transaction_id, 1, len(data))
+        out += data
+        out += _INT.pack(message.checksum)
     else:
+        out += _DATA_HEAD.pack(7, message.req_id, message.transaction_id, 0)
         write_string(out, message.error)
 
 
 def _decode_data(buffer: bytes, start: int, end: int) -> tuple[TransactionDataResponse, int]:
-    if end - start < 26:
-        raise short(start, end, 26)
-    _, req_id, transaction_id, flag = _DATA_HEAD.unpack_from(buffer, start)
-    at = start + 26
+    if end - start < 30:  # either form has a length behind the flag
+        raise short(start, end, 30)
+    _, req_id, transaction_id, flag, size = _DATA_FOUND.unpack_from(buffer, start)
     if flag != 1:
-        error, at = read_string(buffer, at, end)
-        return TransactionDataResponse(req_id, transaction_id, False, error=error), at
-    data, at = BYTES.read(buffer, at, end)
-    if data is None:
+        error, at = read_string(buffer, start + 26, end)
+        return TransactionDataResponse(req_id, transaction_id, False, b"", 0, error), at
+    at = start + 30
+    stop = at + size
+    if size < 0:
         raise ProtocolError("data of a transaction is null")
-    checksum, at = INT32.read(buffer, at, end)
+    if end - stop < 4:
+        raise short(at, end, size + 4)
+    data = buffer[at:stop]
+    checksum = _INT.unpack_from(buffer, stop)[0]
     verify(data, checksum)
-    return TransactionDataResponse(req_id, transaction_id, True, data, checksum), at
+    return TransactionDataResponse(req_id, transaction_id, True, data, checksum, None), stop + 4
+
+
+# ---- feed ------------------------------------------------------------------------------------
+
+_FEED = Struct(">8s16sqi")  # a whole frame: header and type byte, then the message
+_FEED_TAIL = b"\x00\x00\x00\x1d\x04"  # length and type byte, behind magic and version
+
+
+def encode_feed(version: int, records: Iterable[tuple[int, ReqId, int]], out: bytearray) -> None:
+    """Append a FeedData frame for every (transaction id, request id, header) to `out`.
+
+    The frames are the same for every subscriber of the same version: encode once, append many times.
+    """
+    head = HEADER.pack(MAGIC, version, 29) + b"\x04"
+    pack = _FEED.pack
+    out += b"".join([pack(head, req_id, transaction_id, header) for transaction_id, req_id, header in records])
+
+
+def _decode_feed_run(buffer: bytes, at: int, out: list[ClientMessage]) -> int:
+    """Cut and decode FeedData frames in a row; a feed consists of little else.
+
+    The frame at `at` is complete and its magic and version are right, hence also those of the equal ones.
+    """
+    head = buffer[at : at + 8]
+    if head[3:] != _FEED_TAIL:
+        return at
+    frames = memoryview(buffer)[at : at + (len(buffer) - at) // _FEED.size * _FEED.size]
+    append = out.append
+    for found, req_id, transaction_id, header in _FEED.iter_unpack(frames):
+        if found != head:
+            break
+        append(FeedData(req_id, transaction_id, header))
+        at += 36
+    return at
 
 
 # ---- tables ----------------------------------------------------------------------------------
@@ -200,7 +283,7 @@ V0: Table[ClientMessage] = Table(
         Codec(1, MountResponse, _encode_ready, _decode_ready),
         Codec(2, AppendRequest, _encode_append_0, _decode_append(1)),
         fixed(3, FeedRequest, "16sq"),
-        fixed(4, FeedData, "16sqi"),
+        fixed(4, FeedData, "16sqi")._replace(decode_run=_decode_feed_run),
         fixed(5, FeedSuspended, "16s"),
         fixed(6, TransactionDataRequest, "16sq"),
         Codec(7, TransactionDataResponse, _encode_data, _decode_data),
@@ -239,20 +322,6 @@ LEGACY_VERSIONS = range(5)
 """What 0.13.2 offers."""
 
 CLIENT_PROTOCOL: WireProtocol[ClientMessage] = WireProtocol("client", MAGIC, {0: V0, 1: V1, 2: V2, 3: V3, 4: V4, 5: V5})
-
-# ---- feed ------------------------------------------------------------------------------------
-
-_FEED = Struct(">8s16sqi")
-
-
-def encode_feed(version: int, records: Iterable[tuple[int, ReqId, int]], out: bytearray) -> None:
-    """Append a FeedData frame for every (transaction id, request id, header) to `out`.
-
-    The frames are the same for every subscriber of the same version: encode once, append many times.
-    """
-    head = HEADER.pack(MAGIC, version, 29) + b"\x04"
-    pack = _FEED.pack
-    out += b"".join([pack(head, req_id, transaction_id, header) for transaction_id, req_id, header in records])
 
 
 def needed_version(message: Any) -> int:

@@ -47,8 +47,6 @@ class Connection(Generic[M]):
     """
 
     __slots__ = (
-        "_decoders",
-        "_encoders",
         "_error",
         "_frame_size_max",
         "_gatherer",
@@ -56,6 +54,7 @@ class Connection(Generic[M]):
         "_hello",
         "_protocol",
         "_surplus_refused",
+        "_table",
         "_versions",
         "peer_hello",
         "version",
@@ -80,9 +79,7 @@ class Connection(Generic[M]):
         self._surplus_refused = rules.surplus_refused
         self._gatherer = Gatherer()
         self._error: str | None = None
-        nothing: Table[M] = Table(())
-        self._decoders = nothing.decoders
-        self._encoders = nothing.encoders
+        self._table: Table[M] = Table(())
         self._head = b""
 
     def hello(self) -> bytes:
@@ -125,7 +122,7 @@ class Connection(Generic[M]):
 
     def _messages(self, buffer: bytes, at: int, version: int, out: list[M]) -> None:
         magic, limit = self._protocol.magic, self._frame_size_max
-        unpack, decoders, append = HEADER.unpack_from, self._decoders, out.append
+        unpack, append, decoders, runs = HEADER.unpack_from, out.append, self._table.decoders, self._table.runs
         size = len(buffer)
         while size - at >= HEADER_SIZE:
             head = unpack(buffer, at)
@@ -138,7 +135,12 @@ class Connection(Generic[M]):
                 self._gatherer.keep(buffer, at, HEADER_SIZE + length)
                 return
             if length:
-                message, stop = decoders[buffer[start]](buffer, start, end)
+                type_id = buffer[start]
+                run = runs[type_id]
+                if run is not None and (stop := run(buffer, at, out)) > at:
+                    at = stop
+                    continue
+                message, stop = decoders[type_id](buffer, start, end)
                 if stop != end:
                     if not self._surplus_refused:
                         append(message)  # Java: handed on before the surplus is noticed
@@ -173,8 +175,7 @@ class Connection(Generic[M]):
         if stop != end:
             raise HandshakeError(f"corrupted greeting: {end - stop} surplus bytes")
         version = negotiate(self._versions, hello.versions)
-        table = self._protocol.tables[version]
-        self._decoders, self._encoders = table.decoders, table.encoders
+        self._table = self._protocol.tables[version]
         self._head = HEADER.pack(self._protocol.magic, version, 0)
         self.version = version
 
@@ -187,7 +188,7 @@ class Connection(Generic[M]):
             ProtocolError: the negotiated version cannot carry it; `out` is as before.
         """
         assert self.version is not None, "nothing but hello() may be sent before the peer's greeting arrived"
-        encode = self._encoders.get(type(message))
+        encode = self._table.encoders.get(type(message))
         if encode is None:
             raise ProtocolError(
                 f"{type(message).__name__} does not exist in {self._protocol.name} codec {self.version}"

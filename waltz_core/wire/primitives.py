@@ -203,7 +203,8 @@ def read_count(
     return count, at
 
 
-def _int_array(buffer: bytes, at: int, count: int) -> tuple[int, ...]:
+def int_array(buffer: bytes, at: int, count: int) -> tuple[int, ...]:
+    """`count` int32 at `at`; that they are there has been checked."""
     struct = _INT_ARRAYS[count] if count < len(_INT_ARRAYS) else Struct(f">{count}i")
     return struct.unpack_from(buffer, at)
 
@@ -218,7 +219,7 @@ def read_ints(buffer: bytes, at: int, end: int) -> tuple[tuple[int, ...] | None,
         return None, at
     if end - at < 4 * count:
         raise short(at, end, 4 * count)
-    return _int_array(buffer, at, count), at + 4 * count
+    return int_array(buffer, at, count), at + 4 * count
 
 
 def write_ints(out: bytearray, value: tuple[int, ...] | None) -> None:
@@ -236,7 +237,7 @@ INTS = Field(read_ints, write_ints, 4)
 
 def _read_int_list(buffer: bytes, at: int, end: int) -> tuple[tuple[int, ...], int]:
     count, at = read_count(buffer, at, end, 4)
-    return _int_array(buffer, at, count), at + 4 * count
+    return int_array(buffer, at, count), at + 4 * count
 
 
 INT_LIST = Field(_read_int_list, write_ints, 4)

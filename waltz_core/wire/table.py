@@ -22,6 +22,9 @@ class Codec(NamedTuple, Generic[M]):
     cls: type[M]
     encode: Callable[[M, bytearray], None]  # appends the body
     decode: Callable[[bytes, int, int], tuple[M, int]]  # buffer, place of the type byte, end of the body
+    decode_run: Callable[[bytes, int, list[Any]], int] | None = None
+    """Buffer, place of a whole frame, list to append to: may take this frame and equal ones behind it at
+    once; returns the place behind them, or the same place when it cannot."""
 
 
 def _names(cls: type[Any]) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def _unknown(buffer: bytes, start: int, end: int) -> NoReturn:
 class Table(Generic[M]):
     """The messages of one version: decoders by type byte, encoders by class."""
 
-    __slots__ = ("codecs", "decoders", "encoders")
+    __slots__ = ("codecs", "decoders", "encoders", "runs")
 
     def __init__(self, codecs: Iterable[Codec[Any]]) -> None:
         self.codecs: dict[int, Codec[Any]] = {codec.type_id: codec for codec in codecs}
@@ -88,6 +91,7 @@ class Table(Generic[M]):
         for codec in self.codecs.values():
             decoders[codec.type_id] = codec.decode
         self.decoders = tuple(decoders)
+        self.runs = tuple(self.codecs[at].decode_run if at in self.codecs else None for at in range(256))
         self.encoders: dict[type[Any], Callable[[Any, bytearray], None]] = {
             codec.cls: codec.encode for codec in self.codecs.values()
         }
