@@ -1,0 +1,505 @@
+"""Every configuration key: type, unit, default, meaning. `docs/configuration.md` is made from this table.
+
+python -m waltz_trio.config_keys > docs/configuration.md
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from waltz_core.record import record
+
+MIB = 1 << 20
+
+
+class Kind(enum.Enum):
+    """How a value is read."""
+
+    TEXT = "text"
+    INT = "int"  # 32 bits
+    LONG = "long"  # 64 bits
+    BOOL = "bool"
+    PORT = "port"
+    SIZE = "size"  # bytes; text may carry B, KiB, MiB, GiB
+    TIME = "time"  # milliseconds; text may carry ms, s, min
+
+
+class Use(enum.Enum):
+    """Who reads a key."""
+
+    ALL = "all processes"
+    SERVER = "server"
+    STORAGE = "storage node"
+    CLIENT = "client"
+    TOOLS = "tools"
+    DEMO = "demo"
+
+
+@record
+class Key:
+    """One configuration key."""
+
+    name: str
+    kind: Kind
+    use: Use
+    meaning: str
+    default: str | int | bool | None = None
+    required: bool = False
+    unit: str = ""
+    original: bool = True  # known to 0.13.2
+    choices: tuple[str, ...] = ()
+    low: int | None = None  # smallest value allowed
+
+
+def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
+    def key(name: str, meaning: str, *, kind: Kind = Kind.TEXT, original: bool = False, default: object = None) -> Key:
+        assert default is None or isinstance(default, str | bool)
+        return Key(prefix + name, kind, use, meaning, default=default, original=original)
+
+    return (
+        key("certificate", f"PEM file with the certificate of {who} and its chain; none = a self-signed one is made"),
+        key("key", "PEM file with the private key; none = it stands in the certificate's file"),
+        key("keyPassword", "password of the private key"),
+        key("ca", "PEM file with the authorities trusted; takes the place of trustStore.location"),
+        key(
+            "verify",
+            "true = refuse peers that nothing vouches for, and refuse to start without a trust store; false = accept "
+            "everybody without a word; unset = verify where a trust store is set, else accept with one warning "
+            "(mappings and waltz:// addresses verify)",
+            kind=Kind.BOOL,
+        ),
+        key("verifyHost", "compare the peer's name with its certificate when dialing", kind=Kind.BOOL, default=False),
+        key("keyStore.location", "PKCS12 or PEM file, recognised by its content", original=True),
+        key("keyStore.password", "required by the original where a location is set", original=True),
+        key("keyStore.type", "accepted and ignored: the content decides", original=True, default="JKS"),
+        key("keyManager.algorithm", "accepted and ignored", original=True, default="SunX509"),
+        key(
+            "trustStore.location",
+            "PKCS12 or PEM file. Accepting side: set = client certificates are required. Dialing side: set = the "
+            "peer's chain is verified",
+            original=True,
+        ),
+        key("trustStore.password", "required by the original where a location is set", original=True),
+        key("trustStore.type", "accepted and ignored: the content decides", original=True, default="JKS"),
+        key("trustManager.algorithm", "accepted and ignored", original=True, default="SunX509"),
+    )
+
+
+def _graphite(prefix: str, use: Use) -> tuple[Key, ...]:
+    return (
+        Key(prefix + "hostname", Kind.TEXT, use, "where Graphite listens; none = off"),
+        Key(prefix + "port", Kind.INT, use, "its port", default=2003),
+        Key(prefix + "prefix", Kind.TEXT, use, "put before every name", default="waltz"),
+        Key(
+            prefix + "reportIntervalMs",
+            Kind.INT,
+            use,
+            "time between reports; seconds in spite of its name, as in the original",
+            default=60,
+            unit="s",
+        ),
+        Key(prefix + "useUdp", Kind.BOOL, use, "UDP instead of TCP", default=False),
+    )
+
+
+_SHARED = (
+    Key("zookeeper.connectString", Kind.TEXT, Use.ALL, "host:port list of ZooKeeper, optional /chroot", required=True),
+    Key(
+        "zookeeper.sessionTimeout",
+        Kind.INT,
+        Use.ALL,
+        "session time-out asked for; tools default to 30000",
+        required=True,
+        unit="ms",
+        low=1,
+    ),
+    Key("cluster.root", Kind.TEXT, Use.ALL, "path of the cluster's root znode", required=True),
+    Key(
+        "network.frameSizeMax",
+        Kind.SIZE,
+        Use.ALL,
+        "largest frame accepted; none = 64 MiB from clients, 1 GiB from storage nodes and servers",
+        unit="bytes",
+        original=False,
+        low=1024,
+    ),
+    Key(
+        "network.handshakeTimeout",
+        Kind.TIME,
+        Use.ALL,
+        "a peer that does not finish TLS in this time is dropped",
+        default=10_000,
+        unit="ms",
+        original=False,
+        low=1,
+    ),
+    Key(
+        "network.connectTimeout",
+        Kind.TIME,
+        Use.ALL,
+        "give up on a TCP connection after this time",
+        default=10_000,
+        unit="ms",
+        original=False,
+        low=1,
+    ),
+    Key(
+        "network.stallTimeout",
+        Kind.TIME,
+        Use.ALL,
+        "a peer that takes none of the data waiting for it for this long is dropped",
+        default=120_000,
+        unit="ms",
+        original=False,
+        low=1,
+    ),
+    Key(
+        "network.connectionsMax",
+        Kind.INT,
+        Use.ALL,
+        "accepted connections per process",
+        default=10_000,
+        unit="connections",
+        original=False,
+        low=1,
+    ),
+    Key(
+        "log.level",
+        Kind.TEXT,
+        Use.ALL,
+        "least important level written",
+        default="info",
+        original=False,
+        choices=("debug", "info", "warning", "error"),
+    ),
+    Key(
+        "debug.flightRecorder",
+        Kind.INT,
+        Use.ALL,
+        "batches of events and effects kept for a post-mortem; they hold payloads",
+        default=0,
+        unit="batches",
+        original=False,
+        low=0,
+    ),
+)
+
+_CLIENT = (
+    Key(
+        "client.autoMount",
+        Kind.BOOL,
+        Use.CLIENT,
+        "mount every partition at start",
+        default=True,
+    ),
+    Key(
+        "client.numTransactionRetryThreads",
+        Kind.INT,
+        Use.CLIENT,
+        "accepted and ignored: there are no threads to count",
+        default=1,
+    ),
+    Key("client.numConsumerThreads", Kind.INT, Use.CLIENT, "accepted and ignored", default=10),
+    Key(
+        "client.longWaitThreshold",
+        Kind.LONG,
+        Use.CLIENT,
+        "age after which an unresolved append asks the server what became of it",
+        default=5000,
+        unit="ms",
+        low=1,
+    ),
+    Key(
+        "client.maxConcurrentTransactions",
+        Kind.INT,
+        Use.CLIENT,
+        "unresolved submits per partition",
+        default=5,
+        unit="transactions",
+        low=1,
+    ),
+    Key("client.mockDriver", Kind.TEXT, Use.CLIENT, "test hook of the original, ignored"),
+    *_tls("client.ssl.", Use.CLIENT, "this client"),
+)
+
+_SERVER = (
+    Key("server.port", Kind.PORT, Use.SERVER, "port for clients", required=True, low=0),
+    Key(
+        "server.host",
+        Kind.TEXT,
+        Use.SERVER,
+        "address to listen on (0.0.0.0 = all); none = that of the local host name",
+        original=False,
+    ),
+    Key(
+        "server.advertisedEndpoint",
+        Kind.TEXT,
+        Use.SERVER,
+        "host:port registered in ZooKeeper; none = canonical local host name and server.port",
+        original=False,
+    ),
+    Key("server.jetty.port", Kind.PORT, Use.SERVER, "port of the HTTP endpoints; none = no HTTP", low=0),
+    Key(
+        "server.jetty.host",
+        Kind.TEXT,
+        Use.SERVER,
+        "address of the HTTP endpoints; none = as server.host",
+        original=False,
+    ),
+    Key("server.region", Kind.TEXT, Use.SERVER, "declared by the original, never used"),
+    Key(
+        "server.optimisticLockTableSize",
+        Kind.INT,
+        Use.SERVER,
+        "slots of a partition's lock table",
+        default=30_000,
+        unit="slots",
+        low=1,
+    ),
+    Key(
+        "server.feedCacheSize",
+        Kind.SIZE,
+        Use.SERVER,
+        "cache of transaction ids and headers, all partitions together (original: 64 MiB)",
+        default=16 * MIB,
+        unit="bytes",
+        low=0,
+    ),
+    Key(
+        "server.minFetchSize",
+        Kind.INT,
+        Use.SERVER,
+        "a feed request is good for the larger of the gap and this",
+        default=100,
+        unit="transactions",
+        low=1,
+    ),
+    Key(
+        "server.realtimeThreshold",
+        Kind.INT,
+        Use.SERVER,
+        "closer than this to the mark a feed counts as real-time; must exceed server.minFetchSize",
+        default=1000,
+        unit="transactions",
+        low=1,
+    ),
+    Key(
+        "server.transactionDataCacheSize",
+        Kind.SIZE,
+        Use.SERVER,
+        "payload cache, all partitions together (original: 128 MiB)",
+        default=32 * MIB,
+        unit="bytes",
+        low=0,
+    ),
+    Key(
+        "server.transactionDataCacheAllocation",
+        Kind.TEXT,
+        Use.SERVER,
+        "accepted and ignored",
+        default="heap",
+        choices=("heap", "direct"),
+    ),
+    Key(
+        "server.payloadSizeMax",
+        Kind.SIZE,
+        Use.SERVER,
+        "largest payload of one append",
+        default=16 * MIB,
+        unit="bytes",
+        original=False,
+        low=0,
+    ),
+    Key(
+        "server.journal.directory",
+        Kind.TEXT,
+        Use.SERVER,
+        "directory of the append journal",
+        original=False,
+    ),
+    Key(
+        "server.journal.mode",
+        Kind.TEXT,
+        Use.SERVER,
+        "off, async (written behind) or sync (before the commit is told)",
+        default="off",
+        original=False,
+        choices=("off", "async", "sync"),
+    ),
+    Key(
+        "server.journal.maxBytes",
+        Kind.SIZE,
+        Use.SERVER,
+        "oldest journal files are deleted above this",
+        default=1 << 30,
+        unit="bytes",
+        original=False,
+        low=0,
+    ),
+    Key(
+        "storage.maxBatchSize",
+        Kind.INT,
+        Use.SERVER,
+        "most appends sent to storage in one message",
+        default=100,
+        unit="appends",
+        low=1,
+    ),
+    Key(
+        "storage.initialRetryInterval",
+        Kind.LONG,
+        Use.SERVER,
+        "first pause when storage or recovery fails",
+        default=100,
+        unit="ms",
+        low=1,
+    ),
+    Key(
+        "storage.maxRetryInterval",
+        Kind.LONG,
+        Use.SERVER,
+        "longest pause (it doubles)",
+        default=20_000,
+        unit="ms",
+        low=1,
+    ),
+    Key(
+        "storage.checkpointInterval",
+        Kind.INT,
+        Use.SERVER,
+        "a store session is renewed after this many commits, which moves the low-water mark",
+        default=250_000,
+        unit="transactions",
+        low=1,
+    ),
+    *_tls("server.ssl.", Use.SERVER, "this server, also towards storage nodes"),
+    *_graphite("server.graphite.", Use.SERVER),
+)
+
+_STORAGE = (
+    Key("storage.port", Kind.PORT, Use.STORAGE, "data port", required=True, low=0),
+    Key("storage.admin.port", Kind.PORT, Use.STORAGE, "admin port", required=True, low=0),
+    Key("storage.jetty.port", Kind.PORT, Use.STORAGE, "port of the HTTP endpoints; none = no HTTP", low=0),
+    Key(
+        "storage.host",
+        Kind.TEXT,
+        Use.STORAGE,
+        "address to listen on (0.0.0.0 = all); none = that of the local host name",
+        original=False,
+    ),
+    Key(
+        "storage.advertisedEndpoint",
+        Kind.TEXT,
+        Use.STORAGE,
+        "host:port by which the cluster knows this node; none = canonical local host name and storage.port",
+        original=False,
+    ),
+    Key(
+        "storage.jetty.host",
+        Kind.TEXT,
+        Use.STORAGE,
+        "address of the HTTP endpoints; none = as storage.host",
+        original=False,
+    ),
+    Key("storage.directory", Kind.TEXT, Use.STORAGE, "data directory, must exist", required=True),
+    Key(
+        "storage.segment.size.threshold",
+        Kind.LONG,
+        Use.STORAGE,
+        "a new segment starts after this size",
+        default=1_000_000_000,
+        unit="bytes",
+        low=1,
+    ),
+    Key(
+        "storage.segment.cache.capacity",
+        Kind.INT,
+        Use.STORAGE,
+        "open read-only segments kept per partition",
+        default=5,
+        unit="segments",
+        low=1,
+    ),
+    *_tls("storage.ssl.", Use.STORAGE, "this storage node"),
+    *_graphite("storage.graphite.", Use.STORAGE),
+)
+
+_TOOLS = (
+    Key(
+        "zookeeper.connectTimeout",
+        Kind.INT,
+        Use.TOOLS,
+        "give up if ZooKeeper is not reached",
+        default=10_000,
+        unit="ms",
+        low=1,
+    ),
+    *_tls("ssl.", Use.TOOLS, "the tool"),
+)
+
+_DEMO = (
+    Key("DataSource.ConnectString", Kind.TEXT, Use.DEMO, "database of the bank demo, required where a file is given"),
+    Key("DataSource.Username", Kind.TEXT, Use.DEMO, "its user"),
+    Key("DataSource.Password", Kind.TEXT, Use.DEMO, "its password"),
+)
+
+KEYS: dict[str, Key] = {key.name: key for key in (*_SHARED, *_SERVER, *_STORAGE, *_CLIENT, *_TOOLS, *_DEMO)}
+
+_HEAD = """\
+# Configuration
+
+This page is generated: `python -m waltz_trio.config_keys > docs/configuration.md`.
+
+Server, storage node, client and tools read YAML files with the keys of Waltz 0.13.2; one file may serve them all. A key
+may be written flat (`a.b.c: v`), nested, or mixed (`a.b: {c: v}`); written twice, the later one wins. A key no
+component knows is a warning that names the nearest one (an error in a mapping given to `open_client`). Two port keys
+of one process may not have the same value; port 0 takes a free one. Sizes and times that are text may carry a unit
+(`64 MiB`, `10 s`); plain numbers are in the unit of the table. For booleans only the text `true`, in any case, is
+true. Keys marked + do not exist in 0.13.2, which ignores them. "required" means: an error where the key is needed.
+
+TLS is always on. Key stores may be PEM or PKCS12; a JKS file is converted with
+`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12`.
+"""
+
+_TITLES = {
+    Use.ALL: "All processes",
+    Use.SERVER: "Server",
+    Use.STORAGE: "Storage node",
+    Use.CLIENT: "Client",
+    Use.TOOLS: "Tools",
+    Use.DEMO: "Demo",
+}
+
+
+def page(keys: Iterable[Key] = KEYS.values()) -> str:
+    """The text of `docs/configuration.md`."""
+    lines = [_HEAD]
+    table = list(keys)
+    for use, title in _TITLES.items():
+        lines.append(f"## {title}\n")
+        lines.append("| key | type | default | unit | meaning |")
+        lines.append("|---|---|---|---|---|")
+        lines.extend(_row(key) for key in table if key.use is use)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(key: Key) -> str:
+    name = f"`{key.name}`" + ("" if key.original else " +")
+    kind = ", ".join(key.choices) if key.choices else key.kind.value
+    return f"| {name} | {kind} | {_default(key)} | {key.unit or '-'} | {key.meaning} |"
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.default is None:
+        return "none"
+    if isinstance(key.default, bool):
+        return str(key.default).lower()
+    return str(key.default)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,325 @@
+"""Metrics of one process: gauges, counters, meters, timers; as the original's JSON and as Prometheus text.
+
+The machines count; this registry only reads their counters when somebody asks, and keeps the rates.
+Each process (each node of an embedded cluster) has its own registry: nothing is global.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+Value: TypeAlias = object
+"""What a gauge may show: anything JSON can."""
+
+_TICK = 5.0  # seconds between updates of the moving rates
+_MINUTES = (1, 5, 15)
+_SAMPLE = 1028  # values kept by a timer: 99.9 % confidence, 5 % error, as in the original's library
+_DECAY = 0.015  # per second: a sample that leans to the last five minutes
+_RESCALE = 3600.0  # seconds after which weights are scaled down, before they overflow
+_QUANTILES = (("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p999", 0.999))
+
+
+class Meter:
+    """Events and their rates: mean, and exponentially weighted over 1, 5 and 15 minutes."""
+
+    __slots__ = ("_clock", "_rates", "_started", "_ticked", "_ticked_count", "count")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = self._ticked = clock()
+        self._rates: list[float] | None = None
+        self._ticked_count = 0
+        self.count = 0
+
+    def mark(self, count: int = 1) -> None:
+        """Count events."""
+        self._tick()
+        self.count += count
+
+    def mark_to(self, total: int) -> None:
+        """Take over a machine's own counter, which never falls (a smaller one is a restart)."""
+        self.mark(total - self.count if total >= self.count else total)
+
+    def rates(self) -> dict[str, float]:
+        """`mean_rate`, `m1_rate`, `m5_rate`, `m15_rate`, per second."""
+        self._tick()
+        lasted = self._clock() - self._started
+        moving = self._rates or [0.0] * len(_MINUTES)
+        return {
+            "mean_rate": self.count / lasted if lasted > 0 else 0.0,
+            **{f"m{minutes}_rate": rate for minutes, rate in zip(_MINUTES, moving, strict=True)},
+        }
+
+    def _tick(self) -> None:
+        due = int((self._clock() - self._ticked) / _TICK)
+        if due <= 0:
+            return
+        self._ticked += due * _TICK
+        instant = (self.count - self._ticked_count) / _TICK
+        self._ticked_count = self.count
+        if self._rates is None:
+            self._rates = [instant] * len(_MINUTES)
+            due -= 1
+            instant = 0.0
+        for index, minutes in enumerate(_MINUTES):
+            keep = math.exp(-_TICK / 60 / minutes)
+            rate = self._rates[index]
+            if due > 0:
+                rate = (instant + (rate - instant) * keep) * keep ** (due - 1)
+            self._rates[index] = rate
+
+
+class Timer:
+    """Durations in seconds: a rate, and percentiles of an exponentially decaying sample."""
+
+    __slots__ = ("_clock", "_landmark", "_random", "_sample", "meter")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._landmark = clock()
+        self._random = random.Random(0)
+        self._sample: list[tuple[float, float, float]] = []  # heap of (priority, weight, seconds)
+        self.meter = Meter(clock)
+
+    def update(self, seconds: float, count: int = 1) -> None:
+        """Note `count` calls that took `seconds` each; they enter the sample as one value."""
+        self.meter.mark(count)
+        now = self._clock()
+        if now - self._landmark > _RESCALE:
+            self._rescale(now)
+        weight = math.exp(_DECAY * (now - self._landmark)) * count
+        entry = (weight / (1.0 - self._random.random()), weight, seconds)
+        if len(self._sample) < _SAMPLE:
+            heapq.heappush(self._sample, entry)
+        else:
+            heapq.heappushpop(self._sample, entry)
+
+    def snapshot(self) -> dict[str, float]:
+        """max, mean, min, stddev and percentiles, in seconds; zeros where nothing was noted."""
+        ranked = sorted((seconds, weight) for _, weight, seconds in self._sample)
+        if not ranked:
+            return dict.fromkeys(("max", "mean", "min", "stddev", *(name for name, _ in _QUANTILES)), 0.0)
+        total = sum(weight for _, weight in ranked)
+        mean = sum(value * weight for value, weight in ranked) / total
+        variance = sum(weight * (value - mean) ** 2 for value, weight in ranked) / total
+        found = {"max": ranked[-1][0], "mean": mean, "min": ranked[0][0], "stddev": math.sqrt(variance)}
+        for name, quantile in _QUANTILES:
+            found[name] = _at(ranked, quantile * total)
+        return found
+
+    def _rescale(self, now: float) -> None:
+        factor = math.exp(-_DECAY * (now - self._landmark))
+        self._landmark = now
+        self._sample = [(priority * factor, weight * factor, value) for priority, weight, value in self._sample]
+        heapq.heapify(self._sample)
+
+
+def _at(ranked: list[tuple[float, float]], wanted: float) -> float:
+    passed = 0.0
+    for value, weight in ranked:
+        passed += weight
+        if passed >= wanted:
+            return value
+    return ranked[-1][0]
+
+
+class Counter:
+    """A number that only grows."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, count: int = 1) -> None:
+        """Count events."""
+        self.count += count
+
+
+class Registry:
+    """The metrics of one process by full name (`group.name`).
+
+    `clock` gives seconds (Trio's). A `refresh` function runs before each reading: there a process
+    moves the counters of its machines into meters.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._gauges: dict[str, Callable[[], Value]] = {}
+        self._counters: dict[str, Counter] = {}
+        self._meters: dict[str, Meter] = {}
+        self._timers: dict[str, Timer] = {}
+        self._refreshers: list[Callable[[], None]] = []
+
+    def gauge(self, name: str, read: Callable[[], Value]) -> None:
+        """Register a gauge; the first one of a name stays."""
+        self._gauges.setdefault(name, read)
+
+    def counter(self, name: str) -> Counter:
+        """The counter of a name, made when new."""
+        return self._counters.setdefault(name, Counter())
+
+    def meter(self, name: str) -> Meter:
+        """The meter of a name, made when new."""
+        found = self._meters.get(name)
+        if found is None:
+            found = self._meters[name] = Meter(self.clock)
+        return found
+
+    def timer(self, name: str) -> Timer:
+        """The timer of a name, made when new."""
+        found = self._timers.get(name)
+        if found is None:
+            found = self._timers[name] = Timer(self.clock)
+        return found
+
+    def on_read(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` before every reading."""
+        self._refreshers.append(refresh)
+
+    def refresh(self) -> None:
+        """Take over what the machines counted; also called now and then, so that rates move unread."""
+        for refresh in self._refreshers:
+            refresh()
+
+    def remove(self, prefix: str) -> None:
+        """Forget every metric whose name begins with `prefix` (a partition that left)."""
+        for table in (self._gauges, self._counters, self._meters, self._timers):
+            gone = [name for name in table if name.startswith(prefix)]
+            for name in gone:
+                del table[name]
+
+    # ---- readings --------------------------------------------------------------------------------
+
+    def read(self) -> dict[str, object]:
+        """The original's `/metrics` object."""
+        self.refresh()
+        return {
+            "version": "4.0.0",
+            "gauges": {name: _gauge(read) for name, read in sorted(self._gauges.items())},
+            "counters": {name: {"count": counter.count} for name, counter in sorted(self._counters.items())},
+            "histograms": {},
+            "meters": {name: _meter(meter) for name, meter in sorted(self._meters.items())},
+            "timers": {name: _timer(timer) for name, timer in sorted(self._timers.items())},
+        }
+
+    def json(self, *, pretty: bool = False) -> str:
+        """`read` as text."""
+        return json.dumps(self.read(), indent=2 if pretty else None, default=str)
+
+    def admin_json(self) -> str:
+        """What a storage node answers to a metrics request on its admin port: indented, names listed in front."""
+        found = self.read()
+        del found["version"]
+        tables = [table for table in found.values() if isinstance(table, Mapping)]
+        ids = sorted(name for table in tables for name in table)
+        return json.dumps({"metrics": {}, "ids": ids, **found}, indent=2, default=str)
+
+    def prometheus(self) -> str:
+        """Text exposition format 0.0.4. `group.partition-N.name` becomes `group_name{partition="N"}`."""
+        self.refresh()
+        families: dict[tuple[str, str], list[str]] = {}
+        for name, read in self._gauges.items():
+            value = _number(_gauge(read).get("value"))
+            if value is not None:
+                _sample_line(families, "gauge", name, "", value)
+        for name, counter in self._counters.items():
+            _sample_line(families, "counter", name, "_total", counter.count)
+        for name, meter in self._meters.items():
+            _sample_line(families, "counter", name, "_total", meter.count)
+        for name, timer in self._timers.items():
+            self._summary(families, name, timer)
+        lines = []
+        for (metric, kind), samples in sorted(families.items()):
+            lines.append(f"# TYPE {metric} {kind}")
+            lines.extend(samples)
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _summary(families: dict[tuple[str, str], list[str]], name: str, timer: Timer) -> None:
+        metric, labels = _prometheus_name(name, "_seconds")
+        samples = families.setdefault((metric, "summary"), [])
+        snapshot = timer.snapshot()
+        for key, quantile in _QUANTILES:
+            samples.append(f"{metric}{_labels({**labels, 'quantile': str(quantile)})} {snapshot[key]!r}")
+        samples.append(f"{metric}_sum{_labels(labels)} {snapshot['mean'] * timer.meter.count!r}")
+        samples.append(f"{metric}_count{_labels(labels)} {timer.meter.count}")
+
+    def graphite(self, prefix: str, at: int) -> Iterable[str]:
+        """Lines `prefix.name[.attribute] value epochSeconds`; durations in milliseconds, as the original's."""
+        found = self.read()
+        for kind in ("gauges", "counters", "meters", "timers"):
+            table = found[kind]
+            assert isinstance(table, Mapping)
+            for name, attributes in table.items():
+                for attribute, value in attributes.items():
+                    number = _number(value)
+                    if number is None:
+                        continue
+                    if kind == "timers" and attribute != "count" and not attribute.endswith("_rate"):
+                        number *= 1000
+                    tail = "" if kind == "gauges" else f".{attribute}"
+                    text = f"{number:.2f}" if isinstance(number, float) else str(number)
+                    yield re.sub(r"\s+", "-", f"{prefix}.{name}{tail}") + f" {text} {at}"
+
+
+def _gauge(read: Callable[[], Value]) -> dict[str, object]:
+    try:
+        return {"value": read()}
+    except Exception as error:  # a broken gauge must not hide the others; the original shows it the same way
+        return {"error": str(error)}
+
+
+def _meter(meter: Meter) -> dict[str, object]:
+    return {"count": meter.count, **meter.rates(), "units": "events/second"}
+
+
+def _timer(timer: Timer) -> dict[str, object]:
+    return {
+        "count": timer.meter.count,
+        **timer.snapshot(),
+        **timer.meter.rates(),
+        "duration_units": "seconds",
+        "rate_units": "calls/second",
+    }
+
+
+def _number(value: object) -> int | float | None:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float):
+        return value
+    return None
+
+
+_PARTITION = re.compile(r"\.partition-(\d+)(?=\.)")
+
+
+def _prometheus_name(name: str, suffix: str) -> tuple[str, dict[str, str]]:
+    labels = {}
+    found = _PARTITION.search(name)
+    if found is not None:
+        labels["partition"] = found[1]
+        name = name[: found.start()] + name[found.end() :]
+    group, _, last = name.rpartition(".")
+    # The original repeats the group in some names (`waltz-server.waltz-server-num-partitions`).
+    last = last.removeprefix(group + "-") if group else last
+    text = re.sub(r"[^A-Za-z0-9_]", "_", f"{group}_{last}" if group else last)
+    return text + suffix, labels
+
+
+def _sample_line(families: dict[tuple[str, str], list[str]], kind: str, name: str, suffix: str, value: float) -> None:
+    metric, labels = _prometheus_name(name, suffix)
+    families.setdefault((metric, kind), []).append(f"{metric}{_labels(labels)} {value!r}")
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
