@@ -22,7 +22,11 @@ class SafetyRules:
     lost_metadata_stops: bool = True  # server-D5: replicas with records and no states: wait for an operator
     rewound_metadata_stops: bool = True  # ruling R6: metadata older than the replicas: stop
     late_failure_is_local: bool = True  # server-D8: one late replica failing does not bar the others
-    copy_capped_at_source: bool = True  # server-D7: never read beyond the mark of the source
+    copy_capped_at_source: bool = True  # server-D7: never read beyond the source's mark, nor after an abort
+    marked_before_named: bool = True  # ruling R3: the states name a replica only after its SetLowWaterMark
+    low_water_mark_kept: bool = True  # server-D23: nobody is decided, cut or marked below its own low-water mark
+    kept_records_compared: bool = True  # recovery I6: an unvouched replica's last record must equal a member's
+    copying_does_not_delay: bool = True  # recovery 4: the decision never waits for a copy under way
 
     # server
     locks_reset_on_gap: bool = True  # server-D3: new lock table whenever somebody else may have committed
@@ -42,6 +46,11 @@ class SafetyRules:
     index_rebuilt: bool = True  # disk-8.1, disk-8.2: the index is a cache
     headers_checked: bool = True  # disk-8.4: segment headers against names, neighbours and index
     control_file_kept: bool = True  # disk-8.6: a short control file is an error, not a new node
+
+    # client
+    reconnect_paced: bool = True  # client-C15: pauses grow, with jitter; 0.13.2 dials again at once
+    silent_peer_dropped: bool = True  # client-5, client-C7: a peer that owes an answer is not waited for without end
+    mark_asked_again: bool = True  # client-C7: an unanswered mark request is repeated
 
     # cluster
     assignment_complete: bool = True  # zk-D1: claims never make the assignment incomplete
