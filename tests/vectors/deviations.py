@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from waltz_core.cluster.assignment import Member
+from waltz_core.cluster.znodes import PartitionAssignment
 from waltz_core.errors import ProtocolError
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
 from waltz_core.wire.hello import decode_hello
@@ -30,3 +33,23 @@ def has_surplus(protocol: WireProtocol[Any], codec: str, stream: bytes) -> bool:
         if stop != at:
             return True
     return False
+
+
+# ---- cluster ---------------------------------------------------------------------------------
+
+
+def assignment_rule(old: PartitionAssignment, num_partitions: int, members: Sequence[Member]) -> frozenset[str]:
+    """`assignment_complete`: claims that reach the floor of the fair share, or an old assignment with holes."""
+    if num_partitions < old.num_partitions or not members:
+        return frozenset()
+    stored = [partition for server in old.servers for partition, _ in server.partitions]
+    if sorted(stored) != list(range(old.num_partitions)):
+        return frozenset({"assignment_complete"})
+    share, extra = divmod(num_partitions, len(members))
+    taken: set[int] = set()
+    for member in members:
+        claims = [p for p in dict.fromkeys(member.preferred_partitions) if 0 <= p < num_partitions and p not in taken]
+        taken.update(claims)
+        if extra and 1 <= share <= len(claims):
+            return frozenset({"assignment_complete"})
+    return frozenset()
