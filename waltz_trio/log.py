@@ -14,10 +14,8 @@ from waltz_core.edge import Level
 class _Formatter(logging.Formatter):
     """`2024-05-01T12:00:00.123Z WARNING server: text`, never more than one line."""
 
-    converter = staticmethod(time.gmtime)
-
     def format(self, record: logging.LogRecord) -> str:
-        stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         name = record.name.removeprefix("waltz.")
         line = f"{stamp}.{int(record.msecs):03d}Z {record.levelname:<7} {name}: {record.getMessage()}"
         # Text of a peer may hold line ends; a forged line must not look like one of ours.

@@ -1,0 +1,170 @@
+"""Configuration: the original's reading rules, defaults, unknown keys, and the page made from the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from waltz_core.errors import ConfigError
+from waltz_core.ids import Endpoint
+from waltz_trio import config_keys
+from waltz_trio.config import Config, net_limits, tls_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "storage.admin.port: 7",
+        "storage: {admin: {port: 7}}",
+        "storage.admin: {port: 7}",
+        "storage: {admin.port: 7}",
+        "storage:\n  admin.port: '7'",
+        "base: &b {admin.port: 7}\nstorage: *b",
+        "base: &b {port: 7}\nstorage: {admin: {<<: *b}}",
+    ],
+)
+def test_flat_nested_and_mixed_keys_are_the_same_key(text: str) -> None:
+    assert Config.parse(text).number("storage.admin.port") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("server.port: 1\nserver: {port: 2}", 2),
+        ("server: {port: 2}\nserver.port: 1", 1),
+        ("server: {port: 2}\nserver.port: 1\nserver: {port: 3}", 3),
+        ("server.port: 1\nserver.port: 2", 2),
+    ],
+)
+def test_the_later_of_two_equal_keys_wins(text: str, port: int) -> None:
+    assert Config.parse(text).number("server.port") == port
+
+
+def test_a_missing_key_is_an_error_only_when_it_is_read() -> None:
+    config = Config.parse("server.port: 1")
+
+    with pytest.raises(ConfigError, match=r"^parameter not found: cluster\.root$"):
+        config.text("cluster.root")
+
+
+def test_a_missing_key_with_a_default_gives_the_default() -> None:
+    config = Config({})
+
+    assert config.number("server.feedCacheSize") == 16 << 20
+    assert config.number("server.transactionDataCacheSize") == 32 << 20
+    assert config.number("storage.checkpointInterval") == 250_000
+    assert config.flag("client.autoMount") is True
+    assert config.text_or_none("server.host") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"),
+    [("true", True), ("'TRUE'", True), ("'yes'", False), ("'no way'", False), ("yes", True), ("off", False)],
+)
+def test_only_the_text_true_is_true(value: str, flag: bool) -> None:
+    assert Config.parse(f"client.autoMount: {value}").flag("client.autoMount") is flag
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "server.port: eight",
+        "server.port: 1.5",
+        "server.port: true",
+        "server.port: [1]",
+        "server.port: -1",
+        "server.port: 65536",
+        "storage.maxBatchSize: 2147483648",
+        "storage.maxBatchSize: 0",
+        "server.journal.mode: sometimes",
+        "client.autoMount: 1",
+        "server.feedCacheSize: 3 parsec",
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_at_load_with_its_key(text: str) -> None:
+    with pytest.raises(ConfigError, match=text.split(":", maxsplit=1)[0]):
+        Config.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- a\n- b",
+        "just text",
+        "a: {b",
+        "? [1, 2]\n: 3",
+        "~: 1",
+        "a: &a {b: *a}",
+        "a: !!python/object/apply:os.getpid []",
+    ],
+)
+def test_a_file_that_is_no_mapping_is_a_config_error(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Config.parse(text)
+
+
+def test_sizes_and_times_may_carry_a_unit() -> None:
+    config = Config.parse("server.payloadSizeMax: 2 MiB\nnetwork.connectTimeout: 3s\nserver.feedCacheSize: '4096'")
+
+    assert config.number("server.payloadSizeMax") == 2 << 20
+    assert net_limits(config).connect_timeout == 3.0
+    assert config.number("server.feedCacheSize") == 4096
+
+
+def test_two_ports_of_one_process_may_not_be_equal() -> None:
+    with pytest.raises(ConfigError, match=r"^Validation failed for storage\.admin\.port: value '1' is already taken$"):
+        Config.parse("storage.port: 1\nstorage.admin.port: 1")
+
+
+def test_equal_ports_of_different_processes_in_one_file_are_fine() -> None:
+    Config.parse("storage.port: 1\nserver.port: 1")
+    Config.parse("server.port: 0\nserver.jetty.port: 0")
+
+
+def test_a_key_known_to_any_component_is_silent_and_another_names_the_nearest() -> None:
+    config = Config.parse("client.autoMount: true\nDataSource.Username: x\nserver.feedCachSize: 1\nzzz: 1", "s.yml")
+    told: list[str] = []
+
+    config.warn_unknown(told.append)
+
+    assert told == [
+        "s.yml: unknown key server.feedCachSize; did you mean server.feedCacheSize?",
+        "s.yml: unknown key zzz",
+    ]
+    with pytest.raises(ConfigError, match=r"feedCacheSize"):
+        config.refuse_unknown()
+
+
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        Config.load(tmp_path / "absent.yml")
+    (tmp_path / "latin.yml").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        Config.load(tmp_path / "latin.yml")
+
+
+def test_endpoints_and_tls_groups_are_read_by_prefix() -> None:
+    config = Config.parse(
+        "server: {advertisedEndpoint: 'h:9', ssl: {ca: a.pem, keyStore.location: k.p12, verify: 'false'}}"
+    )
+
+    assert config.endpoint_or_none("server.advertisedEndpoint") == Endpoint("h", 9)
+    settings = tls_settings(config, "server.ssl.")
+    assert (settings.ca, settings.key_store, settings.verify) == ("a.pem", "k.p12", False)
+    assert tls_settings(config, "storage.ssl.").ca is None
+
+
+def test_values_given_later_win() -> None:
+    config = Config.parse("server.port: 1").with_values({"server": {"port": 2}})
+
+    assert config.number("server.port") == 2
+
+
+def test_the_page_of_the_keys_is_current() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+
+    assert page == config_keys.page(), "run: python -m waltz_trio.config_keys > docs/configuration.md"

@@ -1,0 +1,157 @@
+"""Metrics: the original's JSON, Prometheus text, Graphite lines."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from waltz_trio.metrics import Registry
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_json_has_the_fields_of_the_original() -> None:
+    registry = Registry(Clock())
+    registry.gauge("waltz-server.is-closed", lambda: False)
+    registry.counter("c").add(3)
+    registry.meter("m").mark(2)
+    registry.timer("t").update(0.5)
+
+    found = json.loads(registry.json())
+
+    assert list(found) == ["version", "gauges", "counters", "histograms", "meters", "timers"]
+    assert found["gauges"] == {"waltz-server.is-closed": {"value": False}}
+    assert found["counters"] == {"c": {"count": 3}}
+    assert set(found["meters"]["m"]) == {"count", "m15_rate", "m1_rate", "m5_rate", "mean_rate", "units"}
+    assert set(found["timers"]["t"]) == {
+        *("count", "max", "mean", "min", "p50", "p75", "p95", "p98", "p99", "p999", "stddev"),
+        *("m15_rate", "m1_rate", "m5_rate", "mean_rate", "duration_units", "rate_units"),
+    }
+    assert found["timers"]["t"]["p50"] == 0.5
+
+
+def test_a_gauge_that_fails_shows_its_error_and_hides_nothing_else() -> None:
+    registry = Registry(Clock())
+    registry.gauge("bad", lambda: 1 // 0)
+    registry.gauge("good", lambda: 1)
+
+    assert registry.read()["gauges"] == {"bad": {"error": "integer division or modulo by zero"}, "good": {"value": 1}}
+
+
+def test_the_first_gauge_of_a_name_stays() -> None:
+    registry = Registry(Clock())
+    registry.gauge("g", lambda: 1)
+    registry.gauge("g", lambda: 2)
+
+    assert registry.read()["gauges"] == {"g": {"value": 1}}
+
+
+def test_a_steady_rate_is_shown_by_every_window() -> None:
+    clock = Clock()
+    meter = Registry(clock).meter("m")
+    for _ in range(600):
+        meter.mark(10)
+        clock.now += 1
+
+    rates = meter.rates()
+
+    assert all(abs(rate - 10) < 0.5 for rate in rates.values()), rates
+
+
+def test_a_rate_decays_when_nothing_happens() -> None:
+    clock = Clock()
+    meter = Registry(clock).meter("m")
+    meter.mark(100)
+    clock.now += 5
+    before = meter.rates()["m1_rate"]
+    clock.now += 60
+    after = meter.rates()["m1_rate"]
+
+    assert before == 20.0
+    assert after == pytest.approx(20.0 * math.exp(-1), rel=1e-6)
+
+
+def test_a_meter_follows_the_counter_of_a_machine() -> None:
+    meter = Registry(Clock()).meter("m")
+    meter.mark_to(5)
+    meter.mark_to(7)
+    assert meter.count == 7
+
+    meter.mark_to(2)  # the machine was made anew
+
+    assert meter.count == 9
+
+
+def test_percentiles_are_those_of_the_values() -> None:
+    timer = Registry(Clock()).timer("t")
+    for value in range(1, 1001):
+        timer.update(value / 1000)
+
+    found = timer.snapshot()
+
+    assert found["min"] == 0.001
+    assert found["max"] == 1.0
+    assert found["p50"] == pytest.approx(0.5, abs=0.002)
+    assert found["p99"] == pytest.approx(0.99, abs=0.002)
+
+
+def test_a_sample_survives_hours() -> None:
+    clock = Clock()
+    timer = Registry(clock).timer("t")
+    for _ in range(5000):
+        clock.now += 100
+        timer.update(0.25)
+
+    assert timer.snapshot()["p999"] == 0.25
+
+
+def test_prometheus_text_has_partitions_as_labels_and_types() -> None:
+    registry = Registry(Clock())
+    for partition in (0, 1):
+        registry.gauge(f"waltz-server.partition-{partition}.high-water-mark", lambda: 41)
+    registry.gauge("waltz-server.waltz-server-num-partitions", lambda: 2)
+    registry.gauge("waltz-server.endpoint", lambda: "h:1")
+    registry.meter("waltz-server.partition-1.transaction").mark(4)
+    registry.timer("waltz-server.partition-1.response-latency").update(0.5, 2)
+
+    lines = registry.prometheus().splitlines()
+
+    assert lines.count("# TYPE waltz_server_high_water_mark gauge") == 1
+    assert 'waltz_server_high_water_mark{partition="0"} 41' in lines
+    assert "waltz_server_num_partitions 2" in lines
+    assert not any("endpoint" in line for line in lines)
+    assert 'waltz_server_transaction_total{partition="1"} 4' in lines
+    assert 'waltz_server_response_latency_seconds{partition="1",quantile="0.5"} 0.5' in lines
+    assert 'waltz_server_response_latency_seconds_count{partition="1"} 2' in lines
+
+
+def test_graphite_lines_are_numbers_with_durations_in_milliseconds() -> None:
+    registry = Registry(Clock())
+    registry.gauge("a b", lambda: True)
+    registry.gauge("text", lambda: "x")
+    registry.timer("t").update(0.5)
+
+    lines = list(registry.graphite("waltz", 77))
+
+    assert "waltz.a-b 1 77" in lines
+    assert "waltz.t.p50 500.00 77" in lines
+    assert "waltz.t.count 1 77" in lines
+    assert not any("text" in line for line in lines)
+
+
+def test_metrics_are_refreshed_before_they_are_read_and_forgotten_by_prefix() -> None:
+    registry = Registry(Clock())
+    registry.on_read(lambda: registry.meter("p-1.x").mark_to(9))
+
+    assert registry.read()["meters"]["p-1.x"]["count"] == 9  # type: ignore[index]  # JSON object
+    assert json.loads(registry.admin_json())["ids"] == ["p-1.x"]
+    registry.remove("p-1.")
+    assert registry._meters == {}

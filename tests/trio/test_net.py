@@ -1,0 +1,532 @@
+"""Connections of a process over real sockets and real TLS: chunking, slow peers, resets, garbage, trust, pins."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from waltz_core.edge import (
+    Accepted,
+    CloseConn,
+    Closed,
+    Dial,
+    Dialed,
+    Level,
+    Port,
+    Received,
+    Report,
+    Send,
+    Writable,
+)
+from waltz_core.errors import ConfigError
+from waltz_core.ids import Endpoint
+from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.tls import (
+    ClientTls,
+    KeyPair,
+    TlsSettings,
+    is_loopback,
+    issue,
+    local_names,
+    make_ca,
+    self_signed,
+    server_context,
+)
+from waltz_trio.process import NodeDriver
+
+LIMITS = NetLimits(linger=0.2, connect_timeout=2.0, handshake_timeout=0.5)
+
+
+class Puppet:
+    """A machine that notes its events and emits whatever a test posts to it in a list."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self._changed = trio.Event()
+
+    def deadline(self) -> int | None:
+        return None
+
+    def step(self, now: int, events: Sequence[Any], out: list[Any]) -> None:
+        for event in events:
+            if isinstance(event, list):
+                out.extend(event)
+            else:
+                self.events.append(event)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            while not condition():
+                self._changed = trio.Event()
+                await self._changed.wait()
+
+    async def first(self, kind: type) -> Any:
+        """The first event of a type, waited for."""
+        await self.until(lambda: any(type(event) is kind for event in self.events))
+        return next(event for event in self.events if type(event) is kind)
+
+    def received(self) -> bytes:
+        return b"".join(event.data for event in self.events if type(event) is Received)
+
+    def count(self, kind: type) -> int:
+        return sum(type(event) is kind for event in self.events)
+
+
+class Side:
+    """A puppet with its driver."""
+
+    def __init__(self, limits: NetLimits = LIMITS, client_tls: ClientTls | None = None) -> None:
+        self.machine = Puppet()
+        self.reports: list[str] = []
+        self.driver = NodeDriver(
+            self.machine,
+            name="side",
+            client_tls=client_tls,
+            limits=limits,
+            report=lambda level, text: self.reports.append(text),
+        )
+
+    def do(self, *effects: object) -> None:
+        self.driver.post(list(effects))
+
+
+async def server_side(
+    nursery: trio.Nursery, settings: TlsSettings | None = None, limits: NetLimits = LIMITS
+) -> tuple[Side, Endpoint]:
+    side = Side(limits)
+    await nursery.start(side.driver.run)
+    context = server_context(settings or TlsSettings())
+    port = side.driver.listen(Port.CLIENT, "127.0.0.1", 0, context, "server.port")
+    return side, Endpoint("127.0.0.1", port)
+
+
+async def client_side(
+    nursery: trio.Nursery, endpoint: Endpoint, settings: TlsSettings | None = None, limits: NetLimits = LIMITS
+) -> Side:
+    side = Side(limits, ClientTls(settings or TlsSettings(verify=False)))
+    await nursery.start(side.driver.run)
+    side.do(Dial(-1, endpoint, Port.CLIENT))
+    return side
+
+
+async def connected(nursery: trio.Nursery, limits: NetLimits = LIMITS) -> tuple[Side, int, Side]:
+    """A server side, the id it gave the connection, and a client side."""
+    server, endpoint = await server_side(nursery, limits=limits)
+    client = await client_side(nursery, endpoint, limits=limits)
+    await client.machine.first(Dialed)
+    accepted = await server.machine.first(Accepted)
+    return server, accepted.conn, client
+
+
+def raw_tls(endpoint: Endpoint) -> ssl.SSLSocket:
+    """A blocking peer of another make, TLS 1.2 with a cipher of 0.13.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256")
+    return context.wrap_socket(socket.create_connection((endpoint.host, endpoint.port)))
+
+
+# ---- bytes -----------------------------------------------------------------------------------
+
+
+async def test_both_sides_hear_of_the_connection_and_of_its_end(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+
+    client.do(Send(-1, b"hello"), CloseConn(-1, "done"))
+    closed = await server.machine.first(Closed)
+
+    assert conn > 0
+    assert server.machine.received() == b"hello"
+    assert closed == Closed(conn, "the peer closed the connection")
+    assert await client.machine.first(Closed) == Closed(-1, "done")
+
+
+@pytest.mark.parametrize("size", [1, 16_384, 16_385, 300_000, 5_000_000])
+async def test_bytes_arrive_in_order_whatever_the_chunks(nursery: trio.Nursery, size: int) -> None:
+    server, conn, client = await connected(nursery)
+    data = bytes(range(251)) * (size // 251 + 1)
+    data = data[:size]
+
+    client.do(*(Send(-1, bytearray(data[at : at + 9_973])) for at in range(0, size, 9_973)))
+    await server.machine.until(lambda: len(server.machine.received()) >= size)
+    server.do(Send(conn, data))
+    await client.machine.until(lambda: len(client.machine.received()) >= size)
+
+    assert server.machine.received() == data
+    assert client.machine.received() == data
+
+
+async def test_what_was_sent_before_closing_arrives_even_when_it_is_much(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+
+    server.do(Send(conn, b"x" * 20_000_000), CloseConn(conn, "bye"))
+    await client.machine.first(Closed)
+
+    assert len(client.machine.received()) == 20_000_000
+    assert await server.machine.first(Closed) == Closed(conn, "bye")
+
+
+async def test_a_buffer_reused_by_the_sender_is_not_seen_on_the_wire(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+    buffer = bytearray(b"a" * 30_000_000)
+
+    server.do(Send(conn, buffer))
+    await server.machine.until(lambda: server.machine.count(Writable) > 0)
+    buffer[:] = b"b" * len(buffer)
+    await client.machine.until(lambda: len(client.machine.received()) >= len(buffer))
+
+    assert client.machine.received() == b"a" * len(buffer)
+
+
+async def test_a_slow_reader_is_told_as_not_writable_then_writable(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    with await trio.to_thread.run_sync(raw_tls, endpoint) as peer:
+        accepted = await server.machine.first(Accepted)
+        server.do(Send(accepted.conn, b"x" * 30_000_000))
+        await server.machine.until(lambda: server.machine.count(Writable) == 1)
+        assert (await server.machine.first(Writable)).writable is False
+
+        def read_all() -> int:
+            total = 0
+            while total < 30_000_000:
+                total += len(peer.recv(1 << 20))
+            return total
+
+        assert await trio.to_thread.run_sync(read_all) == 30_000_000
+        await server.machine.until(lambda: server.machine.count(Writable) == 2)
+
+    marks = [event.writable for event in server.machine.events if type(event) is Writable]
+    assert marks == [False, True]
+
+
+async def test_a_peer_that_takes_nothing_is_dropped_in_the_end(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(stall_timeout=0.2))
+    with await trio.to_thread.run_sync(raw_tls, endpoint):
+        accepted = await server.machine.first(Accepted)
+        server.do(Send(accepted.conn, b"x" * 30_000_000))
+
+        closed = await server.machine.first(Closed)
+
+    assert "took no data" in closed.reason
+
+
+async def test_more_unsent_bytes_than_allowed_end_the_connection(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(unsent_max=10_000_000))
+    with await trio.to_thread.run_sync(raw_tls, endpoint):
+        accepted = await server.machine.first(Accepted)
+        server.do(Send(accepted.conn, b"x" * 30_000_000))
+
+        closed = await server.machine.first(Closed)
+
+    assert "too slowly" in closed.reason
+
+
+async def test_a_reset_is_one_closed_and_later_sends_are_dropped(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    peer = await trio.to_thread.run_sync(raw_tls, endpoint)
+    accepted = await server.machine.first(Accepted)
+    peer.sendall(b"half a fra")
+    await server.machine.until(lambda: server.machine.received() == b"half a fra")
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+    server.do(Send(accepted.conn, b"x" * 1_000_000))
+    await server.machine.first(Closed)
+    server.do(Send(accepted.conn, b"x"), CloseConn(accepted.conn, "again"))
+    server.do()
+    await server.machine.until(lambda: server.driver.connection_count == 0)
+
+    assert server.machine.count(Closed) == 1
+
+
+async def test_a_killed_process_resets_its_connections(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+
+    server.do(Send(conn, b"never flushed" * 10))
+    server.driver.kill()
+    closed = await client.machine.first(Closed)
+
+    assert "reset" in closed.reason or "closed" in closed.reason
+    assert server.machine.count(Closed) == 0
+
+
+async def test_a_stopped_process_flushes_first(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+
+    server.do(Send(conn, b"x" * 5_000_000))
+    await server.driver.stop()
+    await client.machine.first(Closed)
+
+    assert len(client.machine.received()) == 5_000_000
+
+
+async def test_effects_of_a_type_without_plug_in_are_a_bug_and_reports_reach_the_log(nursery: trio.Nursery) -> None:
+    server, _ = await server_side(nursery)
+
+    server.do(Report(Level.INFO, "a line"))
+    await server.machine.until(lambda: server.reports == ["a line"])
+
+    with pytest.raises(KeyError):
+        server.driver._perform([object()])
+
+
+# ---- dialing ---------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def test_a_refused_dial_is_one_closed_with_the_reason(nursery: trio.Nursery) -> None:
+    client = await client_side(nursery, Endpoint("127.0.0.1", free_port()))
+
+    closed = await client.machine.first(Closed)
+
+    assert closed.conn == -1
+    assert "refused" in closed.reason.lower()
+    assert client.machine.count(Dialed) == 0
+
+
+async def test_a_dial_to_something_that_is_silent_ends_at_the_handshake_limit(nursery: trio.Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = await client_side(nursery, Endpoint("127.0.0.1", silent.getsockname()[1]))
+
+        closed = await client.machine.first(Closed)
+
+    assert "did not finish the TLS handshake" in closed.reason
+
+
+async def test_a_dial_closed_before_it_stands_is_one_closed(nursery: trio.Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = await client_side(nursery, Endpoint("127.0.0.1", silent.getsockname()[1]))
+        client.do(CloseConn(-1, "changed my mind"))
+
+        assert await client.machine.first(Closed) == Closed(-1, "changed my mind")
+
+
+# ---- listening -------------------------------------------------------------------------------
+
+
+async def test_a_taken_port_is_a_config_error_that_names_the_key(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+
+    with pytest.raises(ConfigError, match=r"storage\.port: cannot listen on 127\.0\.0\.1:.*in use"):
+        server.driver.listen(Port.STORAGE, endpoint.host, endpoint.port, server_context(TlsSettings()), "storage.port")
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\xff\xff" + b"\x00" * 70_000, b"L\x00\x04" * 9]
+)
+async def test_garbage_on_a_port_is_dropped_and_told_once(nursery: trio.Nursery, garbage: bytes) -> None:
+    server, endpoint = await server_side(nursery)
+
+    for _ in range(3):
+        async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+            with trio.fail_after(5):
+                try:
+                    await stream.send_all(garbage)
+                    while await stream.receive_some(1000):
+                        pass
+                except trio.BrokenResourceError:
+                    pass
+
+    assert server.machine.events == []
+    assert len(server.reports) == 1
+    client = await client_side(nursery, endpoint)  # and the port still works
+    await client.machine.first(Dialed)
+
+
+async def test_a_silent_peer_is_dropped_after_the_handshake_limit(nursery: trio.Nursery) -> None:
+    _, endpoint = await server_side(nursery)
+
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        with trio.fail_after(5):
+            assert await stream.receive_some(1000) == b""
+
+
+async def test_connections_above_the_limit_are_closed_at_once(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(connections_max=1, linger=0.1))
+    first = await client_side(nursery, endpoint)
+    await first.machine.first(Dialed)
+
+    second = await client_side(nursery, endpoint)
+    await second.machine.first(Closed)
+    assert "the limit" in server.reports[0]
+
+    first.do(CloseConn(-1, "room"))
+    await server.machine.first(Closed)
+    await first.machine.first(Closed)
+    with trio.fail_after(5):
+        while server.driver.connection_count:
+            await trio.lowlevel.checkpoint()
+    third = await client_side(nursery, endpoint)
+    await third.machine.first(Dialed)
+
+
+async def test_a_peer_with_tls_1_2_and_the_ciphers_of_the_original_is_served(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+
+    with await trio.to_thread.run_sync(raw_tls, endpoint) as peer:
+        assert peer.version() == "TLSv1.2"
+        peer.sendall(b"hello")
+        await server.machine.until(lambda: server.machine.received() == b"hello")
+
+
+# ---- trust -----------------------------------------------------------------------------------
+
+
+def written(directory: Path, name: str, pair: KeyPair) -> tuple[str, str]:
+    certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+    certificate.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
+    return str(certificate), str(key)
+
+
+def signed(directory: Path, ca: KeyPair, name: str, hosts: Sequence[str] = ()) -> TlsSettings:
+    """Settings with a certificate signed by `ca`, which is trusted."""
+    certificate, key = written(directory, name, issue(ca, name, hosts or local_names()))
+    trusted, _ = written(directory, f"{name}-ca", ca)
+    return TlsSettings(certificate=certificate, key=key, ca=trusted)
+
+
+async def test_with_a_trust_store_on_both_sides_the_peer_has_a_role(nursery: trio.Nursery, tmp_path: Path) -> None:
+    ca = make_ca("test authority")
+    server, endpoint = await server_side(nursery, signed(tmp_path, ca, "server"))
+
+    client = await client_side(nursery, endpoint, signed(tmp_path, ca, "client"))
+    await client.machine.first(Dialed)
+
+    assert (await server.machine.first(Accepted)).role == "client"
+
+
+async def test_a_client_without_certificate_of_the_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
+    ca = make_ca("test authority")
+    server, endpoint = await server_side(nursery, signed(tmp_path, ca, "server"))
+
+    client = await client_side(nursery, endpoint)  # shows a self-signed one
+    await client.machine.first(Closed)
+
+    assert server.machine.events == []
+    assert "certificate" in server.reports[0]
+
+
+async def test_a_server_of_another_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
+    _, endpoint = await server_side(nursery)
+    settings = signed(tmp_path, make_ca("another"), "client")
+
+    client = await client_side(nursery, endpoint, settings)
+    closed = await client.machine.first(Closed)
+
+    assert "refused" in closed.reason
+    assert client.machine.count(Dialed) == 0
+
+
+async def test_host_names_are_compared_only_where_asked(nursery: trio.Nursery, tmp_path: Path) -> None:
+    ca = make_ca("test authority")
+    settings = signed(tmp_path, ca, "server", ["elsewhere.example"])
+    _, endpoint = await server_side(nursery, TlsSettings(certificate=settings.certificate, key=settings.key))
+
+    lax = await client_side(nursery, endpoint, TlsSettings(ca=settings.ca))
+    await lax.machine.first(Dialed)
+    strict = await client_side(nursery, endpoint, TlsSettings(ca=settings.ca, verify_host=True))
+    closed = await strict.machine.first(Closed)
+
+    assert "127.0.0.1" in closed.reason
+
+
+async def test_on_loopback_the_first_certificate_is_pinned(nursery: trio.Nursery, tmp_path: Path) -> None:
+    pinning = ClientTls(TlsSettings(pin_loopback=True))
+    client = Side(LIMITS, pinning)
+    await nursery.start(client.driver.run)
+    server, endpoint = await server_side(nursery)
+    client.do(Dial(-1, endpoint, Port.CLIENT))
+    await client.machine.first(Dialed)
+    client.do(CloseConn(-1, "next"))
+    await server.driver.stop()
+
+    impostor = Side()
+    await nursery.start(impostor.driver.run)
+    impostor.driver.listen(Port.CLIENT, endpoint.host, endpoint.port, server_context(TlsSettings()), "server.port")
+    client.do(Dial(-2, endpoint, Port.CLIENT))
+    await client.machine.until(lambda: client.machine.count(Closed) == 2)
+
+    assert "another certificate" in client.machine.events[-1].reason
+    assert client.machine.count(Dialed) == 1
+
+
+def test_pinning_is_for_loopback_only() -> None:
+    pinning = ClientTls(TlsSettings(pin_loopback=True))
+
+    assert "verify=off" in (pinning.check(Endpoint("db.example", 1), b"certificate") or "")
+    assert pinning.check(Endpoint("127.0.0.1", 1), b"certificate") is None
+    assert [is_loopback(host) for host in ("localhost", "::1", "127.8.8.8", "10.0.0.1", "example")] == [
+        *(True, True, True),
+        *(False, False),
+    ]
+
+
+def test_without_trust_store_the_lack_of_verification_is_told_unless_chosen() -> None:
+    told: list[str] = []
+
+    ClientTls(TlsSettings(prefix="server.ssl."), told.append)
+    ClientTls(TlsSettings(verify=False), told.append)
+
+    assert len(told) == 1
+    assert "server.ssl.ca" in told[0]
+
+
+def test_verification_without_a_trust_store_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"client\.ssl\.verify"):
+        ClientTls(TlsSettings(prefix="client.ssl.", verify=True))
+    with pytest.raises(ConfigError, match=r"server\.ssl\.verify"):
+        server_context(TlsSettings(prefix="server.ssl.", verify=True))
+
+
+def test_pkcs12_stores_are_read_and_jks_is_refused_with_the_command(tmp_path: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    pair = self_signed("p12")
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    key = serialization.load_pem_private_key(pair.key, None)
+    keys, trust, jks = tmp_path / "k.jks", tmp_path / "t.p12", tmp_path / "old.jks"
+    secret = serialization.BestAvailableEncryption(b"changeit")
+    keys.write_bytes(pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, secret))  # type: ignore[arg-type]
+    trust.write_bytes(pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"ca")], secret))
+    jks.write_bytes(bytes.fromhex("feedfeed00000002"))
+
+    server_context(
+        TlsSettings(
+            key_store=str(keys),
+            key_store_password="changeit",
+            trust_store=str(trust),
+            trust_store_password="changeit",
+        )
+    )
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        server_context(TlsSettings(key_store=str(keys), key_store_password="wrong"))
+    with pytest.raises(ConfigError, match=r"keytool -importkeystore -srckeystore .*old\.jks -destkeystore .*old\.p12"):
+        server_context(TlsSettings(key_store=str(jks)))
+    with pytest.raises(ConfigError, match="cannot read"):
+        server_context(TlsSettings(ca=str(tmp_path / "absent.pem")))
+
+
+def test_a_key_that_does_not_fit_is_a_config_error(tmp_path: Path) -> None:
+    certificate, _ = written(tmp_path, "one", self_signed("one"))
+    _, key = written(tmp_path, "two", self_signed("two"))
+
+    with pytest.raises(ConfigError, match="do not fit"):
+        server_context(TlsSettings(certificate=certificate, key=key))
