@@ -242,3 +242,25 @@ class Report:
 
 ConnEvent: TypeAlias = Accepted | Dialed | Received | Writable | Closed
 ConnEffect: TypeAlias = Dial | Send | CloseConn
+
+# ---- life of the process ---------------------------------------------------------------------
+
+
+@record
+class Shutdown:
+    """The process is asked to end: let go of what it owns, then `Ended`."""
+
+
+@record
+class Ended:
+    """The machine is done; with a reason when it cannot go on (the process then exits with status 1)."""
+
+    reason: str = ""
+
+
+@record
+class Reading:
+    """Stop or resume taking bytes from a connection: TCP then holds the peer back."""
+
+    conn: int
+    wanted: bool

@@ -31,6 +31,7 @@ class SafetyRules:
     # server
     locks_reset_on_gap: bool = True  # server-D3: new lock table whenever somebody else may have committed
     failed_fetch_forgotten: bool = True  # server-D13: one failed data fetch does not poison the key
+    preferences_checked: bool = True  # server-D26: an empty list or a negative id is refused by an answer
 
     # wire
     surplus_refused: bool = True  # storage-10 (page §1): a message with surplus bytes is not executed

@@ -1,0 +1,222 @@
+"""Streams committed transactions to mounted clients: live ones at the mark, lagging ones in slices."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TypeAlias
+
+from waltz_core.ids import ReqId
+from waltz_core.record import record
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
+from waltz_core.wire.client_messages import FeedSuspended, MountResponse
+
+_SLICE = 4096  # frames one lagging subscription gets per turn
+_TURNS_PER_STEP = 16  # bounds the time of one step
+_READ_COUNT = 1000  # headers per read from a replica
+_RETRY_MS = 100
+
+
+@record
+class SendFrames:
+    """Feed frames under codec version 0, for one connection; the sender patches the version."""
+
+    conn: int
+    frames: bytes
+
+
+@record
+class SendReply:
+    """A message to one connection, in order with its feed frames."""
+
+    conn: int
+    message: MountResponse | FeedSuspended
+
+
+@record
+class ReadHeaders:
+    """Read record headers from a replica; answered by `headers` or `read_failed`."""
+
+    first: int
+    count: int
+
+
+FeedEffect: TypeAlias = SendFrames | SendReply | ReadHeaders
+
+
+class _State(enum.Enum):
+    LIVE = "at the mark"
+    LAGGING = "waits for its turn"
+    READING = "waits for headers from a replica"
+    PAUSED = "its connection takes no more"
+
+
+class _Subscription:
+    __slots__ = ("closing", "conn", "position", "remaining", "state")
+
+    def __init__(self, conn: int, position: int, remaining: int, closing: MountResponse | FeedSuspended) -> None:
+        self.conn = conn
+        self.position = position  # last id sent
+        self.remaining = remaining  # ids left in its budget
+        self.closing = closing  # goes out behind the last one
+        self.state = _State.LAGGING
+
+
+class Feed:
+    """All subscriptions of one partition.
+
+    A subscription gets ids `position + 1 …` without gaps until its budget is used up, then its closing
+    message; several may exist on one connection. It ends early only with its connection.
+    """
+
+    __slots__ = ("_blocked", "_cache", "_lagging", "_live", "_mark", "_paused", "_reads", "_retry_at", "served")
+
+    def __init__(self, cache: FeedCache) -> None:
+        self._cache = cache
+        self._mark = -1
+        self._live: dict[_Subscription, None] = {}
+        self._lagging: deque[_Subscription] = deque()
+        self._reads: dict[int, list[_Subscription]] = {}  # first id of a read under way → who waits
+        self._paused: dict[int, list[_Subscription]] = {}  # conn → subscriptions
+        self._blocked: set[int] = set()  # connections that take no more
+        self._retry_at: int | None = None
+        self.served = 0  # transactions sent
+
+    @property
+    def mark(self) -> int:
+        """Highest id that may be sent."""
+        return self._mark
+
+    def restart(self, mark: int) -> None:
+        """The log resolved at `mark`, possibly with transactions that we have not seen."""
+        self._mark = mark
+        self._lagging.extend(self._live)
+        for subscription in self._live:
+            subscription.state = _State.LAGGING
+        self._live.clear()
+
+    def subscribe(
+        self, conn: int, req_id: ReqId, client_mark: int, budget: int, closing: MountResponse | FeedSuspended
+    ) -> None:
+        """Start a feed behind `client_mark` for `budget` transactions."""
+        assert budget > 0
+        assert client_mark <= self._mark
+        self._place(_Subscription(conn, client_mark, budget, closing))
+
+    def committed(self, first: int, frames: bytes, out: list[FeedEffect]) -> None:
+        """Transactions from `first` on were committed; every live subscription gets the same bytes."""
+        assert first == self._mark + 1, (first, self._mark)
+        count = len(frames) // FRAME_SIZE
+        self._cache.add(first, frames)
+        self._mark += count
+        ended: list[_Subscription] = []
+        for subscription in self._live:
+            if subscription.conn in self._blocked:
+                ended.append(subscription)
+                self._pause(subscription)
+            elif self._send(subscription, frames, out):
+                ended.append(subscription)
+        for subscription in ended:
+            del self._live[subscription]
+
+    def headers(self, first: int, frames: bytes) -> None:
+        """A read was answered; an answer without frames is tried again."""
+        if frames:
+            self._cache.add(first, frames)
+        self._lagging.extend(self._reads.pop(first, ()))
+
+    def read_failed(self, now: int, first: int) -> None:
+        """A read found no replica that could answer."""
+        self._retry_at = now + _RETRY_MS
+        self._lagging.extend(self._reads.pop(first, ()))
+
+    def writable(self, conn: int, writable: bool) -> None:
+        """A connection stopped or started taking data."""
+        if not writable:
+            self._blocked.add(conn)
+            return
+        self._blocked.discard(conn)
+        for subscription in self._paused.pop(conn, ()):
+            self._place(subscription)
+
+    def gone(self, conn: int) -> None:
+        """A connection ended, and its subscriptions with it."""
+        self._blocked.discard(conn)
+        self._paused.pop(conn, None)
+        self._lagging = deque(s for s in self._lagging if s.conn != conn)
+        for subscription in [s for s in self._live if s.conn == conn]:
+            del self._live[subscription]
+        for waiting in self._reads.values():
+            waiting[:] = [s for s in waiting if s.conn != conn]
+
+    def serve(self, now: int, out: list[FeedEffect]) -> None:
+        """Give lagging subscriptions their turns; call once per step."""
+        if self._retry_at is not None:
+            if now < self._retry_at:
+                return
+            self._retry_at = None
+        for _ in range(min(_TURNS_PER_STEP, len(self._lagging))):
+            self._turn(self._lagging.popleft(), out)
+
+    def deadline(self, now: int) -> int | None:
+        """Now if somebody waits for a turn."""
+        if not self._lagging:
+            return None
+        return now if self._retry_at is None else self._retry_at
+
+    def lag(self) -> tuple[int, int]:
+        """Numbers of live subscriptions and of others."""
+        others = len(self._lagging) + sum(map(len, self._reads.values())) + sum(map(len, self._paused.values()))
+        return len(self._live), others
+
+    def _turn(self, subscription: _Subscription, out: list[FeedEffect]) -> None:
+        first = subscription.position + 1
+        if subscription.conn in self._blocked:
+            self._pause(subscription)
+            return
+        if first > self._mark:
+            self._place(subscription)
+            return
+        room = min(_SLICE, subscription.remaining, self._mark - subscription.position)
+        frames = self._cache.get(first, room)
+        if not frames:
+            self._read(first, subscription, out)
+        elif not self._send(subscription, frames, out):
+            self._place(subscription)
+
+    def _read(self, first: int, subscription: _Subscription, out: list[FeedEffect]) -> None:
+        subscription.state = _State.READING
+        waiting = self._reads.get(first)
+        if waiting is None:
+            waiting = self._reads[first] = []
+            out.append(ReadHeaders(first, min(_READ_COUNT, self._mark - first + 1)))
+        waiting.append(subscription)
+
+    def _place(self, subscription: _Subscription) -> None:
+        if subscription.conn in self._blocked:
+            self._pause(subscription)
+        elif subscription.position == self._mark:
+            subscription.state = _State.LIVE
+            self._live[subscription] = None
+        else:
+            subscription.state = _State.LAGGING
+            self._lagging.append(subscription)
+
+    def _pause(self, subscription: _Subscription) -> None:
+        subscription.state = _State.PAUSED
+        self._paused.setdefault(subscription.conn, []).append(subscription)
+
+    def _send(self, subscription: _Subscription, frames: bytes, out: list[FeedEffect]) -> bool:
+        """Send what the budget allows; True when the subscription ended."""
+        count = len(frames) // FRAME_SIZE
+        if count > subscription.remaining:
+            count = subscription.remaining
+            frames = frames[: count * FRAME_SIZE]
+        out.append(SendFrames(subscription.conn, frames))
+        subscription.position += count
+        subscription.remaining -= count
+        self.served += count
+        if subscription.remaining:
+            return False
+        out.append(SendReply(subscription.conn, subscription.closing))
+        return True

@@ -1,0 +1,107 @@
+"""The newest transactions of a partition as encoded feed frames, ready to be sent."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from struct import Struct
+
+from waltz_core.log import Record, RecordHeader
+
+# One FeedData frame: magic 'L', codec version, length 29, type 4, request id, transaction id, header.
+# Every frame has the same size, so a run of them is sliced, not encoded again, for each subscriber.
+_FRAME = Struct(">chiB16sqi")
+FRAME_SIZE = _FRAME.size
+_BODY_SIZE = 29
+_FEED_DATA = 4
+_BLOCK = 1024  # transactions per block
+
+
+def encode_frames(headers: Iterable[Record | RecordHeader]) -> bytes:
+    """Feed frames under codec version 0, one after the other."""
+    pack = _FRAME.pack
+    return b"".join([pack(b"L", 0, _BODY_SIZE, _FEED_DATA, h.req_id, h.transaction_id, h.header) for h in headers])
+
+
+def with_version(frames: bytes, version: int) -> bytes:
+    """The same frames under another codec version (0…255)."""
+    if version == 0 or not frames:
+        return frames
+    patched = bytearray(frames)
+    patched[2::FRAME_SIZE] = bytes((version,)) * (len(frames) // FRAME_SIZE)
+    return bytes(patched)
+
+
+class _Block:
+    """Frames of consecutive ids inside one block, from `start` on."""
+
+    __slots__ = ("frames", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.frames = bytearray()
+
+
+class FeedCache:
+    """Encoded frames of a partition in blocks of 1024 ids; least recently used blocks go first.
+
+    Only committed headers are ever added, so an entry cannot become wrong while the log is ours.
+    """
+
+    __slots__ = ("_block_count_max", "_blocks", "misses")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self.limit(bytes_max)
+        self.misses = 0
+
+    def limit(self, bytes_max: int) -> None:
+        """Change the share of this partition; two blocks are always kept."""
+        self._block_count_max = max(2, bytes_max // (_BLOCK * FRAME_SIZE))
+        self._evict()
+
+    def add(self, first: int, frames: bytes) -> None:
+        """Remember the frames of ids `first`, `first + 1`, …"""
+        at = 0
+        while at < len(frames):
+            number, offset = divmod(first, _BLOCK)
+            size = min(len(frames) - at, (_BLOCK - offset) * FRAME_SIZE)
+            self._put(number, offset, frames[at : at + size])
+            at += size
+            first += size // FRAME_SIZE
+        self._evict()
+
+    def get(self, first: int, count_max: int) -> bytes:
+        """Frames from `first` on, at most `count_max` and at most to the end of its block; empty on a miss."""
+        number, offset = divmod(first, _BLOCK)
+        block = self._blocks.get(number)
+        if block is not None:
+            self._blocks.move_to_end(number)
+            at = (offset - block.start) * FRAME_SIZE
+            if 0 <= at < len(block.frames):
+                return bytes(block.frames[at : at + count_max * FRAME_SIZE])
+        self.misses += 1
+        return b""
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._blocks.clear()
+
+    def _put(self, number: int, offset: int, frames: bytes) -> None:
+        block = self._blocks.get(number)
+        if block is not None:
+            self._blocks.move_to_end(number)
+            end = block.start + len(block.frames) // FRAME_SIZE
+            if offset == end:
+                block.frames += frames
+                return
+            if block.start <= offset and offset + len(frames) // FRAME_SIZE <= end:
+                return
+        # A gap or an overlap: the newer run replaces the older one.
+        block = self._blocks[number] = _Block(offset)
+        block.frames += frames
+        self._blocks.move_to_end(number)
+
+    def _evict(self) -> None:
+        while len(self._blocks) > self._block_count_max:
+            self._blocks.popitem(last=False)

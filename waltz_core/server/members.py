@@ -1,0 +1,34 @@
+"""Which connection speaks for which client on one partition."""
+
+from __future__ import annotations
+
+
+class Members:
+    """Client id → the connection whose mount counts (server-behaviour.md §3)."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self) -> None:
+        self._members: dict[int, tuple[int, int, int]] = {}  # client id → conn, generation, net sequence
+
+    def mount(self, client_id: int, conn: int, generation: int, net_sequence: int) -> bool:
+        """Register a mount; it counts if its generation, then its connection sequence, is greater.
+
+        Returns whether messages of `conn` are valid now. Equal sequence numbers are both valid.
+        """
+        known = self._members.get(client_id)
+        if known is None or (generation, net_sequence) > known[1:]:
+            self._members[client_id] = conn, generation, net_sequence
+            return True
+        return known[2] == net_sequence
+
+    def valid(self, client_id: int, net_sequence: int | None) -> bool:
+        """Whether a connection that mounted with `net_sequence` still speaks for the client."""
+        known = self._members.get(client_id)
+        return known is not None and net_sequence is not None and known[2] == net_sequence
+
+    def gone(self, client_id: int, conn: int) -> None:
+        """A connection closed; only the registered one takes its entry with it."""
+        known = self._members.get(client_id)
+        if known is not None and known[0] == conn:
+            del self._members[client_id]

@@ -1,0 +1,814 @@
+"""The whole server process: connections, the cluster's view, storage nodes, partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from waltz_core.cluster.coordinator import (
+    ClusterFailed,
+    Coordinator,
+    CoordinatorEffect,
+    EndpointsChanged,
+    Joined,
+    Left,
+    ManagedServer,
+    Owned,
+    OwnershipConfirmed,
+    OwnershipDoubtful,
+    ReplicasChanged,
+)
+from waltz_core.edge import (
+    Accepted,
+    CloseConn,
+    Closed,
+    ConnEffect,
+    ConnEvent,
+    Dial,
+    Dialed,
+    Ended,
+    Level,
+    Reading,
+    Received,
+    Report,
+    Send,
+    Shutdown,
+    Writable,
+    ZkChanged,
+    ZkCreate,
+    ZkDone,
+    ZkEvent,
+    ZkFailed,
+    ZkGet,
+    ZkRequest,
+    ZkSet,
+    ZkStateChanged,
+)
+from waltz_core.errors import ConfigError, ProtocolError
+from waltz_core.ids import Endpoint, ReqId, req_client, req_partition
+from waltz_core.machine import Tickets, earliest
+from waltz_core.record import record
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.server.client_ids import ClientIds
+from waltz_core.server.data_cache import DataCache
+from waltz_core.server.feed import SendFrames, SendReply
+from waltz_core.server.feed_cache import with_version
+from waltz_core.server.partition import PartitionConfig, PartitionEffect, PartitionServer, Peer, Reply
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUnwanted,
+    LinkUp,
+    LinkWanted,
+    StorageAnswer,
+    StorageAppend,
+    StorageCall,
+    StorageFailed,
+)
+from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
+from waltz_core.store.session import SessionConfig
+from waltz_core.wire import client_messages as messages
+from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251  the type only; the generator is injected
+
+    from waltz_core.cluster.znodes import ReplicaAssignments
+
+HELLO_TEXT = "Waltz Server"
+_CHECK = -1  # stands for a partition id where a connectivity check wants a storage node
+_QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
+
+
+@record
+class ServerConfig:
+    """What a server process needs to know; keys of the original where it has one."""
+
+    root: str  # cluster.root
+    endpoint: Endpoint  # as registered in ZooKeeper
+    preferred_partitions: tuple[int, ...] = ()
+    versions: frozenset[int] = frozenset(VERSIONS)
+    frame_size_max: int = 64 << 20  # network.frameSizeMax, bytes
+    storage_frame_size_max: int = 1 << 30
+    lock_table_size: int = 30_000
+    min_fetch_size: int = 100
+    feed_cache_bytes: int = 16 << 20
+    data_cache_bytes: int = 32 << 20
+    batch_count_max: int = 1_000
+    payload_size_max: int = 16 << 20
+    retry_min_ms: int = 100
+    retry_max_ms: int = 20_000
+    checkpoint_interval: int = 250_000
+    answer_timeout_ms: int = 10_000  # storage.answerTimeout
+    session: SessionConfig = SessionConfig()
+
+
+@record
+class PartitionSnapshot:
+    """One partition for metrics, health and people."""
+
+    partition_id: int
+    phase: str
+    reason: str
+    since_ms: int
+    healthy: bool
+    generation: int
+    high_water_mark: int
+    queued: int
+    pending: int
+    live_feeds: int
+    lagging_feeds: int
+    counters: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, str, int, int], ...]
+
+
+@record
+class ServerSnapshot:
+    """A server for metrics, health and people."""
+
+    cluster_name: str
+    server_id: int | None
+    endpoint: Endpoint
+    connections: int
+    partitions: tuple[PartitionSnapshot, ...]
+    replicas: tuple[tuple[int, tuple[str, ...]], ...]  # partition → storage nodes, all of the cluster
+    storage_nodes: tuple[tuple[str, str, str], ...]  # connect string, state, trouble
+    data_cache_misses: int
+    zookeeper: str
+
+
+class _ClientConn(Peer):
+    __slots__ = ("address", "closing", "connection", "held", "out", "role")
+
+    def __init__(self, conn: int, address: str, role: str | None, connection: Connection[messages.ClientMessage]):
+        super().__init__(conn)
+        self.address = address
+        self.role = role
+        self.connection = connection
+        self.out = bytearray()
+        self.closing = False
+        self.held = False  # reading is off
+
+
+class _Check:
+    """A client asked which storage nodes we reach."""
+
+    def __init__(self, conn: int, req_id: ReqId, waiting: set[str]) -> None:
+        self.conn = conn
+        self.req_id = req_id
+        self.waiting = waiting
+        self.results: dict[str, bool] = {}
+
+
+ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown
+ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading
+
+
+class ServerNode:
+    """Composition of the server process (ruling R9): who gets which event, and in which order effects leave."""
+
+    def __init__(self, config: ServerConfig, rng: Random, rules: SafetyRules = SAFE) -> None:
+        self._config = config
+        self._rng = rng
+        self._rules = rules
+        self._tickets = Tickets()
+        self._coordinator = Coordinator(
+            config.root,
+            tickets=self._tickets,
+            rng=rng,
+            manages=ManagedServer(config.endpoint, config.preferred_partitions),
+            rules=rules,
+        )
+        self._client_ids = ClientIds(config.root, self._tickets)
+        self._preferred = dict.fromkeys(config.preferred_partitions)
+        self._data_cache = DataCache(config.data_cache_bytes)
+        self._conns: dict[int, _ClientConn] = {}
+        self._partitions: dict[int, PartitionServer] = {}
+        self._closing: list[PartitionServer] = []
+        self._pools: dict[str, StoragePool] = {}
+        self._pool_of: dict[int, StoragePool] = {}  # dialed conn → pool
+        self._owner: dict[int, PartitionServer] = {}  # ticket → partition
+        self._deadlines: dict[int, int] = {}  # partition → when it wants a step
+        self._touched: dict[int, None] = {}
+        self._joined: Joined | None = None
+        self._owned: tuple[tuple[int, int], ...] = ()
+        self._endpoints: EndpointsChanged | None = None
+        self._replicas: ReplicaAssignments | None = None
+        self._subscribers: dict[int, ReqId] = {}  # conn → its request for cluster information
+        self._checks: list[_Check] = []
+        self._last_conn = 0
+        self._doubtful = False
+        self._zk_state = "not connected"
+        self._ended = False
+        self._out: list[ServerEffect] = []
+        self._frames: dict[tuple[int, int], bytes] = {}
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            Received: self._on_received,
+            Writable: self._on_writable,
+            Accepted: self._on_accepted,
+            Dialed: self._on_dialed,
+            Closed: self._on_closed,
+            ZkDone: self._on_zk,
+            ZkFailed: self._on_zk,
+            ZkChanged: self._on_zk,
+            ZkStateChanged: self._on_zk,
+            Shutdown: self._on_shutdown,
+        }
+
+    # ---- machine -----------------------------------------------------------------------------
+
+    def step(self, now: int, events: Sequence[ServerEvent], out: list[ServerEffect]) -> None:
+        """Handle a batch of events; see `waltz_core.machine`."""
+        for event in events:
+            self._handlers[type(event)](now, event)
+        self._tick(now)
+        self._out += self._client_ids.requests()
+        self._settle(now)
+        for conn in self._conns.values():
+            if conn.out:
+                self._out.append(Send(conn.conn, bytes(conn.out)))
+                conn.out.clear()
+        self._frames.clear()
+        out += self._out
+        self._out.clear()
+
+    def deadline(self) -> int | None:
+        """When the next step is due without events."""
+        return earliest(
+            self._coordinator.deadline(),
+            self._client_ids.deadline(),
+            *self._deadlines.values(),
+            *(pool.deadline() for pool in self._pools.values()),
+        )
+
+    def snapshot(self, now: int) -> ServerSnapshot:
+        """State for metrics, health and people."""
+        return ServerSnapshot(
+            self._joined.cluster_name if self._joined else "",
+            self._coordinator.server_id,
+            self._config.endpoint,
+            len(self._conns),
+            tuple(_snapshot(now, partition) for _, partition in sorted(self._partitions.items())),
+            self._replica_map(),
+            tuple((pool.replica, pool.state.value, pool.trouble) for _, pool in sorted(self._pools.items())),
+            self._data_cache.misses,
+            self._zk_state,
+        )
+
+    def _replica_map(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        if self._joined is None or self._replicas is None:
+            return ()
+        return tuple((p, self._replicas.storages_of(p)) for p in range(self._joined.num_partitions))
+
+    def _tick(self, now: int) -> None:
+        """What is due."""
+        due = self._coordinator.deadline()
+        if due is not None and now >= due:
+            self._coordinate(now, ())
+        due = self._client_ids.deadline()
+        if due is not None and now >= due:
+            self._client_ids.due()
+        for partition_id, due in self._deadlines.items():
+            if now >= due:
+                self._touched[partition_id] = None
+        for pool in self._pools.values():
+            due = pool.deadline()
+            if due is not None and now >= due:
+                effects: list[PoolEffect] = []
+                pool.step(now, effects)
+                self._on_pool_effects(pool, effects)
+
+    def _settle(self, now: int) -> None:
+        """Let touched partitions work until nothing moves any more, then send to the storage nodes."""
+        while self._touched or self._closing:
+            touched, self._touched = self._touched, {}
+            closing, self._closing = self._closing, []
+            for partition in closing:
+                self._flush(now, partition)
+            for partition_id in touched:
+                found = self._partitions.get(partition_id)
+                if found is None:
+                    self._deadlines.pop(partition_id, None)
+                    continue
+                self._flush(now, found)
+                due = found.deadline(now)
+                if due is None:
+                    self._deadlines.pop(partition_id, None)
+                else:
+                    self._deadlines[partition_id] = due
+        effects: list[PoolEffect] = []
+        for pool in self._pools.values():
+            pool.flush(effects)
+        self._out += effects
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Stop reading from clients while their partitions queue too much, and resume."""
+        limit = self._config.payload_size_max * _QUEUE_PARTS
+        full = any(partition.queued_bytes > limit for partition in self._partitions.values())
+        for conn in self._conns.values():
+            if conn.held != full:
+                conn.held = full
+                self._out.append(Reading(conn.conn, not full))
+
+    def _flush(self, now: int, partition: PartitionServer) -> None:
+        effects: list[PartitionEffect] = []
+        partition.flush(now, effects)
+        notes: list[PoolNote] = []
+        for effect in effects:
+            if isinstance(effect, SendFrames):
+                self._send_frames(effect)
+            elif isinstance(effect, StorageAppend):
+                self._owner[effect.ticket] = partition
+                self._pools[effect.replica].append(now, effect, notes)
+            elif isinstance(effect, (Reply, SendReply)):
+                self._reply(effect.conn, effect.message)
+            else:
+                self._on_partition_effect(now, partition, effect, notes)
+        self._on_pool_notes(now, notes)
+
+    def _on_partition_effect(
+        self, now: int, partition: PartitionServer, effect: PartitionEffect, notes: list[PoolNote]
+    ) -> None:
+        match effect:
+            case StorageCall(replica, ticket):
+                self._owner[ticket] = partition
+                self._pools[replica].call(now, effect, notes)
+            case LinkWanted(replica):
+                self._want(now, replica, partition)
+            case LinkUnwanted(replica):
+                if replica in self._pools:
+                    self._pools[replica].unwant(partition.partition_id)
+            case CloseConn(conn, reason):
+                self._close(conn, reason)
+            case Report():
+                self._out.append(effect)
+            case ZkGet() | ZkCreate() | ZkSet():
+                self._owner[effect.ticket] = partition
+                self._out.append(effect)
+            case _:
+                raise AssertionError(f"an effect that no partition has: {effect}")
+
+    # ---- connections of clients --------------------------------------------------------------
+
+    def _on_accepted(self, now: int, event: Accepted) -> None:
+        connection = Connection(
+            CLIENT_PROTOCOL, HELLO_TEXT, self._config.versions, self._config.frame_size_max, rules=self._rules
+        )
+        self._conns[event.conn] = _ClientConn(event.conn, event.peer, event.role, connection)
+        self._out.append(Send(event.conn, connection.hello()))
+
+    def _on_received(self, now: int, event: Received) -> None:
+        pool = self._pool_of.get(event.conn)
+        if pool is not None:
+            effects: list[PoolEffect] = []
+            notes: list[PoolNote] = []
+            pool.received(now, event.data, effects, notes)
+            self._on_pool_effects(pool, effects)
+            self._on_pool_notes(now, notes)
+            return
+        conn = self._conns.get(event.conn)
+        if conn is None or conn.closing:
+            return
+        batch: list[messages.ClientMessage] = []
+        error = ""
+        try:
+            conn.connection.receive(event.data, batch)
+        except ProtocolError as found:
+            error = str(found)
+        conn.version = conn.connection.version or 0
+        self._dispatch(now, conn, batch)
+        if error:
+            self._close(conn.conn, error)
+
+    def _dispatch(self, now: int, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
+        """Hand messages on, runs for one partition at once."""
+        run: list[messages.ClientMessage] = []
+        run_partition = -1
+        for message in batch:
+            if conn.client_id is None:
+                conn.client_id = req_client(message.req_id)
+            if type(message) in _NODE_MESSAGES:
+                self._deliver(now, conn, run_partition, run)
+                run = []
+                self._on_node_message(now, conn, message)
+                continue
+            partition_id = req_partition(message.req_id)
+            if partition_id != run_partition and run:
+                self._deliver(now, conn, run_partition, run)
+                run = []
+            run_partition = partition_id
+            if type(message) is messages.MountRequest and conn.net_sequence is None:
+                conn.net_sequence = message.seq_num
+            run.append(message)
+        self._deliver(now, conn, run_partition, run)
+
+    def _deliver(self, now: int, conn: _ClientConn, partition_id: int, run: list[messages.ClientMessage]) -> None:
+        if not run or conn.closing:
+            return
+        partition = self._partitions.get(partition_id)
+        if partition is not None:
+            partition.received(now, conn, run)
+            self._touched[partition_id] = None
+            return
+        for message in run:
+            match message:
+                case messages.MountRequest(req_id):
+                    state = messages.PartitionState.NOT_READY
+                    self._reply(conn.conn, messages.MountResponse(req_id, state))
+                case messages.TransactionDataRequest(req_id, transaction_id):
+                    # Java: the text of its exception, which clients show but do not parse.
+                    error = "partition not ready"
+                    self._reply(
+                        conn.conn,
+                        messages.TransactionDataResponse(req_id, transaction_id, False, error=error),
+                    )
+                case _:
+                    pass  # Java: no answer on a partition that is not here (traps 5 and 17 of the protocol page)
+
+    def _on_writable(self, now: int, event: Writable) -> None:
+        if event.conn in self._conns:
+            for partition_id, partition in self._partitions.items():
+                partition.writable(event.conn, event.writable)
+                if event.writable:
+                    self._touched[partition_id] = None
+
+    def _on_closed(self, now: int, event: Closed) -> None:
+        pool = self._pool_of.pop(event.conn, None)
+        if pool is not None:
+            effects: list[PoolEffect] = []
+            notes: list[PoolNote] = []
+            pool.closed(now, event.reason, effects, notes)
+            self._on_pool_effects(pool, effects)
+            self._on_pool_notes(now, notes)
+            self._checked(pool.replica, False)
+            return
+        conn = self._conns.pop(event.conn, None)
+        if conn is None:
+            return
+        self._subscribers.pop(event.conn, None)
+        for partition in self._partitions.values():
+            partition.gone(conn)
+
+    def _reply(self, conn_id: int, message: messages.ClientMessage) -> None:
+        conn = self._conns.get(conn_id)
+        if conn is None or conn.closing:
+            return
+        try:
+            conn.connection.encode(message, conn.out)
+        except ProtocolError as error:
+            self._close(conn_id, str(error))
+
+    def _send_frames(self, effect: SendFrames) -> None:
+        conn = self._conns.get(effect.conn)
+        if conn is None or conn.closing:
+            return
+        key = id(effect.frames), conn.version
+        frames = self._frames.get(key)
+        if frames is None:
+            frames = self._frames[key] = with_version(effect.frames, conn.version)
+        conn.out += frames
+
+    def _close(self, conn_id: int, reason: str) -> None:
+        conn = self._conns.get(conn_id)
+        if conn is None or conn.closing:
+            return
+        conn.closing = True
+        if conn.out:
+            self._out.append(Send(conn_id, bytes(conn.out)))
+            conn.out.clear()
+        self._out.append(Report(Level.WARNING, f"connection of {conn.address} closed: {reason}"))
+        self._out.append(CloseConn(conn_id, reason))
+
+    # ---- messages for the server itself ------------------------------------------------------
+
+    def _on_node_message(self, now: int, conn: _ClientConn, message: messages.ClientMessage) -> None:
+        match message:
+            case messages.CheckStorageConnectivityRequest(req_id):
+                self._on_check(now, conn, req_id)
+            case messages.ServerPartitionsAssignmentRequest(req_id):
+                answer = messages.ServerPartitionsAssignmentResponse(req_id, tuple(sorted(self._partitions)))
+                self._reply(conn.conn, answer)
+            case messages.ServerPartitionsHealthStatRequest(req_id):
+                health = tuple((p, partition.healthy) for p, partition in sorted(self._partitions.items()))
+                self._reply(conn.conn, messages.ServerPartitionsHealthStatResponse(req_id, health))
+            case messages.AddPreferredPartitionRequest(req_id, partitions):
+                wanted = {**self._preferred, **dict.fromkeys(partitions)}
+                done = self._prefer(now, conn, partitions, wanted)
+                self._reply(conn.conn, messages.AddPreferredPartitionResponse(req_id, done))
+            case messages.RemovePreferredPartitionRequest(req_id, partitions):
+                wanted = {p: None for p in self._preferred if p not in partitions}
+                done = self._prefer(now, conn, partitions, wanted)
+                self._reply(conn.conn, messages.RemovePreferredPartitionResponse(req_id, done))
+            case messages.ClusterInfoRequest():
+                self._on_cluster_info(now, conn, message)
+            case _:
+                raise AssertionError(f"not a message for the server itself: {message}")
+
+    def _prefer(self, now: int, conn: _ClientConn, partitions: Sequence[int], wanted: dict[int, None]) -> bool:
+        """Change the preferred partitions; False when the request makes no sense."""
+        count = self._joined.num_partitions if self._joined else 0
+        if not partitions or max(partitions) >= count or (min(partitions) < 0 and self._rules.preferences_checked):
+            if not partitions and not self._rules.preferences_checked:
+                self._close(conn.conn, "empty list of preferred partitions")  # Java: an exception in the handler
+            return False
+        problem = self._coordinator.preference_problem(tuple(wanted))
+        if problem is not None:
+            self._out.append(Report(Level.WARNING, f"preferred partitions refused: {problem}"))
+            return False
+        self._preferred = wanted
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.set_preferred(now, tuple(wanted), effects)
+        self._on_coordinator_effects(now, effects)
+        return True
+
+    def _on_check(self, now: int, conn: _ClientConn, req_id: ReqId) -> None:
+        nodes = [storage for storage, _ in self._replicas.replicas] if self._replicas else []
+        check = _Check(conn.conn, req_id, set(nodes))
+        self._checks.append(check)
+        for storage in nodes:
+            pool = self._pool(storage)
+            effects: list[PoolEffect] = []
+            ready = pool is not None and pool.want(now, _CHECK, effects)
+            if pool is not None:
+                self._on_pool_effects(pool, effects)
+            if ready or pool is None or pool.waiting:
+                self._checked(storage, ready)
+        self._answer_checks()
+
+    def _checked(self, storage: str, reached: bool) -> None:
+        for check in self._checks:
+            if storage in check.waiting:
+                check.waiting.discard(storage)
+                check.results[storage] = reached
+        if storage in self._pools:
+            self._pools[storage].unwant(_CHECK)
+        self._answer_checks()
+
+    def _answer_checks(self) -> None:
+        for check in [check for check in self._checks if not check.waiting]:
+            self._checks.remove(check)
+            results = tuple(sorted(check.results.items()))
+            self._reply(check.conn, messages.CheckStorageConnectivityResponse(check.req_id, results))
+
+    def _on_cluster_info(self, now: int, conn: _ClientConn, request: messages.ClusterInfoRequest) -> None:
+        if request.subscribe:
+            self._subscribers[conn.conn] = request.req_id
+        if request.allocate_client_id:
+            self._client_ids.ask(conn.conn, request.req_id)
+        else:
+            self._tell_cluster(conn.conn, request.req_id, -1)
+
+    def _tell_cluster(self, conn_id: int, req_id: ReqId, client_id: int) -> None:
+        joined, endpoints = self._joined, self._endpoints
+        servers: tuple[messages.ServerInfo, ...] = ()
+        if endpoints is not None:
+            servers = tuple(
+                messages.ServerInfo(endpoint.host, endpoint.port, partitions)
+                for endpoint, partitions in endpoints.endpoints
+            )
+        self._reply(
+            conn_id,
+            messages.ClusterInfoResponse(
+                req_id,
+                joined.cluster_name if joined else "",
+                joined.cluster_key if joined else bytes(16),
+                joined.num_partitions if joined else 0,
+                client_id,
+                messages.CAPABILITIES,
+                servers,
+            ),
+        )
+
+    # ---- storage nodes -----------------------------------------------------------------------
+
+    def _pool(self, storage: str) -> StoragePool | None:
+        pool = self._pools.get(storage)
+        if pool is None:
+            if self._joined is None:
+                return None
+            try:
+                pool = StoragePool(
+                    storage,
+                    key=self._joined.cluster_key,
+                    num_partitions=self._joined.num_partitions,
+                    new_conn=self._new_conn,
+                    rng=self._rng,
+                    frame_size_max=self._config.storage_frame_size_max,
+                    answer_timeout_ms=self._config.answer_timeout_ms,
+                    retry_min_ms=self._config.retry_min_ms,
+                    retry_max_ms=self._config.retry_max_ms,
+                )
+            except ConfigError as error:
+                self._out.append(Report(Level.ERROR, str(error)))
+                return None
+            self._pools[storage] = pool
+        return pool
+
+    def _want(self, now: int, storage: str, partition: PartitionServer) -> None:
+        pool = self._pool(storage)
+        if pool is None:
+            return
+        effects: list[PoolEffect] = []
+        if pool.want(now, partition.partition_id, effects):
+            partition.link_up(now, LinkUp(storage))
+            self._touched[partition.partition_id] = None
+        self._on_pool_effects(pool, effects)
+
+    def _new_conn(self) -> int:
+        self._last_conn -= 1
+        return self._last_conn
+
+    def _on_dialed(self, now: int, event: Dialed) -> None:
+        effects: list[PoolEffect] = []
+        self._pool_of[event.conn].dialed(now, effects)
+        self._out += effects
+
+    def _on_pool_effects(self, pool: StoragePool, effects: Iterable[PoolEffect]) -> None:
+        for effect in effects:
+            if type(effect) is Dial:
+                self._pool_of[effect.conn] = pool
+            self._out.append(effect)
+
+    def _on_pool_notes(self, now: int, notes: Iterable[PoolNote]) -> None:
+        for note in notes:
+            if isinstance(note, (StorageAnswer, StorageFailed)):
+                partition = self._owner.pop(note.ticket, None)
+                if partition is None:
+                    continue
+                if isinstance(note, StorageAnswer):
+                    partition.storage_answer(now, note)
+                else:
+                    partition.storage_failed(now, note)
+                self._touched[partition.partition_id] = None
+                continue
+            for partition_id in self._pools[note.replica].wanted_by():
+                partition = self._partitions.get(partition_id)
+                if partition is None:
+                    continue
+                if isinstance(note, LinkDown):
+                    partition.link_down(now, note)
+                else:
+                    partition.link_up(now, note)
+                self._touched[partition_id] = None
+            if isinstance(note, LinkUp):
+                self._checked(note.replica, True)
+
+    # ---- the cluster -------------------------------------------------------------------------
+
+    def _on_zk(self, now: int, event: ZkEvent) -> None:
+        if isinstance(event, (ZkDone, ZkFailed)):
+            partition = self._owner.pop(event.ticket, None)
+            if partition is not None:
+                if isinstance(event, ZkDone):
+                    partition.zk_done(now, event)
+                else:
+                    partition.zk_failed(now, event)
+                self._touched[partition.partition_id] = None
+                return
+            if self._client_ids.answered(now, event):
+                for conn_id, req_id, client_id in self._client_ids.take():
+                    self._tell_cluster(conn_id, req_id, client_id)
+                return
+        if isinstance(event, ZkStateChanged):
+            self._zk_state = event.state.value
+        self._coordinate(now, (event,))
+
+    def _coordinate(self, now: int, events: Sequence[ZkEvent]) -> None:
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.step(now, events, effects)
+        self._on_coordinator_effects(now, effects)
+
+    def _on_coordinator_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Joined():
+                    self._joined = effect
+                case Owned(partitions):
+                    self._own(now, partitions)
+                case ReplicasChanged(assignments):
+                    self._replicas = assignments
+                    for partition_id, partition in self._partitions.items():
+                        partition.set_replicas(now, assignments.storages_of(partition_id))
+                        self._touched[partition_id] = None
+                case EndpointsChanged():
+                    self._endpoints = effect
+                    for conn_id, req_id in self._subscribers.items():
+                        self._tell_cluster(conn_id, req_id, -1)
+                case OwnershipDoubtful():
+                    self._doubt(True)
+                case OwnershipConfirmed():
+                    self._doubt(False)
+                case ClusterFailed(reason):
+                    self._end(now, reason)
+                case Left():
+                    self._end(now, "")
+                case _:
+                    self._out.append(effect)
+
+    def _doubt(self, doubtful: bool) -> None:
+        self._doubtful = doubtful
+        for partition_id, partition in self._partitions.items():
+            partition.set_doubtful(doubtful)
+            self._touched[partition_id] = None
+
+    def _own(self, now: int, owned: tuple[tuple[int, int], ...]) -> None:
+        """Open what is new, close what is gone, hand on generations."""
+        self._owned = owned
+        for partition_id in set(self._partitions) - {p for p, _ in owned}:
+            partition = self._partitions.pop(partition_id)
+            partition.close(now)
+            self._closing.append(partition)
+        for partition_id, generation in owned:
+            partition = self._partitions.get(partition_id) or self._open(now, partition_id)
+            partition.set_generation(now, generation)
+            self._touched[partition_id] = None
+        share = self._config.feed_cache_bytes // max(1, len(self._partitions))
+        for partition in self._partitions.values():
+            partition.set_feed_cache(share)
+
+    def _open(self, now: int, partition_id: int) -> PartitionServer:
+        config = self._config
+        partition = PartitionServer(
+            partition_id,
+            PartitionConfig(
+                f"{config.root}/store/partition/{partition_id}",
+                lock_table_size=config.lock_table_size,
+                min_fetch_size=config.min_fetch_size,
+                feed_cache_bytes=config.feed_cache_bytes,
+                batch_count_max=config.batch_count_max,
+                payload_size_max=config.payload_size_max,
+                retry_min_ms=config.retry_min_ms,
+                retry_max_ms=config.retry_max_ms,
+                checkpoint_interval=config.checkpoint_interval,
+                session=config.session,
+            ),
+            tickets=self._tickets,
+            data_cache=self._data_cache,
+            rng=self._rng,
+            rules=self._rules,
+        )
+        self._data_cache.forget(partition_id)  # somebody else may have owned it since we last did
+        self._partitions[partition_id] = partition
+        partition.set_doubtful(self._doubtful)
+        if self._replicas is not None:
+            partition.set_replicas(now, self._replicas.storages_of(partition_id))
+        return partition
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _on_shutdown(self, now: int, event: Shutdown) -> None:
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.leave(now, effects)
+        self._on_coordinator_effects(now, effects)
+
+    def _end(self, now: int, reason: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._own(now, ())
+        for conn_id in list(self._conns):
+            self._close(conn_id, reason or "the server ends")
+        self._out.append(Ended(reason))
+
+
+_NODE_MESSAGES = frozenset(
+    {
+        messages.CheckStorageConnectivityRequest,
+        messages.ServerPartitionsAssignmentRequest,
+        messages.ServerPartitionsHealthStatRequest,
+        messages.AddPreferredPartitionRequest,
+        messages.RemovePreferredPartitionRequest,
+        messages.ClusterInfoRequest,
+    }
+)
+
+
+def _snapshot(now: int, partition: PartitionServer) -> PartitionSnapshot:
+    live, lagging = partition.feeds
+    return PartitionSnapshot(
+        partition.partition_id,
+        partition.phase.value,
+        partition.stuck or partition.reason,
+        now - partition.since,
+        partition.healthy,
+        partition.generation,
+        partition.high_water_mark,
+        partition.queued,
+        partition.pending,
+        live,
+        lagging,
+        tuple(partition.counters.items()),
+        partition.session.links() if partition.session is not None else (),
+    )
+
+
+__all__ = [
+    "LEGACY_VERSIONS",
+    "PartitionSnapshot",
+    "ServerConfig",
+    "ServerEffect",
+    "ServerEvent",
+    "ServerNode",
+    "ServerSnapshot",
+]

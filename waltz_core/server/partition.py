@@ -1,0 +1,850 @@
+"""One served partition: store sessions, appends, mounts and feeds, data reads."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from waltz_core.cluster.znodes import (
+    EMPTY_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from waltz_core.edge import (
+    CloseConn,
+    Level,
+    Report,
+    ZkCreate,
+    ZkDone,
+    ZkError,
+    ZkFailed,
+    ZkGet,
+    ZkRequest,
+    ZkSet,
+)
+from waltz_core.errors import ProtocolError
+from waltz_core.ids import ReqId, req_generation
+from waltz_core.locks import LockTable
+from waltz_core.machine import Tickets, earliest
+from waltz_core.record import record
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
+from waltz_core.server.data_cache import DataCache
+from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
+from waltz_core.server.feed_cache import FeedCache, encode_frames
+from waltz_core.server.members import Members
+from waltz_core.store import recovery as rec
+from waltz_core.store.calls import LinkDown, LinkUnwanted, LinkUp, StorageAnswer, StorageEffect, StorageFailed
+from waltz_core.store.session import (
+    HeadersRead,
+    ReadFailed,
+    RecordsRead,
+    ReplicaJoined,
+    ReplicaRefused,
+    SessionConfig,
+    SessionEnded,
+    SessionNote,
+    SessionOpened,
+    SessionState,
+    StoreSession,
+    Stuck,
+    Voted,
+)
+from waltz_core.wire import client_messages as messages
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251  the type only; the generator is injected
+
+NOT_OPEN_MARK = -(2**63)
+"""High-water mark reported before the first store session (Java: commitHighWaterMark)."""
+
+_LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
+_DATA_RUN_MAX = 256  # payloads read from a replica at once
+_BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
+_SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
+
+
+@record
+class PartitionConfig:
+    """Limits of a partition; the keys of the original where it has one."""
+
+    metadata_path: str
+    lock_table_size: int = 30_000  # server.optimisticLockTableSize, slots
+    min_fetch_size: int = 100  # server.minFetchSize, transactions
+    feed_cache_bytes: int = 16 << 20  # server.feedCacheSize, bytes; shared by the partitions
+    batch_count_max: int = 1_000  # storage.maxBatchSize, appends
+    batch_bytes_max: int = 1 << 20
+    flight_bytes_max: int = 16 << 20
+    payload_size_max: int = 16 << 20  # server.payloadSizeMax, bytes
+    retry_min_ms: int = 100  # storage.initialRetryInterval
+    retry_max_ms: int = 20_000  # storage.maxRetryInterval
+    checkpoint_interval: int = 250_000  # storage.checkpointInterval, transactions
+    session: SessionConfig = SessionConfig()
+
+
+class Peer:
+    """What the server knows of one client connection; owned by the node, read by partitions."""
+
+    __slots__ = ("client_id", "conn", "net_sequence", "version")
+
+    def __init__(self, conn: int) -> None:
+        self.conn = conn
+        self.client_id: int | None = None  # of the first message
+        self.net_sequence: int | None = None  # of the first mount
+        self.version = 0
+
+
+@record
+class Reply:
+    """A message to one connection."""
+
+    conn: int
+    message: messages.ClientMessage
+
+
+PartitionEffect: TypeAlias = StorageEffect | ZkRequest | FeedEffect | Reply | CloseConn | Report
+
+
+class Phase(enum.Enum):
+    """Where the partition is on its way to an open store session."""
+
+    IDLE = "waits for its assignment"
+    READING = "reads the metadata"
+    CREATING = "creates the metadata"
+    ANNOUNCING = "announces a store session"
+    RECOVERING = "recovers"
+    OPEN = "serves"
+    WAITING = "waits before the next try"
+    CLOSED = "closed"
+
+
+_PartitionMessage: TypeAlias = (
+    messages.MountRequest
+    | messages.AppendRequest
+    | messages.FeedRequest
+    | messages.TransactionDataRequest
+    | messages.FlushRequest
+    | messages.HighWaterMarkRequest
+)
+
+
+@record
+class _Mount:
+    conn: int
+    req_id: ReqId
+    client_mark: int
+
+
+@record
+class _Flush:
+    conn: int
+    req_id: ReqId
+
+
+class PartitionServer:
+    """A partition that this server owns.
+
+    Methods are events; what is to be done is collected and handed over by `flush`, once per step.
+    Without an open store session appends, mounts and flushes wait in the queue, in order.
+    """
+
+    def __init__(
+        self,
+        partition_id: int,
+        config: PartitionConfig,
+        *,
+        tickets: Tickets,
+        data_cache: DataCache,
+        rng: Random,
+        rules: SafetyRules = SAFE,
+    ) -> None:
+        self.partition_id = partition_id
+        self.phase = Phase.IDLE
+        self.reason = ""  # of the present phase, for people
+        self.since = 0
+        self.generation = -1
+        self.session: StoreSession | None = None
+        self.counters = {"transaction": 0, "successful-append": 0, "rejected-append": 0}
+        self._config = config
+        self._tickets = tickets
+        self._rng = rng
+        self._rules = rules
+        self._data_cache = data_cache
+        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1)
+        self._appender = Appender(
+            self._locks,
+            -1,
+            batch_count_max=config.batch_count_max,
+            batch_bytes_max=config.batch_bytes_max,
+            flight_bytes_max=config.flight_bytes_max,
+        )
+        self._feed_cache = FeedCache(config.feed_cache_bytes)
+        self._feed = Feed(self._feed_cache)
+        self._members = Members()
+        self._known = False  # a store session has been open in this object
+        self._replicas: tuple[str, ...] = ()
+        self._doubtful = False
+        self._draining = False  # a checkpoint is due: nothing is launched
+        self._announced: tuple[int, int] | None = None  # generation and id of our last session
+        self._foreign = False  # somebody else wrote since our last session
+        self._fence_seen = -1  # highest session that a replica says it answered
+        self._attempts: set[tuple[int, int]] = set()  # announced, perhaps
+        self._metadata: PartitionMetadata = EMPTY_METADATA
+        self._zk: dict[int, str] = {}  # ticket → what for
+        self._cas_retry_at: int | None = None
+        self._retry_at: int | None = None
+        self._retry_ms = 0
+        self._opened_at = 0
+        self._barriers: dict[int, _Mount | _Flush] = {}
+        self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
+        self._fetches: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked
+        self._reads: dict[int, tuple[int, int]] = {}  # token → first, count
+        self._reading: set[int] = set()  # transaction ids being read
+        self._header_reads: dict[int, int] = {}  # token → first
+        self._verdicts: list[Verdict] = []
+        self._out: list[PartitionEffect] = []
+        self._notes: list[SessionNote] = []
+
+    # ---- what the node tells us --------------------------------------------------------------
+
+    @property
+    def high_water_mark(self) -> int:
+        """Highest committed id, `NOT_OPEN_MARK` before the first store session."""
+        return self._appender.commit_mark if self._known else NOT_OPEN_MARK
+
+    @property
+    def healthy(self) -> bool:
+        """Whether appends can be committed now."""
+        return self.phase is Phase.OPEN and not self._doubtful
+
+    @property
+    def queued_bytes(self) -> int:
+        """Payload bytes that wait for their lock check."""
+        return self._appender.queued_bytes
+
+    @property
+    def pending(self) -> int:
+        """Appends and barriers without a verdict."""
+        return self._appender.pending
+
+    @property
+    def queued(self) -> int:
+        """Appends and barriers waiting for the lock check."""
+        return self._appender.queued
+
+    @property
+    def feeds(self) -> tuple[int, int]:
+        """Numbers of live and of other feeds."""
+        return self._feed.lag()
+
+    @property
+    def stuck(self) -> str:
+        """Why recovery waits, empty if it does not."""
+        return self.session.stuck if self.session is not None else ""
+
+    def set_generation(self, now: int, generation: int) -> None:
+        """The assignment names this server with `generation`; it only grows."""
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        if self.session is not None:
+            self.session.close(now, f"generation {generation} replaces {self.session.generation}")
+        elif self.phase in (Phase.IDLE, Phase.WAITING):
+            self._begin(now)
+
+    def set_replicas(self, now: int, replicas: Sequence[str]) -> None:
+        """Storage nodes that are to hold this partition."""
+        wanted = tuple(sorted(replicas))
+        if wanted == self._replicas:
+            return
+        for replica in self._replicas:
+            if replica not in wanted:
+                self._out.append(LinkUnwanted(replica))
+        self._replicas = wanted
+        if self.session is not None:
+            self.session.close(now, "the assignment of replicas changed")
+        elif self.phase in (Phase.IDLE, Phase.WAITING):
+            self._begin(now)
+
+    def set_doubtful(self, doubtful: bool) -> None:
+        """Whether somebody else may own the partition by now: then nothing is launched."""
+        self._doubtful = doubtful
+
+    def set_feed_cache(self, bytes_max: int) -> None:
+        """This partition's share of the feed cache."""
+        self._feed_cache.limit(bytes_max)
+
+    def close(self, now: int) -> None:
+        """The partition is not ours any more."""
+        if self.session is not None:
+            self.session.close(now, "the partition is closed")
+        for replica in self._replicas:
+            self._out.append(LinkUnwanted(replica))
+        self._appender.drop_queue()
+        self._enter(now, Phase.CLOSED, "")
+
+    def link_up(self, now: int, event: LinkUp) -> None:
+        """A connection to a storage node stands."""
+        if self.session is not None:
+            self.session.link_up(now, event)
+
+    def link_down(self, now: int, event: LinkDown) -> None:
+        """A connection to a storage node ended."""
+        if self.session is not None:
+            self.session.link_down(now, event)
+
+    def storage_answer(self, now: int, event: StorageAnswer) -> None:
+        """A storage request was answered; answers to an ended session are void."""
+        if self.session is not None:
+            self.session.answered(now, event)
+
+    def storage_failed(self, now: int, event: StorageFailed) -> None:
+        """A storage request got no answer."""
+        if self.session is not None:
+            self.session.failed(now, event)
+
+    def writable(self, conn: int, writable: bool) -> None:
+        """A connection stopped or started taking data."""
+        self._feed.writable(conn, writable)
+
+    def gone(self, peer: Peer) -> None:
+        """A connection ended."""
+        if peer.client_id is not None:
+            self._members.gone(peer.client_id, peer.conn)
+        self._feed.gone(peer.conn)
+        self._held_feeds = [held for held in self._held_feeds if held[0].conn != peer.conn]
+
+    # ---- messages of clients -----------------------------------------------------------------
+
+    def received(self, now: int, peer: Peer, batch: Sequence[messages.ClientMessage]) -> None:
+        """Messages of one connection for this partition, in order."""
+        appends: list[messages.AppendRequest] = []
+        for message in batch:
+            if type(message) is messages.AppendRequest:
+                appends.append(message)
+                continue
+            if appends:
+                self._on_appends(peer, appends)
+                appends = []
+            self._on_message(now, peer, message)
+        if appends:
+            self._on_appends(peer, appends)
+
+    def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage) -> None:
+        match message:
+            case messages.MountRequest():
+                self._on_mount(peer, message)
+            case messages.FeedRequest():
+                self._on_feed(peer, message)
+            case messages.FlushRequest(req_id):
+                self._barrier(_Flush(peer.conn, req_id))
+            case messages.HighWaterMarkRequest(req_id):
+                self._out.append(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, self.high_water_mark)))
+            case messages.TransactionDataRequest():
+                self._on_data(peer, message)
+            case _:
+                # Java: a response sent to a server is an unchecked exception in the handler.
+                self._out.append(
+                    CloseConn(peer.conn, f"{type(message).__name__} is not a message for a server's partition")
+                )
+
+    def _on_mount(self, peer: Peer, message: messages.MountRequest) -> None:
+        assert peer.client_id is not None
+        assert peer.net_sequence is not None
+        if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
+            self._barrier(_Mount(peer.conn, message.req_id, message.client_mark))
+
+    def _on_appends(self, peer: Peer, requests: list[messages.AppendRequest]) -> None:
+        self.counters["transaction"] += len(requests)
+        if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
+            return  # Java: messages of a superseded connection are dropped without a word
+        generation, payload_max = self.generation, self._config.payload_size_max
+        accepted = [
+            request
+            for request in requests
+            if req_generation(request.req_id) == generation
+            and len(request.data) <= payload_max
+            and request.write_locks is not None
+            and request.read_locks is not None
+            and request.append_locks is not None
+        ]
+        for request in requests:
+            if len(request.data) > payload_max:
+                self._out.append(
+                    CloseConn(
+                        peer.conn,
+                        f"payload of {len(request.data)} bytes, at most {payload_max} accepted "
+                        "(configuration key server.payloadSizeMax)",
+                    )
+                )
+                break
+        self._appender.enqueue(peer.conn, accepted)
+
+    def _on_feed(self, peer: Peer, message: messages.FeedRequest) -> None:
+        if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
+            return
+        if self.phase is not Phase.OPEN:
+            self._held_feeds.append((peer, message))
+            return
+        mark = self._appender.commit_mark
+        gap = mark - message.client_mark
+        if gap < 0:
+            self._out.append(
+                CloseConn(
+                    peer.conn,
+                    f"partition {self.partition_id}: feed asked behind {message.client_mark}, the log ends at {mark}",
+                )
+            )
+            return
+        floor = _BUDGET_EXTENDED if peer.version >= 5 else self._config.min_fetch_size
+        self._subscribe(
+            peer.conn, message.req_id, message.client_mark, max(gap, floor), messages.FeedSuspended(message.req_id)
+        )
+
+    def _subscribe(
+        self,
+        conn: int,
+        req_id: ReqId,
+        client_mark: int,
+        budget: int,
+        closing: messages.MountResponse | messages.FeedSuspended,
+    ) -> None:
+        if client_mark < -1:
+            # Java serves ids from client_mark + 1 on, which exist only from 0.
+            client_mark = -1
+        self._feed.subscribe(conn, req_id, client_mark, budget, closing)
+
+    def _barrier(self, barrier: _Mount | _Flush) -> None:
+        token = self._tickets.take()
+        self._barriers[token] = barrier
+        self._appender.barrier(token)
+
+    def _on_passed(self, token: int) -> None:
+        barrier = self._barriers.pop(token)
+        mark = self._appender.commit_mark
+        if isinstance(barrier, _Flush):
+            self._out.append(Reply(barrier.conn, messages.FlushResponse(barrier.req_id, mark)))
+            return
+        gap = mark - barrier.client_mark
+        state = messages.PartitionState.CLIENT_AHEAD if gap < 0 else messages.PartitionState.READY
+        response = messages.MountResponse(barrier.req_id, state)
+        if gap > 0:
+            self._subscribe(barrier.conn, barrier.req_id, barrier.client_mark, gap, response)
+        else:
+            self._out.append(Reply(barrier.conn, response))
+
+    # ---- data --------------------------------------------------------------------------------
+
+    def _on_data(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
+        transaction_id = message.transaction_id
+        found = self._data_cache.get(self.partition_id, transaction_id)
+        if found is not None:
+            self._out.append(
+                Reply(peer.conn, messages.TransactionDataResponse(message.req_id, transaction_id, True, *found))
+            )
+            return
+        self._fetches.setdefault(transaction_id, []).append((peer.conn, message.req_id))
+
+    def _fetch(self, now: int) -> None:
+        """Read what is asked for and not cached: runs of consecutive ids in one request each."""
+        session = self.session
+        if self.phase is not Phase.OPEN or session is None:
+            return
+        mark = self._appender.commit_mark
+        wanted = sorted(tid for tid in self._fetches if tid not in self._reading)
+        first = count = 0
+        for transaction_id in wanted:
+            if not 0 <= transaction_id <= mark:
+                # Java: the text as it comes from the exception, without a blank in the middle.
+                self._refuse(
+                    transaction_id,
+                    "com.wepay.waltz.store.exception.TransactionNotFoundException: "
+                    f"partition={self.partition_id}transactionId={transaction_id}",
+                )
+                continue
+            if count and transaction_id == first + count and count < _DATA_RUN_MAX:
+                count += 1
+                continue
+            if count:
+                self._read_run(now, session, first, count)
+            first, count = transaction_id, 1
+        if count:
+            self._read_run(now, session, first, count)
+
+    def _read_run(self, now: int, session: StoreSession, first: int, count: int) -> None:
+        token = self._tickets.take()
+        self._reads[token] = first, count
+        self._reading.update(range(first, first + count))
+        session.read_records(now, token, first, count)
+
+    def _refuse(self, transaction_id: int, text: str) -> None:
+        for conn, req_id in self._fetches.pop(transaction_id):
+            self._out.append(Reply(conn, messages.TransactionDataResponse(req_id, transaction_id, False, error=text)))
+
+    def _on_records(self, note: RecordsRead) -> None:
+        first, count = self._reads.pop(note.token)
+        self._reading.difference_update(range(first, first + count))
+        self._data_cache.add(self.partition_id, note.records)
+        for item in note.records:
+            for conn, req_id in self._fetches.pop(item.transaction_id, ()):
+                self._out.append(
+                    Reply(
+                        conn,
+                        messages.TransactionDataResponse(req_id, item.transaction_id, True, item.data, item.checksum),
+                    )
+                )
+
+    def _on_read_failed(self, now: int, note: ReadFailed) -> None:
+        if note.token in self._header_reads:
+            self._feed.read_failed(now, self._header_reads.pop(note.token))
+            return
+        first, count = self._reads.pop(note.token)
+        self._reading.difference_update(range(first, first + count))
+        if self.session is not None and self.session.state is SessionState.OPEN:
+            for transaction_id in range(first, first + count):
+                if transaction_id in self._fetches:
+                    self._refuse(transaction_id, note.reason)
+
+    # ---- store sessions ----------------------------------------------------------------------
+
+    def _enter(self, now: int, phase: Phase, reason: str) -> None:
+        self.phase = phase
+        self.reason = reason
+        self.since = now
+
+    def _begin(self, now: int) -> None:
+        """Read the metadata, the first step to a store session."""
+        self._retry_at = None
+        if self.generation < 0 or not self._replicas:
+            self._enter(now, Phase.IDLE, "no storage node is assigned" if self.generation >= 0 else "")
+            return
+        self._enter(now, Phase.READING, "")
+        self._ask_zk("read", ZkGet(self._tickets.take(), self._config.metadata_path))
+
+    def _ask_zk(self, purpose: str, request: ZkRequest) -> None:
+        self._zk[request.ticket] = purpose
+        self._out.append(request)
+
+    def _retry(self, now: int, reason: str) -> None:
+        """Try again after a back-off."""
+        self._retry_ms = min(max(self._config.retry_min_ms, self._retry_ms * 2), self._config.retry_max_ms)
+        self._retry_at = now + self._retry_ms // 2 + self._rng.randrange(self._retry_ms // 2 + 1)
+        if reason != self.reason:
+            self._out.append(Report(Level.WARNING, f"partition {self.partition_id}: {reason}"))
+        self._enter(now, Phase.WAITING, reason)
+
+    def zk_done(self, now: int, event: ZkDone) -> bool:
+        """A ZooKeeper request succeeded; False if it is not ours."""
+        purpose = self._zk.pop(event.ticket, None)
+        if purpose is None:
+            return False
+        if self.phase is Phase.CLOSED:
+            return True
+        if purpose == "create":
+            self._begin(now)
+        elif purpose in ("read", "reread"):
+            assert event.stat is not None
+            try:
+                metadata = decode_partition_metadata(event.data or b"")
+            except ProtocolError as error:
+                self._retry(now, f"{self._config.metadata_path} is not a partition's metadata: {error}")
+                return True
+            if purpose == "reread":
+                if self.session is not None:
+                    self.session.cas_lost(metadata, event.stat.version)
+            elif self.phase is Phase.READING:
+                self._announce(now, metadata, event.stat.version)
+        elif purpose == "announce":
+            assert event.stat is not None
+            self._open_session(now, event.stat.version)
+        elif purpose == "states" and self.session is not None:
+            assert event.stat is not None
+            self.session.cas_done(event.stat.version)
+        return True
+
+    def zk_failed(self, now: int, event: ZkFailed) -> bool:
+        """A ZooKeeper request failed; False if it is not ours."""
+        purpose = self._zk.pop(event.ticket, None)
+        if purpose is None:
+            return False
+        if self.phase is Phase.CLOSED:
+            return True
+        error = event.error
+        if purpose == "read" and error is ZkError.NO_NODE:
+            self._enter(now, Phase.CREATING, "")
+            self._ask_zk(
+                "create",
+                ZkCreate(self._tickets.take(), self._config.metadata_path, encode_partition_metadata(EMPTY_METADATA)),
+            )
+        elif purpose == "create" and error is ZkError.NODE_EXISTS:
+            self._begin(now)  # server-D30: somebody else was first
+        elif purpose in ("states", "reread"):
+            # Lost, or perhaps written: look at what stands there now.
+            if error is ZkError.BAD_VERSION:
+                self._ask_zk("reread", ZkGet(self._tickets.take(), self._config.metadata_path))
+            else:
+                self._cas_retry_at = now + self._config.retry_min_ms
+        elif purpose == "announce" and error is ZkError.BAD_VERSION:
+            self._begin(now)
+        else:
+            self._retry(now, f"ZooKeeper, {self._config.metadata_path}: {error.value}")
+        return True
+
+    def _announce(self, now: int, metadata: PartitionMetadata, version: int) -> None:
+        """Write generation and the next session id: from here on older sessions are out."""
+        if metadata.generation > self.generation:
+            self._retry(
+                now,
+                f"generation {metadata.generation} stands in ZooKeeper, ours is {self.generation}: "
+                "another server owns the partition",
+            )
+            return
+        if metadata.session_id < self._fence_seen and self._rules.rewound_metadata_stops:
+            self._retry(
+                now,
+                f"ZooKeeper says that the last store session was {metadata.session_id}, but a replica answered "
+                f"session {self._fence_seen}: was ZooKeeper restored from an older state? The partition waits "
+                "until its metadata is repaired",
+            )
+            return
+        # Ours if nobody wrote since our last session, whatever became of announcements in between.
+        stored = metadata.generation, metadata.session_id
+        self._foreign = stored != self._announced and stored not in self._attempts
+        session_id = metadata.session_id + 1
+        self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
+        self._attempts.add((self.generation, session_id))
+        self._enter(now, Phase.ANNOUNCING, "")
+        self._ask_zk(
+            "announce",
+            ZkSet(self._tickets.take(), self._config.metadata_path, encode_partition_metadata(self._metadata), version),
+        )
+
+    def _open_session(self, now: int, version: int) -> None:
+        metadata = self._metadata
+        self._announced = metadata.generation, metadata.session_id
+        self._attempts.clear()
+        if metadata.generation != self.generation or not self._replicas:
+            self._begin(now)
+            return
+        self._enter(now, Phase.RECOVERING, "")
+        self.session = StoreSession(
+            self.partition_id,
+            metadata.session_id,
+            metadata.generation,
+            metadata,
+            version,
+            self._replicas,
+            tickets=self._tickets,
+            config=self._config.session,
+            rules=self._rules,
+        )
+        self.session.start()
+
+    # ---- what a session tells us -------------------------------------------------------------
+
+    def _on_note(self, now: int, note: SessionNote) -> None:
+        match note:
+            case Voted(replica, mark):
+                self._appender.voted(replica, mark)
+            case HeadersRead(token, headers):
+                first = self._header_reads.pop(token)
+                self._feed.headers(first, encode_frames(headers))
+            case RecordsRead():
+                self._on_records(note)
+            case ReadFailed():
+                self._on_read_failed(now, note)
+            case ReplicaJoined(replica, acked):
+                self._appender.joined(replica, acked)
+            case SessionOpened():
+                self._on_opened(now, note)
+            case SessionEnded(reason, recovered, fence):
+                if fence is not None:
+                    self._fence_seen = max(self._fence_seen, fence)
+                self._on_ended(now, reason, recovered)
+            case ReplicaRefused(replica, reason):
+                self._out.append(
+                    Report(Level.ERROR, f"partition {self.partition_id}: replica {replica} stays out: {reason}")
+                )
+            case Stuck(reason):
+                self.reason = reason
+                level = Level.WARNING if reason else Level.INFO
+                text = f"recovery waits: {reason}" if reason else "recovery goes on"
+                self._out.append(Report(level, f"partition {self.partition_id}: {text}"))
+            case rec.CasMetadata(metadata, expected_version):
+                self._ask_zk(
+                    "states",
+                    ZkSet(
+                        self._tickets.take(),
+                        self._config.metadata_path,
+                        encode_partition_metadata(metadata),
+                        expected_version,
+                    ),
+                )
+
+    def _on_opened(self, now: int, note: SessionOpened) -> None:
+        assert self.session is not None
+        mark = note.mark
+        if self._known and mark < self._appender.commit_mark:
+            self.session.close(
+                now,
+                f"the replicas resolved the log at {mark}, but transactions up to {self._appender.commit_mark} "
+                "were committed: replicas lost data; restore them, the partition is not served meanwhile",
+            )
+            return
+        if not self._known:
+            self._appender.restart(mark, self.generation)
+            self._feed.restart(mark)
+        elif not self._foreign:
+            self._appender.resolved(mark, self._verdicts)
+            self._settle(now)
+        else:
+            self._on_gap(now, mark)
+        self._known = True
+        self._appender.opened(note.quorum, note.replicas)
+        self._opened_at = now
+        self._draining = False
+        self._enter(now, Phase.OPEN, "")
+        held, self._held_feeds = self._held_feeds, []
+        for peer, request in held:
+            self._on_feed(peer, request)
+        self._out.append(
+            Report(
+                Level.INFO,
+                f"partition {self.partition_id}: store session {self.session.session_id} open at {mark}, "
+                f"generation {self.generation}, replicas {', '.join(note.replicas)}",
+            )
+        )
+
+    def _on_gap(self, now: int, mark: int) -> None:
+        """Somebody else owned the partition since our last session, and may have written up to `mark`."""
+        if self._rules.leftovers_by_req_id:
+            self._appender.restart(mark, self.generation)
+            self._feed_cache.clear()
+            self._data_cache.forget(self.partition_id)
+        else:
+            # Java: what was left over counts as committed by its position, under ids of others.
+            self._appender.resolved(min(mark, self._appender.next_id - 1), self._verdicts)
+            self._settle(now)
+            self._appender.skip_to(mark)
+            if self._rules.locks_reset_on_gap:
+                self._locks.reset(mark)
+        self._feed.restart(mark)
+
+    def _on_ended(self, now: int, reason: str, recovered: bool) -> None:
+        self.session = None
+        self._cas_retry_at = None
+        self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
+        if recovered:
+            self._appender.closed()
+        if self.phase is Phase.CLOSED:
+            return
+        level = Level.INFO if self._draining else Level.WARNING
+        self._out.append(Report(level, f"partition {self.partition_id}: store session ended: {reason}"))
+        if recovered and (self._draining or now - self._opened_at >= _SHORT_LIFE_MS):
+            self._retry_ms = 0
+            self._begin(now)
+        else:
+            self.reason = reason
+            self._retry(now, reason)
+
+    # ---- once per step -----------------------------------------------------------------------
+
+    def flush(self, now: int, out: list[PartitionEffect]) -> None:
+        """Everything that is done once per batch of events; hands over the effects."""
+        if self._retry_at is not None and now >= self._retry_at:
+            self._begin(now)
+        if self._cas_retry_at is not None and now >= self._cas_retry_at:
+            self._cas_retry_at = None
+            self._ask_zk("reread", ZkGet(self._tickets.take(), self._config.metadata_path))
+        self._run_session(now)
+        if self.phase is Phase.OPEN:
+            self._launch(now)
+            self._fetch(now)
+        self._serve_feed(now)
+        if self.session is not None:
+            self._run_session(now)
+        self._check()
+        out += self._out
+        self._out.clear()
+
+    def _run_session(self, now: int) -> None:
+        session = self.session
+        while session is not None:
+            due = session.deadline()
+            if due is not None and now >= due:
+                session.due(now)
+            session.flush(now, self._out, self._notes)  # type: ignore[arg-type]  # a list of more kinds of effects
+            if not self._notes:
+                return
+            notes, self._notes = self._notes, []
+            for note in notes:
+                self._on_note(now, note)
+            self._appender.advance(self._verdicts)
+            self._settle(now)
+            session = self.session
+
+    def _launch(self, now: int) -> None:
+        session = self.session
+        assert session is not None
+        if self._appender.commit_mark - session.low_water_mark >= self._config.checkpoint_interval:
+            self._draining = True
+            if self._appender.in_flight == 0:
+                session.close(now, f"checkpoint after {self._config.checkpoint_interval} transactions")
+                return
+        while not self._draining and not self._doubtful:
+            batch = self._appender.launch(self._verdicts)
+            if batch is None:
+                break
+            session.replicate(batch)
+        self._settle(now)
+
+    def _settle(self, now: int) -> None:
+        """Act on verdicts, in order."""
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict in verdicts:
+            if type(verdict) is Committed:
+                self._on_committed(verdict)
+            elif type(verdict) is Refused:
+                self.counters["rejected-append"] += 1
+                self._out.append(Reply(verdict.conn, messages.LockFailure(verdict.request.req_id, verdict.mark)))
+            else:
+                assert type(verdict) is Passed
+                self._on_passed(verdict.token)
+
+    def _on_committed(self, verdict: Committed) -> None:
+        records = verdict.records
+        self.counters["successful-append"] += len(records)
+        self._data_cache.add(self.partition_id, records)
+        if self.session is not None:
+            self.session.committed(verdict.last)
+        self._feed.committed(verdict.first, encode_frames(records), self._out)  # type: ignore[arg-type]  # as above
+
+    def _serve_feed(self, now: int) -> None:
+        effects: list[FeedEffect] = []
+        self._feed.serve(now, effects)
+        for effect in effects:
+            if type(effect) is ReadHeaders:
+                token = self._tickets.take()
+                self._header_reads[token] = effect.first
+                if self.phase is Phase.OPEN and self.session is not None:
+                    self.session.read_headers(now, token, effect.first, effect.count)
+                else:
+                    self._header_reads.pop(token)
+                    self._feed.read_failed(now, effect.first)
+            else:
+                self._out.append(effect)
+
+    def deadline(self, now: int) -> int | None:
+        """When `flush` must be called at the latest."""
+        session = self.session.deadline() if self.session is not None else None
+        return earliest(session, self._retry_at, self._cas_retry_at, self._feed.deadline(now))
+
+    def _check(self) -> None:
+        """Invariants that only our own bugs could break."""
+        assert (self.session is not None) == (self.phase in (Phase.RECOVERING, Phase.OPEN)), self.phase
+        assert not self._known or self.phase is not Phase.OPEN or self._feed.mark == self._appender.commit_mark
+
+
+__all__ = ["NOT_OPEN_MARK", "PartitionConfig", "PartitionServer", "Peer", "Phase", "Reply", "SendFrames", "SendReply"]

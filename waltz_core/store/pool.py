@@ -1,0 +1,278 @@
+"""The one connection of a server to one storage node, shared by all partitions."""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+import attrs
+
+from waltz_core.edge import CloseConn, Dial, Level, Port, Report, Send
+from waltz_core.errors import ConfigError, ProtocolError
+from waltz_core.ids import parse_endpoint
+from waltz_core.machine import earliest
+from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
+from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
+from waltz_core.wire.storage_codec import encode_append
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random  # noqa: TID251  the type only; the generator is injected
+
+HELLO_TEXT = "Waltz Storage Client"
+VERSIONS = frozenset({0})
+
+
+class PoolState(enum.Enum):
+    """IDLE → DIALING → GREETING → OPENING → READY → (CLOSING →) WAITING → DIALING …"""
+
+    IDLE = "nobody needs it"
+    DIALING = "connecting"
+    GREETING = "waits for the hello"
+    OPENING = "waits for the answer to open"
+    READY = "usable"
+    CLOSING = "told to close; waits for the end of the connection"
+    WAITING = "waits before the next dial"
+
+
+PoolEffect: TypeAlias = Dial | CloseConn | Send | Report
+PoolNote: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed
+
+
+class StoragePool:
+    """Dials while some partition wants it, opens with the cluster key, matches answers by sequence number.
+
+    Every request has a deadline: the oldest one that passes it ends the connection, which fails all
+    requests under way and is a `LinkDown` for every partition (server-D10: 0.13.2 waits for ever).
+    """
+
+    __slots__ = (
+        "_answer_timeout_ms",
+        "_buffer",
+        "_conn",
+        "_connection",
+        "_frame_size_max",
+        "_key",
+        "_new_conn",
+        "_num_partitions",
+        "_pending",
+        "_retry_at",
+        "_retry_max_ms",
+        "_retry_min_ms",
+        "_retry_ms",
+        "_rng",
+        "_seq",
+        "_wanted",
+        "_was_ready",
+        "endpoint",
+        "replica",
+        "state",
+        "trouble",
+    )
+
+    def __init__(
+        self,
+        replica: str,
+        *,
+        key: bytes,
+        num_partitions: int,
+        new_conn: Callable[[], int],
+        rng: Random,
+        frame_size_max: int,
+        answer_timeout_ms: int,
+        retry_min_ms: int,
+        retry_max_ms: int,
+    ) -> None:
+        self.replica = replica
+        try:
+            self.endpoint = parse_endpoint(replica)
+        except ConfigError as error:
+            raise ConfigError(f"storage node in the cluster's metadata: {error}") from error
+        self._key = UUID(bytes=key)
+        self._num_partitions = num_partitions
+        self._new_conn = new_conn
+        self._rng = rng
+        self._frame_size_max = frame_size_max
+        self._answer_timeout_ms = answer_timeout_ms
+        self._retry_min_ms = retry_min_ms
+        self._retry_max_ms = retry_max_ms
+        self._retry_ms = retry_min_ms
+        self._retry_at: int | None = None
+        self._conn: int | None = None
+        self._connection: Connection[messages.StorageMessage] | None = None
+        self._wanted: set[int] = set()
+        self._pending: OrderedDict[int, tuple[int, int]] = OrderedDict()  # seq → ticket, deadline
+        self._seq = 0
+        self._buffer = bytearray()
+        self._was_ready = False
+        self.state = PoolState.IDLE
+        self.trouble = ""  # why it is not READY, for people
+
+    @property
+    def conn(self) -> int | None:
+        """Id of the present connection."""
+        return self._conn
+
+    @property
+    def waiting(self) -> bool:
+        """The last dial failed and the next one is not due."""
+        return self.state is PoolState.WAITING
+
+    def want(self, now: int, partition_id: int, out: list[PoolEffect]) -> bool:
+        """A partition needs this node; returns whether it is usable already."""
+        self._wanted.add(partition_id)
+        if self.state is PoolState.IDLE:
+            self._dial(out)
+        return self.state is PoolState.READY
+
+    def unwant(self, partition_id: int) -> None:
+        """A partition does not need it any more; the connection stays as long as it lives."""
+        self._wanted.discard(partition_id)
+
+    def wanted_by(self) -> list[int]:
+        """Partitions that need this node, ascending."""
+        return sorted(self._wanted)
+
+    def call(self, now: int, call: StorageCall, notes: list[PoolNote]) -> None:
+        """Send a request; fails at once when the node is not usable."""
+        seq = self._take(now, call.ticket, notes)
+        if seq is not None:
+            assert self._connection is not None
+            self._connection.encode(attrs.evolve(call.message, seq_num=seq), self._buffer)
+
+    def append(self, now: int, call: StorageAppend, notes: list[PoolNote]) -> None:
+        """Send an append."""
+        seq = self._take(now, call.ticket, notes)
+        if seq is not None:
+            assert self._connection is not None
+            assert self._connection.version is not None
+            encode_append(
+                self._buffer,
+                call.session_id,
+                seq,
+                call.partition_id,
+                call.batch.count,
+                call.batch.encoded,
+                False,
+                version=self._connection.version,
+            )
+
+    def dialed(self, now: int, out: list[PoolEffect]) -> None:
+        """The connection stands: greet."""
+        assert self.state is PoolState.DIALING
+        assert self._conn is not None
+        self._connection = Connection(STORAGE_PROTOCOL, HELLO_TEXT, VERSIONS, self._frame_size_max)
+        out.append(Send(self._conn, self._connection.hello()))
+        self.state = PoolState.GREETING
+        self._retry_at = now + self._answer_timeout_ms
+
+    def received(self, now: int, data: bytes, out: list[PoolEffect], notes: list[PoolNote]) -> None:
+        """Bytes from the storage node."""
+        if self._connection is None:
+            return
+        answers: list[messages.StorageMessage] = []
+        trouble = ""
+        try:
+            self._connection.receive(data, answers)
+        except ProtocolError as error:
+            trouble = f"storage node {self.replica} sent what no storage node sends: {error}"
+        if self.state is PoolState.GREETING and self._connection.version is not None:
+            self._connection.encode(messages.OpenRequest(-1, -1, -1, self._key, self._num_partitions), self._buffer)
+            self.state = PoolState.OPENING
+        for answer in answers:
+            if self.state is PoolState.CLOSING:
+                break
+            self._on_answer(answer, out, notes)
+        if trouble and self.state is not PoolState.CLOSING:
+            self._fail(trouble, out)
+
+    def closed(self, now: int, reason: str, out: list[PoolEffect], notes: list[PoolNote]) -> None:
+        """The connection ended, or the dial failed."""
+        was_ready = self.state is PoolState.READY or self._was_ready
+        self._was_ready = False
+        for ticket, _ in self._pending.values():
+            notes.append(StorageFailed(ticket, reason))
+        self._pending.clear()
+        self._buffer.clear()
+        self._conn = None
+        self._connection = None
+        self.trouble = self.trouble or reason
+        if was_ready:
+            notes.append(LinkDown(self.replica, reason))
+        jitter = self._rng.randrange(self._retry_ms // 2 + 1)
+        self._retry_at = now + self._retry_ms // 2 + jitter
+        self._retry_ms = min(self._retry_ms * 2, self._retry_max_ms)
+        self.state = PoolState.WAITING
+
+    def flush(self, out: list[PoolEffect]) -> None:
+        """Hand over what was written in this step, as one piece."""
+        if self._buffer and self._conn is not None:
+            out.append(Send(self._conn, bytes(self._buffer)))
+            self._buffer.clear()
+
+    def step(self, now: int, out: list[PoolEffect]) -> None:
+        """Dial again when due; end a connection that does not answer."""
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            if self.state is PoolState.WAITING:
+                self.state = PoolState.IDLE
+                if self._wanted:
+                    self._dial(out)
+            elif self.state in (PoolState.GREETING, PoolState.OPENING):
+                self._fail(f"storage node {self.replica} did not greet within {self._answer_timeout_ms} ms", out)
+        if self.state is PoolState.READY and self._pending and now >= next(iter(self._pending.values()))[1]:
+            self._fail(f"storage node {self.replica} did not answer within {self._answer_timeout_ms} ms", out)
+
+    def deadline(self) -> int | None:
+        """Next dial or overdue answer."""
+        oldest = None
+        if self.state is PoolState.READY and self._pending:
+            oldest = next(iter(self._pending.values()))[1]
+        return earliest(self._retry_at, oldest)
+
+    def _take(self, now: int, ticket: int, notes: list[PoolNote]) -> int | None:
+        if self.state is not PoolState.READY:
+            notes.append(StorageFailed(ticket, self.trouble or "not connected"))
+            return None
+        seq = self._seq
+        self._seq += 1
+        self._pending[seq] = ticket, now + self._answer_timeout_ms
+        return seq
+
+    def _dial(self, out: list[PoolEffect]) -> None:
+        self._conn = self._new_conn()
+        self.state = PoolState.DIALING
+        out.append(Dial(self._conn, self.endpoint, Port.STORAGE))
+
+    def _on_answer(self, answer: messages.StorageMessage, out: list[PoolEffect], notes: list[PoolNote]) -> None:
+        if self.state is PoolState.OPENING:
+            if isinstance(answer, messages.SuccessResponse):
+                self.state = PoolState.READY
+                self.trouble = ""
+                self._retry_at = None
+                self._retry_ms = self._retry_min_ms
+                notes.append(LinkUp(self.replica))
+            elif isinstance(answer, messages.FailureResponse):
+                self._fail(f"storage node {self.replica} refused to open: {answer.message}", out)
+            return
+        pending = self._pending.pop(answer.seq_num, None)
+        if pending is None:
+            self._fail(f"storage node {self.replica} answered request {answer.seq_num}, which was not asked", out)
+            return
+        notes.append(StorageAnswer(pending[0], answer))
+
+    def _fail(self, reason: str, out: list[PoolEffect]) -> None:
+        """End the connection; `closed` follows from the driver."""
+        if reason != self.trouble:
+            out.append(Report(Level.WARNING, reason))
+        self.trouble = reason
+        assert self._conn is not None
+        self.flush(out)
+        out.append(CloseConn(self._conn, reason))
+        self._was_ready = self.state is PoolState.READY
+        self.state = PoolState.CLOSING
+        self._connection = None
+        self._retry_at = None

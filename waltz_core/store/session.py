@@ -1,0 +1,582 @@
+"""One store session: recovery, the links to its replicas, reads; ends when any replica is lost."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
+
+from waltz_core.log import Record, RecordHeader
+from waltz_core.machine import Tickets, earliest
+from waltz_core.record import record
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.store import recovery as rec
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUp,
+    LinkWanted,
+    StorageAnswer,
+    StorageAppend,
+    StorageCall,
+    StorageEffect,
+    StorageFailed,
+    StorageMessage,
+)
+from waltz_core.store.quorum import majority
+from waltz_core.store.recovery import Recovery
+from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink, Tail
+from waltz_core.store.routes import ReadRoutes
+from waltz_core.wire import storage_messages as messages
+
+if TYPE_CHECKING:
+    from waltz_core.cluster.znodes import PartitionMetadata
+
+_COPY_COUNT = 1000  # records per step of a catch-up
+_GREET_AGAIN_MS = 1000
+
+# The text of 0.13.2 (storage-protocol.md §6) and ours: the only failure whose number matters to us.
+_FENCED = re.compile(r"session id has changed to (-?\d+)")
+
+
+@record
+class SessionConfig:
+    """Limits of a store session."""
+
+    link_flight_bytes_max: int = 8 << 20  # appends sent to one replica and not answered
+    tail_bytes_max: int = 16 << 20  # batches kept for replicas that are slower than the quorum
+
+
+# ---- what a session tells its partition --------------------------------------------------------
+
+
+@record
+class SessionOpened:
+    """Recovery is over: the log ends at `mark`, `replicas` hold all of it."""
+
+    mark: int
+    quorum: int
+    replicas: tuple[str, ...]
+
+
+@record
+class ReplicaJoined:
+    """A late replica holds everything up to `acked` and votes from now on."""
+
+    replica: str
+    acked: int
+
+
+@record
+class Voted:
+    """A replica made everything up to `mark` durable."""
+
+    replica: str
+    mark: int
+
+
+@record
+class SessionEnded:
+    """The session is over; `recovered` tells whether it had been open."""
+
+    reason: str
+    recovered: bool
+    fence: int | None = None  # a replica answered this later session
+
+
+@record
+class ReplicaRefused:
+    """A replica stays out of this session; a person should look at it."""
+
+    replica: str
+    reason: str
+
+
+@record
+class Stuck:
+    """Recovery waits visibly; empty when it goes on."""
+
+    reason: str
+
+
+@record
+class HeadersRead:
+    """Answer to `read_headers`; shorter than asked where a replica holds less."""
+
+    token: int
+    headers: tuple[RecordHeader, ...]
+
+
+@record
+class RecordsRead:
+    """Answer to `read_records`, checksums verified."""
+
+    token: int
+    records: tuple[Record, ...]
+
+
+@record
+class ReadFailed:
+    """No replica could answer a read."""
+
+    token: int
+    reason: str
+
+
+SessionNote: TypeAlias = (
+    SessionOpened
+    | ReplicaJoined
+    | Voted
+    | SessionEnded
+    | ReplicaRefused
+    | Stuck
+    | HeadersRead
+    | RecordsRead
+    | ReadFailed
+    | rec.CasMetadata
+)
+
+
+class SessionState(enum.Enum):
+    """RECOVERING → OPEN → ENDED, or RECOVERING → ENDED."""
+
+    RECOVERING = "recovering"
+    OPEN = "open"
+    ENDED = "ended"
+
+
+class _Read:
+    __slots__ = ("asked_at", "count", "first", "replica", "token", "tried", "with_data")
+
+    def __init__(self, token: int, first: int, count: int, with_data: bool) -> None:
+        self.token = token
+        self.first = first
+        self.count = count
+        self.with_data = with_data
+        self.replica = ""
+        self.tried: set[str] = set()
+        self.asked_at = 0
+
+
+_OnAnswer: TypeAlias = Callable[[int, StorageMessage], None]
+_OnFailure: TypeAlias = Callable[[int, str], None]
+
+
+class StoreSession:
+    """The exclusive right of this server to append to one partition, as long as no replica is lost.
+
+    The parent gives it link events and answers of its tickets; notes for the parent are appended to
+    `notes`, storage effects to `out`.
+    """
+
+    def __init__(
+        self,
+        partition_id: int,
+        session_id: int,
+        generation: int,
+        metadata: PartitionMetadata,
+        metadata_version: int,
+        replicas: Sequence[str],
+        *,
+        tickets: Tickets,
+        config: SessionConfig,
+        rules: SafetyRules = SAFE,
+    ) -> None:
+        assert replicas
+        self.session_id = session_id
+        self.generation = generation
+        self.state = SessionState.RECOVERING
+        self.low_water_mark = -1
+        self.stuck = ""
+        self._partition_id = partition_id
+        self._quorum = majority(len(replicas))
+        self._tickets = tickets
+        self._config = config
+        self._links = {replica: ReplicaLink(replica) for replica in replicas}
+        self._routes = ReadRoutes()
+        self._recovery = Recovery(
+            partition_id,
+            session_id,
+            generation,
+            metadata,
+            metadata_version,
+            tuple(replicas),
+            rules=rules,
+        )
+        self._tail: Tail | None = None
+        self._commit_mark = -1
+        self._waiting: dict[int, tuple[_OnAnswer, _OnFailure]] = {}
+        self._out: list[StorageEffect] = []
+        self._notes: list[SessionNote] = []
+        self._events: list[rec.Event] = []
+        self._greet_at: dict[str, int] = {}  # replicas that refused to greet, and when to try again
+
+    # ---- connections -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Ask for a connection to every replica."""
+        for replica in self._links:
+            self._out.append(LinkWanted(replica))
+
+    def link_up(self, now: int, event: LinkUp) -> None:
+        """A connection stands: greet the replica, which fences every older session there."""
+        link = self._links.get(event.replica)
+        if link is None or link.state is not LinkState.DIALING or self.state is SessionState.ENDED:
+            return  # a lost replica never rejoins its session (recovery.md I2)
+        self._greet(link)
+
+    def _greet(self, link: ReplicaLink) -> None:
+        link.state = LinkState.GREETING
+        self._greet_at.pop(link.replica, None)
+        ticket = self._tickets.take()
+        self._waiting[ticket] = (
+            lambda now, answer: self._on_session_info(link, answer),
+            lambda now, reason: self._on_greeting_refused(now, link, reason),
+        )
+        request = messages.LastSessionInfoRequest(self.session_id, 0, self._partition_id, False)
+        self._out.append(StorageCall(link.replica, ticket, request))
+
+    def _on_greeting_refused(self, now: int, link: ReplicaLink, reason: str) -> None:
+        """Fenced by a later session, or the partition is not available there (yet)."""
+        link.state = LinkState.DIALING
+        fence = _FENCED.search(reason)
+        if fence is not None and int(fence[1]) > self.session_id:
+            self._events.append(rec.ReplicaFenced(link.replica, int(fence[1])))
+        elif self.state is not SessionState.ENDED:
+            self._greet_at[link.replica] = now + _GREET_AGAIN_MS
+
+    def link_down(self, now: int, event: LinkDown) -> None:
+        """A connection ended."""
+        link = self._links.get(event.replica)
+        if link is None:
+            return
+        self._greet_at.pop(link.replica, None)
+        if link.state is not LinkState.DIALING:
+            self._lose(now, link, event.reason)
+
+    def answered(self, now: int, event: StorageAnswer) -> bool:
+        """An answer came; False if the ticket is not of this session."""
+        waiting = self._waiting.pop(event.ticket, None)
+        if waiting is None:
+            return False
+        if isinstance(event.message, messages.FailureResponse):
+            waiting[1](now, event.message.message or "failed without a reason")
+        else:
+            waiting[0](now, event.message)
+        return True
+
+    def failed(self, now: int, event: StorageFailed) -> bool:
+        """A request got no answer; False if the ticket is not of this session."""
+        waiting = self._waiting.pop(event.ticket, None)
+        if waiting is None:
+            return False
+        waiting[1](now, event.reason)
+        return True
+
+    # ---- metadata ----------------------------------------------------------------------------
+
+    def cas_done(self, version: int) -> None:
+        """The replica states are in ZooKeeper."""
+        self._events.append(rec.CasDone(version))
+
+    def cas_lost(self, metadata: PartitionMetadata, version: int) -> None:
+        """The metadata changed under us, or the outcome was unknown: this is what stands there now."""
+        self._events.append(rec.CasLost(metadata, version))
+
+    # ---- the log -----------------------------------------------------------------------------
+
+    @property
+    def tail_end(self) -> int:
+        """Id behind the last batch replicated."""
+        assert self._tail is not None
+        return self._tail.end
+
+    def replicate(self, batch: Batch) -> None:
+        """Send a batch to every replica that follows the log."""
+        assert self.state is SessionState.OPEN
+        assert self._tail is not None
+        self._tail.add(batch, self._commit_mark)
+
+    def committed(self, mark: int) -> None:
+        """The quorum holds everything up to `mark`."""
+        self._commit_mark = mark
+
+    def read_headers(self, now: int, token: int, first: int, count: int) -> None:
+        """Read record headers of committed transactions from some replica."""
+        self._read(now, _Read(token, first, count, with_data=False))
+
+    def read_records(self, now: int, token: int, first: int, count: int) -> None:
+        """Read records of committed transactions from some replica."""
+        self._read(now, _Read(token, first, count, with_data=True))
+
+    def close(self, now: int, reason: str) -> None:
+        """End the session: a checkpoint, a new generation, other replicas, or the partition goes."""
+        self._end(now, reason)
+
+    def flush(self, now: int, out: list[StorageEffect], notes: list[SessionNote]) -> None:
+        """Run recovery on what happened, feed the replicas, hand over effects and notes."""
+        while self._events and self.state is not SessionState.ENDED:
+            events, self._events = self._events, []
+            effects: list[rec.Effect] = []
+            self._recovery.step(now, events, effects)
+            for effect in effects:
+                self._perform(now, effect)
+        if self.state is SessionState.OPEN:
+            for link in self._links.values():
+                if link.state is LinkState.FOLLOWING:
+                    self._follow(now, link)
+            self._release()
+        out += self._out
+        notes += self._notes
+        self._out.clear()
+        self._notes.clear()
+
+    def deadline(self) -> int | None:
+        """When recovery, or a replica that refused to greet, wants a step."""
+        if self.state is SessionState.ENDED:
+            return None
+        return earliest(self._recovery.deadline(), *self._greet_at.values())
+
+    def due(self, now: int) -> None:
+        """A deadline passed."""
+        for replica in [replica for replica, due in self._greet_at.items() if now >= due]:
+            self._greet(self._links[replica])
+        self._events.append(rec.Tick())
+
+    def links(self) -> tuple[tuple[str, str, int, int], ...]:
+        """(replica, state, next id to send, highest durable id) of every replica, for people."""
+        return tuple((link.replica, link.state.value, link.next, link.acked) for link in self._links.values())
+
+    # ---- answers -----------------------------------------------------------------------------
+
+    def _call(self, replica: str, message: StorageMessage, then: Callable[[int, str, StorageMessage], None]) -> None:
+        """Send a request whose failure loses the replica."""
+        ticket = self._tickets.take()
+        self._waiting[ticket] = (
+            lambda now, answer: then(now, replica, answer),
+            lambda now, reason: self._lose(now, self._links[replica], reason),
+        )
+        self._out.append(StorageCall(replica, ticket, message))
+
+    def _on_session_info(self, link: ReplicaLink, answer: StorageMessage) -> None:
+        assert isinstance(answer, messages.LastSessionInfoResponse)
+        link.state = LinkState.RECOVERING
+        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info))
+
+    def _on_max_known(self, now: int, replica: str, answer: StorageMessage) -> None:
+        assert isinstance(answer, messages.MaxTransactionIdResponse)
+        self._events.append(rec.MaxKnown(replica, answer.transaction_id))
+
+    def _on_marked(self, now: int, replica: str, answer: StorageMessage) -> None:
+        self._events.append(rec.Marked(replica))
+
+    # ---- recovery's effects ------------------------------------------------------------------
+
+    def _perform(self, now: int, effect: rec.Effect) -> None:
+        match effect:
+            case rec.CasMetadata():
+                self._notes.append(effect)
+            case rec.ReplicaReady(replica, next_id):
+                self._links[replica].follow(next_id)
+                if self.state is SessionState.OPEN:
+                    self._routes.add(replica)
+                    self._notes.append(ReplicaJoined(replica, next_id - 1))
+            case rec.SessionRecovered(mark):
+                self._open(mark)
+            case rec.RecoveryFailed(reason, fence):
+                self._end(now, reason, fence)
+            case rec.ReplicaRefused(replica, reason):
+                self._notes.append(ReplicaRefused(replica, reason))
+            case rec.RecoveryStuck(reason):
+                self.stuck = reason
+                self._notes.append(Stuck(reason))
+            case rec.RecoveryUnstuck():
+                self.stuck = ""
+                self._notes.append(Stuck(""))
+            case _:
+                self._ask(effect)
+
+    def _ask(
+        self, effect: rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.ReadRecords | rec.WriteRecords
+    ) -> None:
+        session, partition = self.session_id, self._partition_id
+        match effect:
+            case rec.AskMax(replica):
+                self._call(replica, messages.MaxTransactionIdRequest(session, 0, partition, False), self._on_max_known)
+            case rec.Truncate(replica, transaction_id):
+                self._call(
+                    replica, messages.TruncateRequest(session, 0, partition, transaction_id, False), self._on_max_known
+                )
+            case rec.SetLowWaterMark(replica, mark):
+                self._call(
+                    replica, messages.SetLowWaterMarkRequest(session, 0, partition, mark, False), self._on_marked
+                )
+            case rec.ReadRecords(source, target, first, count):
+                self._copy_read(source, target, first, count)
+            case rec.WriteRecords(target, records):
+                self._copy_write(target, records)
+
+    def _open(self, mark: int) -> None:
+        self.state = SessionState.OPEN
+        self.low_water_mark = self._commit_mark = mark
+        self._tail = Tail(mark + 1, self._config.tail_bytes_max)
+        ready = tuple(link.replica for link in self._links.values() if link.state is LinkState.FOLLOWING)
+        for replica in ready:
+            self._routes.add(replica)
+        self._notes.append(SessionOpened(mark, self._quorum, ready))
+
+    # ---- copying during recovery -------------------------------------------------------------
+
+    def _copy_read(self, source: str, target: str, first: int, count: int) -> None:
+        def answered(now: int, replica: str, answer: StorageMessage) -> None:
+            assert isinstance(answer, messages.RecordListResponse)
+            if _sound(answer.records, first):
+                self._events.append(rec.RecordsRead(source, target, answer.records))
+            else:
+                self._lose(now, self._links[source], f"records from {first} on do not match their checksums")
+
+        message = messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count)
+        self._call(source, message, answered)
+
+    def _copy_write(self, target: str, records: tuple[Record, ...]) -> None:
+        def answered(now: int, replica: str, answer: StorageMessage) -> None:
+            self._events.append(rec.RecordsWritten(target, len(records)))
+
+        self._call(target, messages.AppendRequest(self.session_id, 0, self._partition_id, records, False), answered)
+
+    # ---- following the log -------------------------------------------------------------------
+
+    def _follow(self, now: int, link: ReplicaLink) -> None:
+        """Send a replica what it lacks: from the tail, or copied from another replica."""
+        tail = self._tail
+        assert tail is not None
+        while link.next < tail.end and link.flight_bytes < self._config.link_flight_bytes_max:
+            batch = tail.at(link.next)
+            if batch is None:
+                if not link.copying and link.next <= self._commit_mark:
+                    self._catch_up(now, link)
+                return
+            ticket = self._tickets.take()
+            self._expect_appended(ticket, link)
+            self._out.append(StorageAppend(link.replica, ticket, self.session_id, self._partition_id, batch))
+            link.sent(batch.last, len(batch.encoded))
+
+    def _expect_appended(self, ticket: int, link: ReplicaLink) -> None:
+        self._waiting[ticket] = (
+            lambda now, answer: self._on_appended(link),
+            lambda now, reason: self._lose(now, link, reason),
+        )
+
+    def _on_appended(self, link: ReplicaLink) -> None:
+        if link.state is LinkState.FOLLOWING:
+            link.answered()
+            self._notes.append(Voted(link.replica, link.acked))
+
+    def _catch_up(self, now: int, link: ReplicaLink) -> None:
+        """Copy committed records that the tail does not hold any more from another replica."""
+        link.copying = True
+        first, count = link.next, min(_COPY_COUNT, self._commit_mark - link.next + 1)
+        source = self._routes.choose(lambda name: name != link.replica and self._links[name].acked >= first)
+        if source is None:
+            link.copying = False
+            return
+
+        def read(now: int, replica: str, answer: StorageMessage) -> None:
+            link.copying = False
+            assert isinstance(answer, messages.RecordListResponse)
+            records = answer.records
+            if not _sound(records, first):
+                self._lose(now, self._links[source], f"records from {first} on do not match their checksums")
+            elif records and link.state is LinkState.FOLLOWING and link.next == first:
+                self._send_copied(link, records)
+
+        self._call(source, messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count), read)
+
+    def _send_copied(self, link: ReplicaLink, records: tuple[Record, ...]) -> None:
+        ticket = self._tickets.take()
+        self._expect_appended(ticket, link)
+        self._out.append(
+            StorageCall(
+                link.replica,
+                ticket,
+                messages.AppendRequest(self.session_id, 0, self._partition_id, records, False),
+            )
+        )
+        link.sent(records[-1].transaction_id, sum(len(item.data) + 40 for item in records))
+
+    def _release(self) -> None:
+        """Batches that every following replica was sent need not be kept."""
+        assert self._tail is not None
+        below = min(
+            (link.next for link in self._links.values() if link.state is LinkState.FOLLOWING), default=self._tail.end
+        )
+        self._tail.release(min(below, self._commit_mark + 1))
+
+    # ---- reads -------------------------------------------------------------------------------
+
+    def _read(self, now: int, read: _Read) -> None:
+        replica = self._routes.choose(lambda name: name not in read.tried and self._links[name].acked >= read.first)
+        if replica is None or self.state is not SessionState.OPEN:
+            tried = ", ".join(sorted(read.tried)) or "no replica that holds it is connected"
+            self._notes.append(ReadFailed(read.token, f"transaction {read.first} cannot be read ({tried})"))
+            return
+        read.tried.add(replica)
+        read.replica = replica
+        read.asked_at = now
+        ticket = self._tickets.take()
+        self._waiting[ticket] = (
+            lambda now, answer: self._on_read(now, read, answer),
+            # Java: one read error ends the session (server-D27); another replica can answer as well.
+            lambda now, reason: self._read(now, read),
+        )
+        request = messages.RecordListRequest if read.with_data else messages.RecordHeaderListRequest
+        self._out.append(
+            StorageCall(replica, ticket, request(self.session_id, 0, self._partition_id, read.first, read.count))
+        )
+
+    def _on_read(self, now: int, read: _Read, answer: StorageMessage) -> None:
+        self._routes.measured(read.replica, now - read.asked_at)
+        if isinstance(answer, messages.RecordHeaderListResponse):
+            headers = answer.record_headers[: read.count]
+            if headers and all(h.transaction_id == read.first + at for at, h in enumerate(headers)):
+                self._notes.append(HeadersRead(read.token, headers))
+                return
+        elif isinstance(answer, messages.RecordListResponse):
+            records = answer.records[: read.count]
+            if records and _sound(records, read.first):
+                self._notes.append(RecordsRead(read.token, records))
+                return
+        self._read(now, read)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _lose(self, now: int, link: ReplicaLink, reason: str) -> None:
+        """A replica failed: during its recovery that is for Recovery to judge, later it ends the session."""
+        if link.state is LinkState.LOST or self.state is SessionState.ENDED:
+            return
+        following = link.state is LinkState.FOLLOWING
+        link.state = LinkState.LOST
+        self._routes.remove(link.replica)
+        if following:
+            self._end(now, f"replica {link.replica} lost: {reason}")
+        else:
+            self._events.append(rec.ReplicaFailed(link.replica, reason))
+
+    def _end(self, now: int, reason: str, fence: int | None = None) -> None:
+        if self.state is SessionState.ENDED:
+            return
+        recovered = self.state is SessionState.OPEN
+        self.state = SessionState.ENDED
+        waiting, self._waiting = self._waiting, {}
+        for _, failed in waiting.values():
+            failed(now, reason)  # reads report their failure, everything else is over
+        self._notes.append(SessionEnded(reason, recovered, fence))
+
+
+def _sound(records: Sequence[Record], first: int) -> bool:
+    """Whether ids continue from `first` and every payload matches its checksum."""
+    return all(
+        item.transaction_id == first + at and crc32(item.data) == item.checksum & 0xFFFFFFFF
+        for at, item in enumerate(records)
+    )
