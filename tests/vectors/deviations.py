@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from waltz_core.cluster.assignment import Member
@@ -53,3 +53,13 @@ def assignment_rule(old: PartitionAssignment, num_partitions: int, members: Sequ
         if extra and 1 <= share <= len(claims):
             return frozenset({"assignment_complete"})
     return frozenset()
+
+
+# ---- client ----------------------------------------------------------------------------------
+
+
+def dials_again(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a client loses a connection and opens another one later (`reconnect_paced`)."""
+    lost = ("closed_by_client", "server_close", "accepted_then_closed")
+    first = next((at for at, line in enumerate(lines) if line["event"] in lost), len(lines))
+    return any(line["event"] in ("connect", "accepted_then_closed") for line in lines[first + 1 :])

@@ -1,0 +1,225 @@
+"""What an application asks of the client machine (events) and what it is told (effects).
+
+A token is any value the caller chooses; it comes back untouched, so that an outcome finds its
+waiter without a look-up.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+from waltz_core.edge import ConnEffect, Report, ZkRequest
+from waltz_core.ids import Endpoint
+from waltz_core.record import record
+from waltz_core.wire.client_messages import FeedData
+
+# ---- calls: events from the application ----------------------------------------------------------
+
+
+@record
+class Open:
+    """Use a partition: mount it, and deliver its feed from `mark` + 1 if `deliver`.
+
+    `mark` None starts at the tail: only what is committed from now on. A partition that is open
+    already goes on; `deliver` then starts (or moves) the delivery.
+    """
+
+    partition: int
+    mark: int | None
+    deliver: bool
+
+
+@record
+class StopFeed:
+    """Deliver no more. The partition is given up if nobody has appended to it."""
+
+    partition: int
+
+
+@record
+class Submit:
+    """Append one transaction; the appends of a partition leave in the order of their submits."""
+
+    partition: int
+    token: object
+    client_mark: int | None  # what the decision was based on; None: as far as the feed was seen
+    write_locks: tuple[int, ...]
+    read_locks: tuple[int, ...]
+    append_locks: tuple[int, ...]
+    header: int
+    data: bytes
+    checksum: int
+
+
+@record
+class Consumed:
+    """The application is done with the delivered transactions up to `mark`: there is room again."""
+
+    partition: int
+    mark: int
+
+
+@record
+class Flush:
+    """Answer `Flushed` when every earlier submit of the partition has an outcome."""
+
+    partition: int
+    token: object
+
+
+@record
+class ReadMark:
+    """Ask the server for the committed mark; answered by `MarkRead`."""
+
+    partition: int
+
+
+@record
+class Fetch:
+    """Read payloads; answered by `Fetched`, in any order. Asking twice costs nothing."""
+
+    partition: int
+    transaction_ids: tuple[int, ...]
+
+
+@record
+class Forget:
+    """Nobody waits for these payloads any longer."""
+
+    partition: int
+    transaction_ids: tuple[int, ...]
+
+
+@record
+class CloseClient:
+    """Give everything up: unresolved appends end with the reason CLOSED."""
+
+
+Call: TypeAlias = Open | StopFeed | Submit | Consumed | Flush | ReadMark | Fetch | Forget | CloseClient
+
+# ---- what the application is told ---------------------------------------------------------------
+
+
+class Reason(enum.Enum):
+    """Why an append did not commit, as far as it is known."""
+
+    LOCK = "a lock was taken"  # refused by the server; the blocking transaction has been seen
+    OVERTAKEN = "a later append of this client is in the log"
+    FLUSHED = "the server answered a flush behind it"
+    REFUSED = "the server refused it"  # with a reason, or its protocol version cannot carry it
+    CLIENT_AHEAD = "the client is ahead of the log"  # outcome unknown if it was sent
+    CLOSED = "the client was closed"  # outcome unknown
+
+    @property
+    def certain(self) -> bool:
+        """The append is not in the log and never will be."""
+        return self not in (Reason.CLIENT_AHEAD, Reason.CLOSED)
+
+
+@record
+class Joined:
+    """The cluster answered: this client has an id."""
+
+    cluster: str
+    client_id: int
+    partition_count: int
+
+
+@record
+class ClusterLost:
+    """This client cannot work with what the cluster says; final."""
+
+    reason: str
+
+
+@record
+class Deliver:
+    """Transactions of the feed: dense, in order, following what was delivered before."""
+
+    partition: int
+    run: list[FeedData]
+
+
+@record
+class Committed:
+    """(token, transaction id) of appends seen in the feed, in the order of the log."""
+
+    partition: int
+    outcomes: list[tuple[object, int]]
+
+
+@record
+class Failed:
+    """An append that did not commit; `reason.certain` tells whether that is proved."""
+
+    partition: int
+    token: object
+    reason: Reason
+    blocking_id: int = -1  # with LOCK: nothing above it is to blame
+    text: str = ""  # with REFUSED: what the server said
+
+
+@record
+class Flushed:
+    """Every append before the flush has an outcome."""
+
+    partition: int
+    token: object
+
+
+@record
+class MarkRead:
+    """Answer to `ReadMark`: the committed mark of the server, -1 when the log is empty."""
+
+    partition: int
+    mark: int
+
+
+@record
+class Fetched:
+    """(transaction id, payload) pairs that arrived."""
+
+    partition: int
+    payloads: list[tuple[int, bytes]]
+
+
+class Phase(enum.Enum):
+    """Where a partition stands."""
+
+    CLOSED = "not open"
+    TAIL = "asking for the committed mark"
+    WAITING = "no connection to its server"
+    MOUNTING = "mounting"
+    NOT_READY = "the server is not ready"
+    MOUNTED = "mounted"
+    CLIENT_AHEAD = "the client is ahead of the log"
+
+
+@record
+class StatusChanged:
+    """A partition went to another phase."""
+
+    partition: int
+    phase: Phase
+
+
+@record
+class PartitionStatus:
+    """A snapshot of one partition."""
+
+    partition: int
+    phase: Phase
+    since_ms: int  # how long it has been in this phase
+    server: Endpoint | None
+    generation: int
+    seen_mark: int  # every transaction up to here has been received and judged
+    delivered_mark: int
+    in_flight: int  # appends sent and not judged
+    queued: int  # appends not sent yet
+
+
+Told: TypeAlias = Joined | ClusterLost | Deliver | Committed | Failed | Flushed | MarkRead | Fetched | StatusChanged
+
+Effect: TypeAlias = ConnEffect | ZkRequest | Report | Told
+"""Everything the client machine emits."""

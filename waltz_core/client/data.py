@@ -1,0 +1,201 @@
+"""Reads over the rpc connection of one partition: payloads and the committed mark."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+from waltz_core.client.calls import Effect, Fetched, MarkRead
+from waltz_core.client.link import Link
+from waltz_core.client.settings import ClientSettings
+from waltz_core.edge import Level, Report
+from waltz_core.ids import ReqId, make_req_id
+from waltz_core.machine import earliest
+from waltz_core.rules import SafetyRules
+from waltz_core.wire.client_messages import (
+    HighWaterMarkRequest,
+    HighWaterMarkResponse,
+    TransactionDataRequest,
+    TransactionDataResponse,
+)
+
+_COMPLAIN_AT = 6  # failures of one read before a person is told; by then it has waited for half a second
+
+
+class PartitionReads:
+    """Asks for payloads, many at a time and each once, and for the committed mark; never gives up.
+
+    A read is waiting → in flight → answered; a failed one waits for its pause, one whose connection is
+    cut is asked again on the next. Requests need no mount.
+    """
+
+    __slots__ = (
+        "_client_id",
+        "_failures",
+        "_in_flight",
+        "_link",
+        "_mark_at",
+        "_mark_pending",
+        "_mark_wanted",
+        "_paused",
+        "_rules",
+        "_sequence",
+        "_settings",
+        "_waiting",
+        "_wanted",
+        "generation",
+        "partition",
+    )
+
+    def __init__(self, partition: int, client_id: int, settings: ClientSettings, rules: SafetyRules) -> None:
+        self.partition = partition
+        self.generation = -1
+        self._client_id, self._settings, self._rules = client_id, settings, rules
+        self._link: Link | None = None
+        self._sequence = 0
+        self._wanted: set[int] = set()
+        self._waiting: deque[int] = deque()
+        self._in_flight: set[int] = set()
+        self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
+        self._failures: dict[int, int] = {}
+        self._mark_wanted = False
+        self._mark_pending = False
+        self._mark_at: int | None = None  # ask for the mark (again)
+
+    @property
+    def link(self) -> Link | None:
+        """The rpc connection it uses."""
+        return self._link
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is wanted."""
+        return not self._wanted and not self._mark_wanted
+
+    def attach(self, link: Link | None, now: int) -> None:
+        """Use another connection from now on, or none."""
+        if link is not self._link:
+            self.on_link_lost()
+            self._link = link
+            self.on_link_ready(now)
+
+    def on_link_ready(self, now: int) -> None:
+        """The connection can be used: ask for everything that is wanted."""
+        if self._mark_wanted:
+            self._ask_mark(now)
+        self._send()
+
+    def on_link_lost(self) -> None:
+        """No answer comes over the old connection any more."""
+        self._waiting.extendleft(sorted(self._in_flight, reverse=True))
+        self._in_flight.clear()
+        self._mark_pending = False
+        self._mark_at = None
+
+    def fetch(self, transaction_ids: Iterable[int]) -> None:
+        """Read payloads; ids that are wanted already are not asked for twice."""
+        for transaction_id in transaction_ids:
+            if transaction_id not in self._wanted:
+                self._wanted.add(transaction_id)
+                self._waiting.append(transaction_id)
+        self._send()
+
+    def forget(self, transaction_ids: Iterable[int]) -> None:
+        """Nobody waits for these any longer; answers on their way are dropped."""
+        self._wanted.difference_update(transaction_ids)
+
+    def read_mark(self, now: int) -> None:
+        """Ask for the committed mark; callers share one request."""
+        self._mark_wanted = True
+        if not self._mark_pending and self._mark_at is None:
+            self._ask_mark(now)
+
+    def on_data(self, response: TransactionDataResponse, now: int, payloads: list[tuple[int, bytes]]) -> str | None:
+        """Take an answer; returns the server's error when it has failed often enough to tell a person."""
+        transaction_id = response.transaction_id
+        self._in_flight.discard(transaction_id)
+        if transaction_id not in self._wanted:
+            self._send()
+            return None
+        if response.success:
+            self._wanted.remove(transaction_id)
+            self._failures.pop(transaction_id, None)
+            payloads.append((transaction_id, response.data))
+            if len(self._in_flight) * 2 <= self._settings.fetch_in_flight_max:
+                self._send()
+            return None
+        failures = self._failures.get(transaction_id, 0)
+        self._failures[transaction_id] = failures + 1
+        pause = min(self._settings.fetch_cap_ms, self._settings.fetch_base_ms << min(failures, 16))
+        heapq.heappush(self._paused, (now + pause, transaction_id))
+        return (response.error or "no reason given") if failures + 1 == _COMPLAIN_AT else None
+
+    def on_mark(self, response: HighWaterMarkResponse, now: int, out: list[Effect]) -> None:
+        """Take the server's mark; a partition that is still opening is asked again."""
+        if not self._mark_wanted:
+            return
+        self._mark_pending = False
+        if response.high_water_mark < -1:
+            self._mark_at = now + self._settings.not_ready_ms
+            return
+        self._mark_wanted = False
+        self._mark_at = None
+        out.append(MarkRead(self.partition, response.high_water_mark))
+
+    def deadline(self) -> int | None:
+        """When `due` has something to do."""
+        return earliest(self._mark_at, self._paused[0][0] if self._paused else None)
+
+    def due(self, now: int) -> None:
+        """Repeat what has waited long enough."""
+        if self._mark_at is not None and now >= self._mark_at:
+            self._ask_mark(now)
+        while self._paused and self._paused[0][0] <= now:
+            _, transaction_id = heapq.heappop(self._paused)
+            if transaction_id in self._wanted:
+                self._waiting.append(transaction_id)
+            else:
+                self._failures.pop(transaction_id, None)
+        self._send()
+
+    def _ask_mark(self, now: int) -> None:
+        self._mark_at = None
+        if self._link is None or not self._link.ready:
+            return
+        self._mark_pending = True
+        if self._rules.mark_asked_again:
+            self._mark_at = now + self._settings.mark_retry_ms
+        self._link.send(HighWaterMarkRequest(self._next_req_id()))
+
+    def _send(self) -> None:
+        link, waiting, in_flight = self._link, self._waiting, self._in_flight
+        if link is None or not link.ready:
+            return
+        room = self._settings.fetch_in_flight_max - len(in_flight)
+        while waiting and room > 0:
+            transaction_id = waiting.popleft()
+            if transaction_id in self._wanted and transaction_id not in in_flight:
+                in_flight.add(transaction_id)
+                room -= 1
+                link.send(TransactionDataRequest(self._next_req_id(), transaction_id))
+
+    def _next_req_id(self) -> ReqId:
+        self._sequence += 1
+        if self._sequence == 1 << 31:
+            self._sequence = -(1 << 31)
+        return make_req_id(self._client_id, self.generation, self.partition, self._sequence)
+
+
+def complaint(partition: int, transaction_id: int, text: str) -> Report:
+    """What a person is told about a payload that keeps failing."""
+    return Report(
+        Level.WARNING,
+        f"partition {partition}: the payload of transaction {transaction_id} cannot be read: {text}; still trying",
+    )
+
+
+def deliver(partition: int, payloads: list[tuple[int, bytes]], out: list[Effect]) -> None:
+    """Hand payloads on, if any."""
+    if payloads:
+        out.append(Fetched(partition, payloads))

@@ -1,0 +1,140 @@
+"""Verdicts on the appends of one partition, from what its server sends.
+
+Java: TransactionMonitor. There is no answer to an append; its own id in the feed is the only proof
+that it committed. That it did not commit follows in exactly three ways: an own later append was seen
+in the feed; a flush behind it was answered and the feed has been seen up to the mark of the answer;
+its locks were refused and the blocking transaction has been seen. The first two hold because the
+appends of one client to one partition leave in order over one connection and are never reordered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+from waltz_core.client.calls import Committed, Effect, Failed, Reason
+from waltz_core.ids import ReqId
+from waltz_core.wire.client_messages import FeedData
+
+Attempt = tuple[int, ReqId, object, int]
+"""Ordinal of the submit, request id, token, time of sending."""
+
+
+class TransactionMonitor:
+    """Unresolved attempts in the order of sending, and answers that wait for the feed."""
+
+    __slots__ = ("_flushes", "_held_failures", "_held_flushes", "_last", "_order", "_partition", "_sent")
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._sent: dict[ReqId, Attempt] = {}
+        # Attempts in order; may hold settled ones, which are no longer in `_sent`.
+        self._order: deque[Attempt] = deque()
+        self._last: Attempt | None = None
+        self._flushes: dict[ReqId, int] = {}  # flush requests on their way: id → ordinal they cover
+        self._held_flushes: deque[tuple[int, int]] = deque()  # (mark of the answer, ordinal), first come first served
+        self._held_failures: list[tuple[int, int, ReqId]] = []  # heap by blocking id
+
+    @property
+    def unresolved(self) -> int:
+        """Attempts sent and not judged."""
+        return len(self._sent)
+
+    def oldest(self) -> Attempt | None:
+        """The unresolved attempt that was sent first."""
+        order, sent = self._order, self._sent
+        while order and order[0][1] not in sent:
+            order.popleft()
+        return order[0] if order else None
+
+    def register(self, ordinal: int, req_id: ReqId, token: object, now: int) -> None:
+        """An attempt is being sent; ordinals grow."""
+        self._last = attempt = (ordinal, req_id, token, now)
+        self._sent[req_id] = attempt
+        self._order.append(attempt)
+
+    def on_feed(self, run: Sequence[FeedData], seen: int, out: list[Effect]) -> int:
+        """Judge by a piece of the feed; returns the new mark. An id other than the next one is passed over."""
+        before = seen
+        pop, order = self._sent.pop, self._order
+        committed: list[tuple[object, int]] = []
+        for record in run:
+            if record.transaction_id != seen + 1:
+                continue
+            seen += 1
+            attempt = pop(record.req_id, None)
+            if attempt is None:
+                continue
+            if order[0] is attempt:
+                order.popleft()
+            else:
+                self._fail_before(attempt, out)
+            committed.append((attempt[2], seen))
+        if committed:
+            out.append(Committed(self._partition, committed))
+        if seen != before and (self._held_failures or self._held_flushes):
+            self._release(seen, out)
+        return seen
+
+    def on_lock_failure(self, req_id: ReqId, blocking_id: int, seen: int, out: list[Effect]) -> None:
+        """The server refused an attempt; believed once the blocking transaction has been seen."""
+        attempt = self._sent.get(req_id)
+        if attempt is not None:
+            heapq.heappush(self._held_failures, (blocking_id, attempt[0], req_id))
+            self._release(seen, out)
+
+    def on_refused(self, req_id: ReqId, text: str, out: list[Effect]) -> None:
+        """The server said why it will not take an attempt."""
+        attempt = self._sent.pop(req_id, None)
+        if attempt is not None:
+            out.append(Failed(self._partition, attempt[2], Reason.REFUSED, text=text))
+
+    def begin_flush(self) -> ReqId | None:
+        """The request id that a flush request must carry, None when there is nothing to judge."""
+        if not self._sent or self._last is None:
+            return None
+        ordinal, req_id, _, _ = self._last
+        self._flushes[req_id] = ordinal
+        return req_id
+
+    def on_flush_response(self, req_id: ReqId, mark: int, seen: int, out: list[Effect]) -> None:
+        """Everything up to `req_id` is decided; what committed of it has ids up to `mark`."""
+        ordinal = self._flushes.pop(req_id, None)
+        # Java: a mark below -1 means that the store is not open, which decides nothing.
+        if ordinal is not None and mark >= -1:
+            self._held_flushes.append((mark, ordinal))
+            self._release(seen, out)
+
+    def on_link_lost(self) -> None:
+        """No answer to an earlier flush request can come any more."""
+        self._flushes.clear()
+
+    def give_up(self, reason: Reason, out: list[Effect]) -> None:
+        """End every attempt without a verdict."""
+        out.extend(Failed(self._partition, attempt[2], reason) for attempt in self._sent.values())
+        self._sent.clear()
+        self._order.clear()
+        self._flushes.clear()
+        self._held_flushes.clear()
+        self._held_failures.clear()
+
+    def _release(self, seen: int, out: list[Effect]) -> None:
+        failures, flushes = self._held_failures, self._held_flushes
+        while failures and failures[0][0] <= seen:
+            blocking_id, _, req_id = heapq.heappop(failures)
+            attempt = self._sent.pop(req_id, None)
+            if attempt is not None:
+                out.append(Failed(self._partition, attempt[2], Reason.LOCK, blocking_id))
+        while flushes and flushes[0][0] <= seen:
+            _, ordinal = flushes.popleft()
+            order = self._order
+            while order and order[0][0] <= ordinal:
+                attempt = self._sent.pop(order.popleft()[1], None)
+                if attempt is not None:
+                    out.append(Failed(self._partition, attempt[2], Reason.FLUSHED))
+
+    def _fail_before(self, attempt: Attempt, out: list[Effect]) -> None:
+        while (earlier := self._order.popleft()) is not attempt:
+            if self._sent.pop(earlier[1], None) is not None:
+                out.append(Failed(self._partition, earlier[2], Reason.OVERTAKEN))

@@ -1,0 +1,494 @@
+"""The machine of a client process: connections, partitions, reads, and the view of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from waltz_core.client.calls import (
+    Call,
+    CloseClient,
+    ClusterLost,
+    Consumed,
+    Effect,
+    Failed,
+    Fetch,
+    Flush,
+    Forget,
+    Joined,
+    Open,
+    PartitionStatus,
+    Phase,
+    ReadMark,
+    Reason,
+    StopFeed,
+    Submit,
+)
+from waltz_core.client.data import PartitionReads, complaint, deliver
+from waltz_core.client.link import Kind, Link, LinkState
+from waltz_core.client.membership import Membership
+from waltz_core.client.partition import ClientPartition
+from waltz_core.client.router import ClientRouter, EndpointMap
+from waltz_core.client.settings import ClientSettings
+from waltz_core.edge import (
+    Closed,
+    Dialed,
+    Received,
+    Writable,
+    ZkChanged,
+    ZkDone,
+    ZkEvent,
+    ZkFailed,
+    ZkStateChanged,
+)
+from waltz_core.errors import ProtocolError
+from waltz_core.machine import earliest
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.client_messages import (
+    ClientMessage,
+    FeedData,
+    FeedSuspended,
+    FlushResponse,
+    HighWaterMarkResponse,
+    LockFailure,
+    MountResponse,
+    TransactionDataResponse,
+)
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - a type only
+
+ClientEvent: TypeAlias = Dialed | Received | Writable | Closed | ZkEvent | Call
+
+_DUE_EVERY_MS = 20  # how late a deadline may be noticed while events never cease
+
+
+class ClientNode:
+    """One client: everything above decrypted bytes.
+
+    Calls that come before the cluster has answered wait; after `CloseClient` appends fail as CLOSED and
+    everything else is ignored.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: ClientSettings,
+        rng: Random,
+        *,
+        rules: SafetyRules = SAFE,
+        versions: Collection[int] = VERSIONS,
+    ) -> None:
+        self._membership = membership
+        self._settings, self._rules = settings, rules
+        self._router = ClientRouter(settings, rng, rules, versions)
+        self._partitions: dict[int, ClientPartition] = {}
+        self._by_key: dict[bytes, ClientPartition] = {}  # bytes 8..12 of a request id → partition
+        self._reads: dict[int, PartitionReads] = {}
+        self._conns: dict[int, Link] = {}
+        self._last_conn = 0
+        self._client_id = 0
+        self._partition_count: int | None = None
+        self._early: list[Call] | None = []
+        self._closed = False
+        self._dial_wanted = False
+        self._due_at = 0
+        self._handlers: dict[type, Callable[[Any, int, list[Effect]], None]] = {
+            Dialed: self._on_dialed,
+            Received: self._on_received,
+            Writable: self._on_writable,
+            Closed: self._on_closed,
+            ZkDone: self._on_zk,
+            ZkFailed: self._on_zk,
+            ZkChanged: self._on_zk,
+            ZkStateChanged: self._on_zk,
+            Submit: self._on_submit,
+            Open: self._on_open,
+            StopFeed: self._on_stop_feed,
+            Consumed: self._on_consumed,
+            Flush: self._on_flush,
+            ReadMark: self._on_read_mark,
+            Fetch: self._on_fetch,
+            Forget: self._on_forget,
+            CloseClient: self._on_close_client,
+        }
+
+    # ---- machine -------------------------------------------------------------------------------------
+
+    def start(self, now: int, out: list[Effect]) -> None:
+        """Begin to look for the cluster."""
+        self._membership.start(self, now, out)
+        self._finish(now, out)
+
+    def step(self, now: int, events: Sequence[ClientEvent], out: list[Effect]) -> None:
+        """Handle events in order; send what they caused at the end."""
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event, now, out)
+        if not events or now >= self._due_at:
+            self._due(now, out)
+        self._finish(now, out)
+
+    def deadline(self) -> int | None:
+        """When `step` must be called at the latest."""
+        if self._closed:
+            return None
+        return earliest(
+            self._membership.deadline(),
+            *(link.deadline() for link in self._router.wanted()),
+            *(partition.deadline() for partition in self._partitions.values()),
+            *(reads.deadline() for reads in self._reads.values()),
+        )
+
+    def status(self, partition: int, now: int) -> PartitionStatus:
+        """A snapshot of one partition, open or not."""
+        found = self._partitions.get(partition)
+        if found is None:
+            return PartitionStatus(partition, Phase.CLOSED, 0, self._router.owners.get(partition), -1, -1, -1, 0, 0)
+        return found.status(now)
+
+    def link_kind(self, conn: int) -> Kind | None:
+        """What a connection that is dialed or stands is for; None for any other."""
+        link = self._conns.get(conn)
+        return None if link is None else link.kind
+
+    @property
+    def connected(self) -> int:
+        """Connections that can be used."""
+        return sum(link.ready for link in self._router.links())
+
+    def _due(self, now: int, out: list[Effect]) -> None:
+        self._due_at = now + _DUE_EVERY_MS
+        if self._closed:
+            return
+        self._membership.due(now, out)
+        for partition in list(self._partitions.values()):
+            if partition.due(now, out) and partition.link is not None:
+                self._drop(partition.link, "the server owes an answer and is silent", now, out)
+        for reads in self._reads.values():
+            reads.due(now)
+        self._dial_wanted = True
+
+    def _finish(self, now: int, out: list[Effect]) -> None:
+        if self._dial_wanted:
+            self._dial_wanted = False
+            for link in list(self._router.wanted()):
+                before = link.state
+                if link.due(now, out):
+                    self._last_conn -= 1
+                    link.dial(self._last_conn, now, out)
+                    self._conns[link.conn] = link
+                elif before is LinkState.GREETING and link.state is LinkState.IDLE:
+                    self._conns.pop(link.conn, None)
+                    self._lose(link, now, out)
+        for link in self._conns.values():
+            if link.out:
+                link.flush(now, out)
+
+    # ---- what the view of the cluster tells ------------------------------------------------------------
+
+    def joined(self, cluster: str, client_id: int, partition_count: int, now: int, out: list[Effect]) -> None:
+        """The cluster gave us an id; calls that waited for it are carried out."""
+        self._client_id, self._partition_count = client_id, partition_count
+        out.append(Joined(cluster, client_id, partition_count))
+        early, self._early = self._early, None
+        for call in early or ():
+            self._handlers[type(call)](call, now, out)
+
+    def endpoints_changed(self, endpoints: EndpointMap, now: int, out: list[Effect]) -> None:
+        """The map of the cluster changed: partitions move to where they are served."""
+        for link in self._router.set_endpoints(endpoints):
+            self._conns.pop(link.conn, None)
+            self._lose(link, now, out)
+            link.end("the server left the cluster", now, out)
+        for partition in self._partitions.values():
+            self._place(partition, now, out)
+        for reads in self._reads.values():
+            self._place_reads(reads, now)
+
+    def cluster_lost(self, reason: str, out: list[Effect]) -> None:
+        """This client cannot work with what the cluster says; final."""
+        out.append(ClusterLost(reason))
+
+    def link_to(self, endpoint: Any, now: int) -> Link:
+        """The rpc connection to a server, dialed on demand; for the view of the cluster."""
+        self._dial_wanted = True
+        return self._router.link_to(endpoint, Kind.RPC)
+
+    def _place(self, partition: ClientPartition, now: int, out: list[Effect]) -> None:
+        """Put a partition on the connection to its server."""
+        number = partition.partition
+        partition.assign(self._router.generations.get(number, -1), now)
+        if partition.phase is Phase.CLOSED:
+            return
+        partition.attach(self._router.link_of(number, Kind.STREAM), now, out)
+        # Both connections stand before they are needed: the first payload is not to wait for a handshake.
+        self._router.link_of(number, Kind.RPC)
+        self._dial_wanted = True
+
+    def _place_reads(self, reads: PartitionReads, now: int) -> None:
+        reads.generation = self._router.generations.get(reads.partition, -1)
+        reads.attach(self._router.link_of(reads.partition, Kind.RPC), now)
+        self._dial_wanted = True
+
+    # ---- connections -----------------------------------------------------------------------------------
+
+    def _on_dialed(self, event: Dialed, now: int, out: list[Effect]) -> None:
+        link = self._conns.get(event.conn)
+        if link is not None:
+            link.on_dialed(now)
+
+    def _on_closed(self, event: Closed, now: int, out: list[Effect]) -> None:
+        link = self._conns.pop(event.conn, None)
+        if link is not None:
+            link.on_closed(event.reason, now)
+            self._lose(link, now, out)
+            self._dial_wanted = True
+
+    def _on_writable(self, event: Writable, now: int, out: list[Effect]) -> None:
+        link = self._conns.get(event.conn)
+        if link is None:
+            return
+        link.writable = event.writable
+        if event.writable:
+            for partition in self._on(link):
+                partition.on_writable(now, out)
+
+    def _on_received(self, event: Received, now: int, out: list[Effect]) -> None:
+        link = self._conns.get(event.conn)
+        if link is None:
+            return
+        messages: list[ClientMessage] = []
+        trouble = ""
+        greeted = not link.ready
+        try:
+            link.receive(event.data, now, messages)
+        except ProtocolError as error:
+            trouble = str(error)
+        if greeted and link.ready:
+            self._on_ready(link, now, out)
+        try:
+            self._on_messages(link, messages, now, out)
+        except ProtocolError as error:
+            trouble = trouble or str(error)
+        if trouble:
+            self._drop(link, trouble, now, out)
+
+    def _on_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+        if link.kind is Kind.STREAM:
+            for partition in self._on(link):
+                partition.on_link_ready(now, out)
+            return
+        self._membership.on_link_ready(link, now, out)
+        for reads in self._reads.values():
+            if reads.link is link:
+                reads.on_link_ready(now)
+
+    def _on_messages(self, link: Link, messages: list[ClientMessage], now: int, out: list[Effect]) -> None:
+        """Hand messages to their partitions, the feed in runs.
+
+        Raises:
+            ProtocolError: a message that no server sends.
+        """
+        by_key = self._by_key
+        run: list[FeedData] = []
+        key = b""
+        payloads: dict[int, list[tuple[int, bytes]]] = {}
+        for message in messages:
+            if type(message) is FeedData:
+                found = message.req_id[8:12]
+                if found != key:
+                    if run:
+                        self._on_feed(by_key.get(key), link, run, now, out)
+                        run = []
+                    key = found
+                run.append(message)
+                continue
+            if run:
+                self._on_feed(by_key.get(key), link, run, now, out)
+                run = []
+            if type(message) is TransactionDataResponse:
+                self._on_data(message, link, now, payloads, out)
+            else:
+                self._on_message(message, link, now, out)
+        if run:
+            self._on_feed(by_key.get(key), link, run, now, out)
+        for partition, found_payloads in payloads.items():
+            deliver(partition, found_payloads, out)
+
+    def _on_feed(
+        self, partition: ClientPartition | None, link: Link, run: list[FeedData], now: int, out: list[Effect]
+    ) -> None:
+        if partition is not None and partition.link is link:
+            partition.on_feed(run, now, out)
+
+    def _on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> None:
+        if isinstance(message, HighWaterMarkResponse):
+            self._on_mark(message, link, now, out)
+            return
+        if self._membership.on_message(message, link, now, out):
+            return
+        partition = self._by_key.get(message.req_id[8:12])
+        if partition is None or partition.link is not link:
+            return
+        if isinstance(message, FeedSuspended):
+            partition.on_feed_suspended(message)
+        elif isinstance(message, LockFailure):
+            partition.on_lock_failure(message, now, out)
+        elif isinstance(message, FlushResponse):
+            partition.on_flush_response(message, now, out)
+        elif isinstance(message, MountResponse):
+            partition.on_mount_response(message, now, out)
+
+    def _on_data(
+        self,
+        message: TransactionDataResponse,
+        link: Link,
+        now: int,
+        payloads: dict[int, list[tuple[int, bytes]]],
+        out: list[Effect],
+    ) -> None:
+        number = int.from_bytes(message.req_id[8:12], "big", signed=True)
+        reads = self._reads.get(number)
+        if reads is not None and reads.link is link:
+            text = reads.on_data(message, now, payloads.setdefault(number, []))
+            if text is not None:
+                out.append(complaint(number, message.transaction_id, text))
+
+    def _on_mark(self, message: HighWaterMarkResponse, link: Link, now: int, out: list[Effect]) -> None:
+        number = int.from_bytes(message.req_id[8:12], "big", signed=True)
+        reads = self._reads.get(number)
+        if reads is None or reads.link is not link:
+            return
+        reads.on_mark(message, now, out)
+        partition = self._partitions.get(number)
+        if partition is not None and partition.wants_tail and message.high_water_mark >= -1:
+            partition.on_tail(message.high_water_mark, now, out)
+
+    def _on(self, link: Link) -> list[ClientPartition]:
+        return [partition for partition in self._partitions.values() if partition.link is link]
+
+    def _drop(self, link: Link, reason: str, now: int, out: list[Effect]) -> None:
+        """Close a connection because of its peer; a new one follows."""
+        self._conns.pop(link.conn, None)
+        link.close(reason, now, out)
+        self._lose(link, now, out)
+        self._dial_wanted = True
+
+    def _lose(self, link: Link, now: int, out: list[Effect]) -> None:
+        if link.kind is Kind.STREAM:
+            for partition in self._on(link):
+                partition.on_link_lost(now, out)
+            return
+        self._membership.on_link_lost(link, now, out)
+        for reads in self._reads.values():
+            if reads.link is link:
+                reads.on_link_lost()
+
+    # ---- ZooKeeper ---------------------------------------------------------------------------------------
+
+    def _on_zk(self, event: ZkEvent, now: int, out: list[Effect]) -> None:
+        if not self._closed:
+            self._membership.on_zk(event, now, out)
+
+    # ---- calls -------------------------------------------------------------------------------------------
+
+    def _waits(self, call: Call) -> bool:
+        """The call must wait for the cluster, or comes too late."""
+        if self._early is not None:
+            self._early.append(call)
+            return True
+        return self._closed
+
+    def _partition(self, number: int, now: int, out: list[Effect], mark: int | None, feed: bool) -> ClientPartition:
+        """An open partition."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            partition = ClientPartition(number, self._client_id, self._settings, self._rules)
+            self._partitions[number] = partition
+            self._by_key[number.to_bytes(4, "big", signed=True)] = partition
+        if partition.phase is Phase.CLOSED:
+            partition.open(mark, feed, now, out)
+            self._place(partition, now, out)
+            if partition.wants_tail:
+                self._reads_of(number, now).read_mark(now)
+        elif feed:
+            partition.open(mark, feed, now, out)
+        return partition
+
+    def _reads_of(self, number: int, now: int) -> PartitionReads:
+        reads = self._reads.get(number)
+        if reads is None:
+            reads = self._reads[number] = PartitionReads(number, self._client_id, self._settings, self._rules)
+            self._place_reads(reads, now)
+        return reads
+
+    def _exists(self, number: int) -> bool:
+        return self._partition_count is not None and 0 <= number < self._partition_count
+
+    def _on_open(self, call: Open, now: int, out: list[Effect]) -> None:
+        if not self._waits(call) and self._exists(call.partition):
+            self._partition(call.partition, now, out, call.mark, call.deliver)
+
+    def _on_submit(self, call: Submit, now: int, out: list[Effect]) -> None:
+        partition = self._partitions.get(call.partition)
+        if partition is None or partition.phase is Phase.CLOSED:
+            if self._closed:
+                out.append(Failed(call.partition, call.token, Reason.CLOSED))
+                return
+            if self._waits(call):
+                return
+            if not self._exists(call.partition):
+                out.append(Failed(call.partition, call.token, Reason.REFUSED, text="there is no such partition"))
+                return
+            partition = self._partition(call.partition, now, out, None, False)
+        partition.submit(call, now, out)
+
+    def _on_stop_feed(self, call: StopFeed, now: int, out: list[Effect]) -> None:
+        if self._waits(call):
+            return
+        partition = self._partitions.get(call.partition)
+        if partition is not None and partition.phase is not Phase.CLOSED:
+            partition.stop_feed()
+            if partition.unused:
+                partition.close(now, out)
+
+    def _on_consumed(self, call: Consumed, now: int, out: list[Effect]) -> None:
+        partition = self._partitions.get(call.partition)
+        if partition is not None:
+            partition.consumed(call.mark, now)
+
+    def _on_flush(self, call: Flush, now: int, out: list[Effect]) -> None:
+        if self._waits(call):
+            return
+        partition = self._partitions.get(call.partition)
+        if partition is None:
+            partition = self._partition(call.partition, now, out, None, False)
+        partition.flush(call.token, now, out)
+
+    def _on_read_mark(self, call: ReadMark, now: int, out: list[Effect]) -> None:
+        if not self._waits(call) and self._exists(call.partition):
+            self._reads_of(call.partition, now).read_mark(now)
+
+    def _on_fetch(self, call: Fetch, now: int, out: list[Effect]) -> None:
+        if not self._waits(call) and self._exists(call.partition):
+            self._reads_of(call.partition, now).fetch(call.transaction_ids)
+
+    def _on_forget(self, call: Forget, now: int, out: list[Effect]) -> None:
+        if not self._waits(call) and call.partition in self._reads:
+            self._reads[call.partition].forget(call.transaction_ids)
+
+    def _on_close_client(self, call: CloseClient, now: int, out: list[Effect]) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        early = [call for call in self._early or () if isinstance(call, Submit)]
+        out.extend(Failed(call.partition, call.token, Reason.CLOSED) for call in early)
+        self._early = None
+        for partition in self._partitions.values():
+            partition.close(now, out)
+        self._membership.close(now, out)
+        for link in list(self._router.wanted()):
+            self._conns.pop(link.conn, None)
+            link.end("the client is closed", now, out)

@@ -1,0 +1,75 @@
+"""Where partitions are served, and the connections that lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from waltz_core.client.link import Kind, Link, LinkState
+from waltz_core.client.settings import ClientSettings
+from waltz_core.ids import Endpoint
+from waltz_core.rules import SafetyRules
+from waltz_core.wire.client_codec import VERSIONS
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - a type only
+
+EndpointMap = Sequence[tuple[Endpoint, Sequence[tuple[int, int]]]]
+"""Live servers, each with (partition id, generation) of what it serves."""
+
+
+class ClientRouter:
+    """The map of the cluster as this client knows it, and two connections for each server that it needs.
+
+    A partition that vanishes from the map stays where it was while that server lives; a server that
+    vanishes takes its partitions with it. Connections of a vanished server keep their numbers: should it
+    come back, its next connection must have a higher one.
+    """
+
+    __slots__ = ("_links", "_rng", "_rules", "_settings", "_versions", "generations", "owners", "servers")
+
+    def __init__(
+        self, settings: ClientSettings, rng: Random, rules: SafetyRules, versions: Collection[int] = VERSIONS
+    ) -> None:
+        self.servers: tuple[Endpoint, ...] = ()
+        self.owners: dict[int, Endpoint] = {}
+        self.generations: dict[int, int] = {}
+        self._links: dict[tuple[Endpoint, Kind], Link] = {}
+        self._settings, self._rng, self._rules, self._versions = settings, rng, rules, versions
+
+    def set_endpoints(self, endpoints: EndpointMap) -> list[Link]:
+        """Take a newer map; returns the links of servers that are gone, to be ended by the caller."""
+        self.servers = tuple(endpoint for endpoint, _ in endpoints)
+        alive = set(self.servers)
+        self.owners = {partition: owner for partition, owner in self.owners.items() if owner in alive}
+        claimed: dict[int, int] = {}
+        for endpoint, owned in endpoints:
+            for partition, generation in owned:
+                # Two claims can only come from a map read while it changed: the newer one holds.
+                if generation >= claimed.get(partition, generation):
+                    claimed[partition] = generation
+                    self.owners[partition] = endpoint
+                self.generations[partition] = max(generation, self.generations.get(partition, -1))
+        return [link for link in self._links.values() if link.endpoint not in alive]
+
+    def link_of(self, partition: int, kind: Kind) -> Link | None:
+        """The connection to the server of a partition, created or revived on demand."""
+        owner = self.owners.get(partition)
+        return None if owner is None else self.link_to(owner, kind)
+
+    def link_to(self, endpoint: Endpoint, kind: Kind) -> Link:
+        """The connection to a server."""
+        link = self._links.get((endpoint, kind))
+        if link is None:
+            link = Link(endpoint, kind, self._settings, self._rng, self._rules, self._versions)
+            self._links[endpoint, kind] = link
+        link.revive()
+        return link
+
+    def links(self) -> Iterable[Link]:
+        """Every connection there ever was a need for."""
+        return self._links.values()
+
+    def wanted(self) -> Iterator[Link]:
+        """Connections that are not given up."""
+        return (link for link in self._links.values() if link.state is not LinkState.ENDED)

@@ -1,0 +1,26 @@
+"""The numbers a client runs with."""
+
+from __future__ import annotations
+
+from waltz_core.record import record
+from waltz_core.wire.frame import FRAME_SIZE_MAX_CLIENT
+
+
+@record
+class ClientSettings:
+    """Periods in milliseconds, sizes in bytes; defaults as 0.13.2 where it has the number."""
+
+    nudge_ms: int = 5_000  # an append older than this is asked about (client.longWaitThreshold)
+    not_ready_ms: int = 500  # pause after NOT_READY
+    keep_alive_ms: int = 600_000  # a connection idle for this long writes a keep-alive
+    hello_ms: int = 10_000  # a peer that does not greet within this is given up
+    silence_ms: int = 30_000  # a peer that owes an answer and sends nothing for this long is given up
+    unmounted_warning_ms: int = 10_000  # a mount that takes longer is reported
+    reconnect_base_ms: int = 50  # first pause before dialing again
+    reconnect_cap_ms: int = 2_000  # longest pause
+    fetch_base_ms: int = 10  # first pause after a failed payload read
+    fetch_cap_ms: int = 5_000
+    fetch_in_flight_max: int = 512  # payload reads on their way, per partition
+    mark_retry_ms: int = 1_000  # a mark not answered by then is asked for again
+    feed_buffer_max: int = 100_000  # transactions delivered and not consumed, per partition
+    frame_size_max: int = FRAME_SIZE_MAX_CLIENT  # largest frame accepted from a server
