@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from waltz_core.edge import Accepted, CloseConn, Closed, Dial, Dialed, Level, Port, Report, Send
+from waltz_core.edge import Accepted, CloseConn, Closed, Dial, Dialed, Ended, Level, Port, Reading, Report, Send
 from waltz_core.machine import Machine
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
@@ -29,7 +29,7 @@ _COMPLAINT_EVERY = 60.0
 class NodeDriver:
     """Runs one process machine (server, storage node or client) on sockets.
 
-    Effects of `waltz_core.edge` about connections and `Report` are performed here; every other type
+    Effects of `waltz_core.edge` about connections, `Report` and `Ended` are performed here; every other type
     needs an entry in `plugins`. Effects are performed in their order; what is sent leaves last, after
     the plug-ins' `flushes` ran, so that a broken socket can swallow neither a delivery nor a write.
 
@@ -52,6 +52,8 @@ class NodeDriver:
         self.limits = limits or NetLimits()
         self.scratch = bytearray(self.limits.read_size)
         self.killed = False
+        self.ended = trio.Event()  # the machine said that it is done
+        self.end_reason = ""  # why it could not go on; empty after an ordinary end
         self.report = report or (lambda level, text: None)
         self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
         self.post = self.pump.post
@@ -63,6 +65,8 @@ class NodeDriver:
             Send: self._on_send,
             CloseConn: self._on_close,
             Dial: self._on_dial,
+            Reading: self._on_reading,
+            Ended: self._on_ended,
             Report: self._on_report,
             **(plugins or {}),
         }
@@ -96,9 +100,13 @@ class NodeDriver:
             ConfigError: the address is taken or unknown; the message names `key`.
         """
         sock = bind(host, number, key)
+        self.serve(port, sock, context)
+        return int(sock.getsockname()[1])
+
+    def serve(self, port: Port, sock: socket, context: ssl.SSLContext) -> None:
+        """Accept connections of one kind on a socket that listens already."""
         self._listeners.append(sock)
         self._start(accept_loop, sock, functools.partial(self._on_connection, port, context))
-        return int(sock.getsockname()[1])
 
     def stop_listening(self) -> None:
         """Accept nothing new."""
@@ -127,7 +135,7 @@ class NodeDriver:
 
     def kill(self) -> None:
         """End as `kill -9` would: every socket is reset, nothing is flushed, closed or told."""
-        self.killed = True
+        self.killed = self.pump.halted = True
         self.cancel()
 
     @property
@@ -170,6 +178,16 @@ class NodeDriver:
         reason: list[str] = []
         self._dials[effect.conn] = scope, reason
         self._start(self._dial, effect, scope, reason)
+
+    def _on_reading(self, effect: Reading) -> None:
+        channel = self._channels.get(effect.conn)
+        if channel is not None:
+            channel.read(effect.wanted)
+
+    def _on_ended(self, effect: Ended) -> None:
+        if not self.ended.is_set():
+            self.end_reason = effect.reason
+            self.ended.set()
 
     def _on_report(self, effect: Report) -> None:
         self.report(effect.level, effect.text)

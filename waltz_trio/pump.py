@@ -73,6 +73,7 @@ class Pump(Generic[E, F]):
         self.recorder: FlightRecorder[E, F] | None = (
             FlightRecorder(name, recorded_batches) if recorded_batches > 0 else None
         )
+        self.halted = False  # true = the machine is dead: nothing is stepped or performed any more
         self.steps = 0
         self.events = 0
 
@@ -99,13 +100,13 @@ class Pump(Generic[E, F]):
             await self._room.wait()
 
     async def run(self) -> None:
-        """Run until cancelled.
+        """Run until cancelled or halted.
 
         Raises:
             AssertionError: the machine broke one of its own invariants; the flight record, if kept,
                 was written first and is named in a note of the exception.
         """
-        while True:
+        while not self.halted:
             if self._inbox:
                 await trio.lowlevel.checkpoint()  # let other readers add to this batch
             else:
@@ -114,6 +115,9 @@ class Pump(Generic[E, F]):
 
     def run_once(self) -> None:
         """Step the machine with whatever is in the inbox and perform what it wants."""
+        if self.halted:
+            self._inbox.clear()
+            return
         events, self._inbox = self._inbox, []
         if self._room is not None:
             self._room.set()

@@ -18,8 +18,10 @@ from waltz_core.edge import (
     Closed,
     Dial,
     Dialed,
+    Ended,
     Level,
     Port,
+    Reading,
     Received,
     Report,
     Send,
@@ -268,6 +270,37 @@ async def test_a_stopped_process_flushes_first(nursery: trio.Nursery) -> None:
     await client.machine.first(Closed)
 
     assert len(client.machine.received()) == 5_000_000
+
+
+async def test_a_connection_that_is_not_read_holds_its_peer_back(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+    client.do(Send(-1, b"first"))
+    await server.machine.until(lambda: server.machine.received() == b"first")
+
+    server.do(Reading(conn, False))
+    client.do(Send(-1, b"x" * 30_000_000))
+    await client.machine.until(lambda: client.machine.count(Writable) == 1)
+    assert len(server.machine.received()) < 1_000_000
+    server.do(Reading(conn, True))
+    await server.machine.until(lambda: len(server.machine.received()) == 30_000_005)
+
+
+async def test_a_connection_that_is_not_read_can_be_closed(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+
+    server.do(Reading(conn, False), CloseConn(conn, "enough"))
+    await client.machine.first(Closed)
+
+    assert await server.machine.first(Closed) == Closed(conn, "enough")
+
+
+async def test_a_machine_that_ends_says_so_with_its_reason(nursery: trio.Nursery) -> None:
+    server, _ = await server_side(nursery)
+
+    server.do(Ended("no way on"), Ended("later"))
+    await server.driver.ended.wait()
+
+    assert server.driver.end_reason == "no way on"
 
 
 async def test_effects_of_a_type_without_plug_in_are_a_bug_and_reports_reach_the_log(nursery: trio.Nursery) -> None:

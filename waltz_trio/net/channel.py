@@ -138,6 +138,7 @@ class Channel:
         "_pipe",
         "_plain",
         "_reason",
+        "_resume",
         "_scope",
         "_state",
         "_touched",
@@ -160,6 +161,7 @@ class Channel:
         self._touched = False
         self._draining = False
         self._paused = False
+        self._resume: trio.Event | None = None  # set while nothing is to be read
         self._scope = trio.CancelScope()
 
     # ---- out -------------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ class Channel:
         if self._state is _State.OPEN:
             self._state = _State.CLOSING
             self._reason = reason
+            self.read(True)
             self._touch()
 
     def _touch(self) -> None:
@@ -273,6 +276,14 @@ class Channel:
 
     # ---- in --------------------------------------------------------------------------------------
 
+    def read(self, wanted: bool) -> None:
+        """Stop or resume taking bytes from the socket; one read that is under way still delivers."""
+        if not wanted:
+            self._resume = self._resume or trio.Event()
+        elif self._resume is not None:
+            self._resume.set()
+            self._resume = None
+
     async def run(self) -> None:
         """Read until the connection ends; the machine hears `Closed` exactly once."""
         reason = "connection cancelled"
@@ -300,6 +311,8 @@ class Channel:
                     await owner.wait_room()
                 if ended:
                     return "the peer closed the connection"
+            while self._resume is not None and self._state is _State.OPEN:
+                await self._resume.wait()
             await wait_readable(sock.fileno())
             try:
                 size = sock.recv_into(scratch)

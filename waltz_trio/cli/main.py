@@ -1,0 +1,56 @@
+"""The `waltz` command: finds the module of the noun that was named; each has `main(argv) -> exit status`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from waltz_core.errors import ConfigError
+
+_NOUNS = {
+    "dev": "a whole cluster in one process, for development",
+    "server": "run or inspect servers",
+    "storage": "run, inspect or repair storage nodes",
+    "zookeeper": "make and change clusters in ZooKeeper",
+    "cluster": "look at a whole cluster",
+    "client": "append, read and validate as a client",
+    "performance": "measure a cluster",
+    "spark": "pipelines",
+    "demo": "demonstrations",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    if not __debug__:
+        print("waltz: the assertions are part of the safety of this program; run it without -O", file=sys.stderr)
+        return 2
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    noun = arguments[0] if arguments else ""
+    if noun in ("", "-h", "--help", "help"):
+        print(_usage())
+        return 0 if noun else 2
+    if noun == "--version":
+        from waltz_trio.http import version
+
+        print(f"waltz {version() or 'of unknown version'}")
+        return 0
+    if noun not in _NOUNS:
+        print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"waltz_trio.cli.{noun}")
+    try:
+        return int(module.main(arguments[1:]))
+    except ConfigError as error:
+        print(f"waltz {noun}: {error}", file=sys.stderr)
+        return 1
+
+
+def _usage() -> str:
+    rows = "\n".join(f"  {noun:<12} {meaning}" for noun, meaning in _NOUNS.items())
+    return f"usage: waltz NOUN ...\n\n{rows}\n\nwaltz NOUN --help tells more."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
