@@ -15,7 +15,7 @@ from waltz_core.log import Record, RecordHeader, SessionInfo
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.hello import Hello, decode_hello, encode_hello
-from waltz_core.wire.storage_messages import StackFrame
+from waltz_core.wire.shared import StackFrame
 from waltz_core.wire.table import WireProtocol
 
 PROTOCOLS: dict[str, WireProtocol[Any]] = {
@@ -79,6 +79,9 @@ def fields_of(protocol: WireProtocol[Any], message: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name in names:
         value = getattr(message, name)
+        if name in _OURS:  # not in 0.13.2, hence never in a vector: must have its default
+            assert value == getattr(attrs.fields(type(message)), name).default
+            continue
         if name in ("message", "stack") and kind.endswith("FailureResponse"):
             fields.setdefault("exception", {})[name] = _plain(protocol, value)
         elif name == "data":
@@ -88,6 +91,7 @@ def fields_of(protocol: WireProtocol[Any], message: Any) -> dict[str, Any]:
     return fields
 
 
+_OURS = frozenset({"code", "detail", "fence", "condition", "suspects", "reason"})
 _RENAMED = {
     ("", "client_mark"): "client_high_water_mark",
     ("HighWaterMarkResponse", "high_water_mark"): "transaction_id",

@@ -1,38 +1,64 @@
-"""How messages between tools and the admin port of storage nodes are coded."""
+"""How messages between tools and the admin port of storage nodes are coded; V1 is ours, see docs/protocol.md."""
 
 from __future__ import annotations
 
 from struct import Struct
 
 from waltz_core.wire.admin_messages import (
+    AcceptLimboRequest,
     AdminFailureResponse,
     AdminMessage,
     AdminOpenRequest,
     AdminSuccessResponse,
     AssignedPartitionStatusRequest,
     AssignedPartitionStatusResponse,
+    DigestRequest,
+    DigestResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
+    LogStartRequest,
+    LogStartResponse,
     MetricsRequest,
     MetricsResponse,
+    NodeInfoRequest,
+    NodeInfoResponse,
     PartitionAssignmentRequest,
     PartitionAvailableRequest,
     RecordListRequest,
     RecordListResponse,
+    RecordRangeRequest,
+    RepairedRange,
+    RepairRequest,
+    RepairResponse,
+    ReplicaStateRequest,
+    ReplicaStateResponse,
+    SegmentInfo,
+    SegmentListRequest,
+    SegmentListResponse,
+    SegmentReadRequest,
+    SegmentReadResponse,
+    SetLogStartRequest,
+    StatisticsRequest,
+    StatisticsResponse,
 )
 from waltz_core.wire.primitives import (
     BOOL,
+    DATA,
+    INT8,
     INT32,
     INT64,
     INTS,
     SESSION_INFO,
     STRING,
+    TEXT,
     UUID_KEY,
     Negative,
     flags_by,
+    list_of,
     record_list,
+    structure,
 )
-from waltz_core.wire.storage_codec import STACK
+from waltz_core.wire.shared import ENDPOINTS, ID_RANGES, STACK, STATISTICS, SUSPECTS
 from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
 
 MAGIC = 0x41
@@ -53,6 +79,11 @@ def _decode_open(buffer: bytes, start: int, end: int) -> tuple[AdminOpenRequest,
     return AdminOpenRequest(-1, key, num_partitions), at
 
 
+_REPAIRED = list_of(structure(RepairedRange, {"first_id": INT64, "last_id": INT64, "outcome": INT8}))
+_SEGMENTS = list_of(
+    structure(SegmentInfo, {"first_id": INT64, "last_id": INT64, "size": INT64, "creation_ms": INT64, "sealed": BOOL})
+)
+
 V0: Table[AdminMessage] = Table(
     (
         fixed(1, AdminSuccessResponse, "q"),
@@ -70,7 +101,28 @@ V0: Table[AdminMessage] = Table(
         layout(14, AssignedPartitionStatusResponse, INT64, flags_by(INT32)),
     )
 )
-V1 = V0
+V1 = V0.plus(
+    layout(2, AdminFailureResponse, INT64, STRING, STACK, INT32, INT64),
+    fixed(32, NodeInfoRequest, "q"),
+    layout(33, NodeInfoResponse, INT64, UUID_KEY, INT32, INT64, TEXT),
+    fixed(34, LogStartRequest, "qi"),
+    fixed(35, LogStartResponse, "qiqq"),
+    fixed(36, SetLogStartRequest, "qiq"),
+    fixed(37, ReplicaStateRequest, "qi"),
+    layout(38, ReplicaStateResponse, INT64, INT32, SESSION_INFO, INT64, INT64, INT64, INT64, INT8, SUSPECTS, STRING),
+    layout(39, RepairRequest, INT64, INT32, ENDPOINTS, ID_RANGES),
+    layout(40, RepairResponse, INT64, INT32, _REPAIRED, STRING),
+    fixed(41, AcceptLimboRequest, "qiq"),
+    fixed(42, SegmentListRequest, "qi"),
+    layout(43, SegmentListResponse, INT64, INT32, _SEGMENTS),
+    fixed(44, SegmentReadRequest, "qiqqi"),
+    layout(45, SegmentReadResponse, INT64, INT32, INT64, INT64, DATA, INT32),
+    fixed(46, RecordRangeRequest, "qiqqii"),
+    layout(47, StatisticsRequest, INT64, INT32, list_of(TEXT)),
+    layout(48, StatisticsResponse, INT64, INT64, STATISTICS),
+    fixed(49, DigestRequest, "qiqq"),
+    layout(50, DigestResponse, INT64, INT32, INT64, INT64, DATA),
+)
 
 VERSIONS = range(2)
 """What our tools, servers and storage nodes offer."""

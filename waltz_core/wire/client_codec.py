@@ -1,7 +1,7 @@
 """How messages between clients and servers are coded, one table per version.
 
 V1 adds read locks and storage connectivity, V2 append locks and partition assignments, V3 tells the
-state of a partition instead of a boolean, V4 adds health.
+state of a partition instead of a boolean, V4 adds health. V5 is ours, laid down in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId
+from waltz_core.ids import Endpoint, ReqId
 from waltz_core.wire.client_messages import (
     AddPreferredPartitionRequest,
     AddPreferredPartitionResponse,
+    AppendRefused,
     AppendRequest,
     CheckStorageConnectivityRequest,
     CheckStorageConnectivityResponse,
     ClientMessage,
+    ClusterInfoRequest,
+    ClusterInfoResponse,
+    ErrorResponse,
     FeedData,
     FeedRequest,
     FeedSuspended,
@@ -28,33 +32,60 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,
     LockFailure,
+    LogStartRequest,
+    LogStartResponse,
     MountRequest,
     MountResponse,
+    NamedAppendRequest,
+    NamedLock,
     PartitionState,
+    PartitionStatus,
+    PartitionStatusRequest,
+    PartitionStatusResponse,
+    RecordHeaderRangeResponse,
+    RecordRangeRequest,
+    RecordRangeResponse,
     RemovePreferredPartitionRequest,
     RemovePreferredPartitionResponse,
+    ServerEntry,
     ServerPartitionsAssignmentRequest,
     ServerPartitionsAssignmentResponse,
     ServerPartitionsHealthStatRequest,
     ServerPartitionsHealthStatResponse,
+    SetLogStartRequest,
+    StatisticsRequest,
+    StatisticsResponse,
     TransactionDataRequest,
     TransactionDataResponse,
 )
 from waltz_core.wire.frame import HEADER
 from waltz_core.wire.primitives import (
     BOOL,
+    DATA,
+    INT8,
     INT32,
+    INT64,
     INT_LIST,
+    RECORD_HEADER,
     REQ_ID,
     STRING,
+    TEXT,
+    UUID_KEY,
+    Negative,
     flags_by,
     int_array,
+    list_of,
+    optional,
+    pair,
     read_string,
+    record_list,
     short,
+    structure,
     verify,
     write_ints,
     write_string,
 )
+from waltz_core.wire.shared import STATISTICS
 from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
 
 MAGIC = 0x4C
@@ -275,6 +306,38 @@ def _decode_feed_run(buffer: bytes, at: int, out: list[ClientMessage]) -> int:
     return at
 
 
+# ---- codec 5 ---------------------------------------------------------------------------------
+
+_SERVERS = list_of(
+    structure(
+        ServerEntry,
+        {"endpoint": structure(Endpoint, {"host": TEXT, "port": INT32}), "partitions": list_of(pair(INT32, INT32))},
+    )
+)
+_NAMED_LOCKS = list_of(structure(NamedLock, {"hash": INT32, "name": optional(pair(TEXT, INT64))}))
+_NAMED_APPEND = layout(
+    34, NamedAppendRequest, REQ_ID, INT64, _NAMED_LOCKS, _NAMED_LOCKS, _NAMED_LOCKS, INT32, DATA, INT32
+)
+_PARTITION_STATUS = structure(
+    PartitionStatus,
+    {
+        "partition_id": INT32,
+        "generation": INT32,
+        "state": INT8,
+        "since_ms": INT64,
+        "session_id": INT64,
+        "high_water_mark": INT64,
+        "reason": STRING,
+    },
+)
+
+
+def _decode_named_append(buffer: bytes, start: int, end: int) -> tuple[NamedAppendRequest, int]:
+    message, at = _NAMED_APPEND.decode(buffer, start, end)
+    verify(message.data, message.checksum)
+    return message, at
+
+
 # ---- tables ----------------------------------------------------------------------------------
 
 V0: Table[ClientMessage] = Table(
@@ -313,7 +376,23 @@ V4 = V3.plus(
     fixed(21, ServerPartitionsHealthStatRequest, "16s"),
     layout(22, ServerPartitionsHealthStatResponse, REQ_ID, flags_by(INT32)),
 )
-V5 = V4
+V5 = V4.plus(
+    layout(32, ClusterInfoRequest, REQ_ID, BOOL, BOOL, INT64),
+    layout(33, ClusterInfoResponse, REQ_ID, INT64, TEXT, UUID_KEY, INT32, INT32, INT64, _SERVERS),
+    Codec(34, NamedAppendRequest, _NAMED_APPEND.encode, _decode_named_append),
+    layout(35, AppendRefused, REQ_ID, INT8, INT64, INT8, INT64, INT8, INT32, INT32, STRING),
+    layout(36, RecordRangeRequest, REQ_ID, INT64, INT64, INT32, INT32, BOOL),
+    layout(37, RecordRangeResponse, REQ_ID, INT64, INT64, record_list(Negative.REFUSED)),
+    layout(38, RecordHeaderRangeResponse, REQ_ID, INT64, INT64, list_of(RECORD_HEADER)),
+    fixed(39, LogStartRequest, "16s"),
+    fixed(40, LogStartResponse, "16sqq"),
+    fixed(41, SetLogStartRequest, "16sq"),
+    layout(42, StatisticsRequest, REQ_ID, INT32, list_of(TEXT)),
+    layout(43, StatisticsResponse, REQ_ID, INT64, STATISTICS),
+    fixed(44, PartitionStatusRequest, "16s"),
+    layout(45, PartitionStatusResponse, REQ_ID, list_of(_PARTITION_STATUS)),
+    layout(46, ErrorResponse, REQ_ID, INT32, STRING),
+)
 
 VERSIONS = range(6)
 """What our servers and clients offer."""

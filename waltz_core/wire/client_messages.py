@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import enum
 from typing import TypeAlias
+from uuid import UUID
 
-from waltz_core.ids import ReqId
+from waltz_core.ids import Endpoint, ReqId
+from waltz_core.log import Record, RecordHeader
 from waltz_core.record import record
+from waltz_core.wire.shared import Statistic
 
 
 class PartitionState(enum.IntEnum):
@@ -210,6 +213,259 @@ class ServerPartitionsHealthStatResponse:
     health: tuple[tuple[int, bool], ...]
 
 
+# ---- since codec 5 ---------------------------------------------------------------------------
+
+
+class Capability(enum.IntFlag):
+    """What a server can do with codec 5; a request without its bit is answered by ErrorResponse NOT_IMPLEMENTED."""
+
+    CLUSTER_INFO = 1
+    CLUSTER_CHANGES = 2  # subscription
+    CLIENT_IDS = 4
+    NAMED_APPENDS = 8
+    CONFLICT_CLASSES = 16  # refusals say true or false, not only unknown
+    RECORD_RANGES = 32
+    LOG_START = 64
+    SET_LOG_START = 128
+    STATISTICS = 256
+    PARTITION_STATUS = 512
+
+
+@record
+class ClusterInfoRequest:
+    """Ask for everything a client otherwise reads from ZooKeeper."""
+
+    req_id: ReqId
+    client_id_wanted: bool  # allocate a client id
+    subscribe: bool  # send a new answer whenever it changes; the last request on a connection decides
+    capabilities: int = 0  # of the client; no bit is defined yet
+
+
+@record
+class ServerEntry:
+    """One server and the partitions it serves."""
+
+    endpoint: Endpoint
+    partitions: tuple[tuple[int, int], ...]  # (partition id, generation)
+
+
+@record
+class ClusterInfoResponse:
+    """Answer to ClusterInfoRequest, and with its request id every later change."""
+
+    req_id: ReqId
+    revision: int  # version of the assignment; an answer with a lower one is older
+    name: str  # of the cluster
+    key: UUID
+    num_partitions: int
+    client_id: int  # never given out before; -1 when none was asked for, and in changes
+    capabilities: int  # Capability
+    servers: tuple[ServerEntry, ...]
+
+
+@record
+class NamedLock:
+    """A lock hash, with what it was made from where the application allows that to be sent."""
+
+    hash: int
+    name: tuple[str, int] | None = None  # name and id
+
+
+@record
+class NamedAppendRequest:
+    """AppendRequest whose locks may have names, and which is told why it was refused."""
+
+    req_id: ReqId
+    client_mark: int
+    write_locks: tuple[NamedLock, ...]
+    read_locks: tuple[NamedLock, ...]
+    append_locks: tuple[NamedLock, ...]
+    header: int
+    data: bytes
+    checksum: int  # CRC-32 of `data`, as a signed int32
+
+
+class Refusal(enum.IntEnum):
+    """Why an append is not in the log and never will be; other numbers are to be read as OTHER."""
+
+    OTHER = 0
+    LOCK = 1
+    GENERATION = 2  # the request id's generation is not that of the partition
+    NOT_MOUNTED = 3  # this connection has no mount, or a newer connection replaced it
+    NOT_SERVED = 4  # the partition is not on this server
+    NOT_READY = 5  # the partition has not finished opening, or is closing
+    TOO_LARGE = 6  # the data is larger than server.payloadSizeMax
+    OVERLOADED = 7
+    NOT_ALLOWED = 8  # the client's role does not include writing this partition
+
+
+class Conflict(enum.IntEnum):
+    """Whether a refused lock was really taken."""
+
+    UNKNOWN = 0  # the server does not remember far enough back
+    TRUE = 1  # the blocking transaction holds a write or append lock of the same hash
+    FALSE = 2  # no such transaction behind the client's mark: the lock table was too coarse, or new
+
+
+class LockKind(enum.IntEnum):
+    """Which of the three lists of a request."""
+
+    NONE = -1
+    WRITE = 0
+    READ = 1
+    APPEND = 2
+
+
+@record
+class AppendRefused:
+    """Answer to a NamedAppendRequest that is not appended. The last five fields matter for LOCK only."""
+
+    req_id: ReqId
+    refusal: int  # Refusal
+    transaction_id: int  # upper bound of what it conflicts with, as in LockFailure; -1 unless LOCK
+    conflict: int  # Conflict
+    blocking_id: int  # the newest transaction that holds the lock, if `conflict` is TRUE; else -1
+    lock_kind: int  # LockKind
+    lock_index: int  # place in that list of the request; -1 unless LOCK
+    lock_hash: int
+    message: str | None  # for people
+
+
+@record
+class RecordRangeRequest:
+    """Ask for committed records of the request id's partition. No mount is needed."""
+
+    req_id: ReqId
+    first_id: int
+    last_id: int  # inclusive; whatever is not committed is left out
+    count_max: int
+    size_max: int  # bytes of encoded records; at least one record is returned
+    headers_only: bool
+
+
+@record
+class RecordRangeResponse:
+    """Consecutive records from `first_id` on; none when `first_id` is not committed yet."""
+
+    req_id: ReqId
+    log_start: int
+    high_water_mark: int
+    records: tuple[Record, ...]
+
+
+@record
+class RecordHeaderRangeResponse:
+    """The same without data."""
+
+    req_id: ReqId
+    log_start: int
+    high_water_mark: int
+    record_headers: tuple[RecordHeader, ...]
+
+
+@record
+class LogStartRequest:
+    """Ask for the ends of the log of the request id's partition."""
+
+    req_id: ReqId
+
+
+@record
+class LogStartResponse:
+    """The first id that can be read, and the last committed one."""
+
+    req_id: ReqId
+    log_start: int
+    high_water_mark: int
+
+
+@record
+class SetLogStartRequest:
+    """Give up everything below `log_start` on all replicas; answered by LogStartResponse."""
+
+    req_id: ReqId
+    log_start: int
+
+
+@record
+class StatisticsRequest:
+    """Ask for figures whose names start with one of `prefixes` (none = all)."""
+
+    req_id: ReqId
+    partition_id: int  # -1: of all partitions and of the process
+    prefixes: tuple[str, ...]
+
+
+@record
+class StatisticsResponse:
+    """Figures of the server."""
+
+    req_id: ReqId
+    time_ms: int  # clock of the server, since 1970
+    statistics: tuple[Statistic, ...]
+
+
+@record
+class PartitionStatusRequest:
+    """Ask for the state of all partitions of the server."""
+
+    req_id: ReqId
+
+
+class ServedState(enum.IntEnum):
+    """State of a partition on its server."""
+
+    OPENING = 0
+    RECOVERING = 1
+    READY = 2
+    STUCK = 3  # waits for an operator; the reason says for what
+    CLOSING = 4
+
+
+@record
+class PartitionStatus:
+    """State of one partition, with the reason for people."""
+
+    partition_id: int
+    generation: int
+    state: int  # ServedState
+    since_ms: int  # how long
+    session_id: int  # -1 when there is none
+    high_water_mark: int  # -2**63 while unknown
+    reason: str | None
+
+
+@record
+class PartitionStatusResponse:
+    """Partitions that the server serves or is about to."""
+
+    req_id: ReqId
+    partitions: tuple[PartitionStatus, ...]
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a codec 5 request has no better answer; other numbers are to be read as OTHER."""
+
+    OTHER = 0
+    NOT_IMPLEMENTED = 1
+    NOT_SERVED = 2  # the partition is not on this server
+    NOT_READY = 3  # try again later
+    BEFORE_START = 4  # an id below the log start
+    CORRUPT = 5  # no replica holds a record that matches its checksum
+    INVALID = 6  # a value of the request is out of its range
+    NOT_ALLOWED = 7  # the client's role does not include it
+    OVERLOADED = 8  # try again later
+
+
+@record
+class ErrorResponse:
+    """Answer to a codec 5 request that cannot be fulfilled; the connection stays open."""
+
+    req_id: ReqId
+    code: int  # ErrorCode
+    message: str | None  # for people
+
+
 ClientMessage: TypeAlias = (
     MountRequest
     | MountResponse
@@ -234,4 +490,19 @@ ClientMessage: TypeAlias = (
     | RemovePreferredPartitionResponse
     | ServerPartitionsHealthStatRequest
     | ServerPartitionsHealthStatResponse
+    | ClusterInfoRequest
+    | ClusterInfoResponse
+    | NamedAppendRequest
+    | AppendRefused
+    | RecordRangeRequest
+    | RecordRangeResponse
+    | RecordHeaderRangeResponse
+    | LogStartRequest
+    | LogStartResponse
+    | SetLogStartRequest
+    | StatisticsRequest
+    | StatisticsResponse
+    | PartitionStatusRequest
+    | PartitionStatusResponse
+    | ErrorResponse
 )

@@ -26,6 +26,7 @@ _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
+_FLOAT64 = Struct(">d")
 _KEY = Struct(">16s")
 _RECORD_HEADER = Struct(">q16si")
 _RECORD_START = Struct(">q16sii")  # up to the length of the data
@@ -83,6 +84,19 @@ INT8 = _number(_INT8)
 INT16 = _number(_INT16)
 INT32 = _number(_INT32)
 INT64 = _number(_INT64)
+
+
+def _read_float(buffer: bytes, at: int, end: int) -> tuple[float, int]:
+    if end - at < 8:
+        raise short(at, end, 8)
+    return _FLOAT64.unpack_from(buffer, at)[0], at + 8
+
+
+def _write_float(out: bytearray, value: float) -> None:
+    out += _FLOAT64.pack(value)
+
+
+FLOAT64 = Field(_read_float, _write_float, 8)
 
 
 def _read_bool(buffer: bytes, at: int, end: int) -> tuple[bool, int]:
@@ -283,6 +297,21 @@ def flags_by(key: Field[K]) -> Field[tuple[tuple[K, bool], ...]]:
             _write_bool(out, flag)
 
     return Field(read, write, 4)
+
+
+def pair(first: Field[K], second: Field[T]) -> Field[tuple[K, T]]:
+    """Two values, one after the other."""
+
+    def read(buffer: bytes, at: int, end: int) -> tuple[tuple[K, T], int]:
+        left, at = first.read(buffer, at, end)
+        right, at = second.read(buffer, at, end)
+        return (left, right), at
+
+    def write(out: bytearray, value: tuple[K, T]) -> None:
+        first.write(out, value[0])
+        second.write(out, value[1])
+
+    return Field(read, write, first.size_min + second.size_min)
 
 
 def optional(field: Field[T]) -> Field[T | None]:

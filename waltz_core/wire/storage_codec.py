@@ -1,4 +1,4 @@
-"""How messages between servers and storage nodes are coded."""
+"""How messages between servers and storage nodes are coded; V1 is ours, laid down in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from struct import Struct
 from waltz_core.log import Record
 from waltz_core.wire.primitives import (
     BOOL,
+    INT8,
     INT32,
     INT64,
     RECORD,
@@ -24,14 +25,16 @@ from waltz_core.wire.primitives import (
     read_records,
     record_list,
     short,
-    structure,
     write_record,
 )
+from waltz_core.wire.shared import STACK, STATISTICS, SUSPECTS
 from waltz_core.wire.storage_messages import (
     AppendRequest,
     FailureResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
+    LogStartRequest,
+    LogStartResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
     OpenRequest,
@@ -41,22 +44,21 @@ from waltz_core.wire.storage_messages import (
     RecordHeaderResponse,
     RecordListRequest,
     RecordListResponse,
+    RecordRangeRequest,
     RecordRequest,
     RecordResponse,
+    SetLogStartRequest,
     SetLowWaterMarkRequest,
-    StackFrame,
+    StatisticsRequest,
+    StatisticsResponse,
     StorageMessage,
     SuccessResponse,
+    SuspectReport,
     TruncateRequest,
 )
 from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
 
 MAGIC = 0x53
-
-STACK = list_of(
-    structure(StackFrame, {"class_name": TEXT, "method": TEXT, "file": STRING, "line": INT32}), Negative.REFUSED
-)
-"""Java refuses a null class or method, and so do we; n = 0 is what we write."""
 
 _COMMON = (INT64, INT64, INT32)
 
@@ -159,7 +161,17 @@ V0: Table[StorageMessage] = Table(
         layout(18, RecordListResponse, *_COMMON, record_list(Negative.EMPTY)),
     )
 )
-V1 = V0
+V1 = V0.plus(
+    layout(3, LastSessionInfoResponse, *_COMMON, SESSION_INFO, INT64, INT8, SUSPECTS, STRING),
+    layout(8, FailureResponse, *_COMMON, STRING, STACK, INT32, INT64),
+    layout(32, StatisticsRequest, *_COMMON, list_of(TEXT)),
+    layout(33, StatisticsResponse, *_COMMON, INT64, STATISTICS),
+    fixed(34, RecordRangeRequest, "qqiqqii"),
+    fixed(35, LogStartRequest, "qqi"),
+    fixed(36, LogStartResponse, "qqiqq"),
+    fixed(37, SetLogStartRequest, "qqiq"),
+    layout(38, SuspectReport, *_COMMON, INT8, SUSPECTS, STRING),
+)
 
 VERSIONS = range(2)
 """What our servers and storage nodes offer."""

@@ -10,16 +10,7 @@ from uuid import UUID
 
 from waltz_core.log import Record, RecordHeader, SessionInfo
 from waltz_core.record import record
-
-
-@record
-class StackFrame:
-    """One line of a Java stack trace, as 0.13.2 attaches them to failures."""
-
-    class_name: str
-    method: str
-    file: str | None
-    line: int
+from waltz_core.wire.shared import StackFrame, Statistic, SuspectRange
 
 
 @record
@@ -45,12 +36,16 @@ class LastSessionInfoRequest:
 
 @record
 class LastSessionInfoResponse:
-    """Session and marks of a replica; -1, -1, -1 when it is fresh."""
+    """Session and marks of a replica; -1, -1, -1 when it is fresh. Codec 1 adds what follows them."""
 
     session_id: int
     seq_num: int
     partition_id: int
     last_session_info: SessionInfo
+    fence: int = -1  # highest session ever answered, persisted; not below that of the session info
+    condition: int = 0  # Condition
+    suspects: tuple[SuspectRange, ...] = ()
+    reason: str | None = None  # for people, unless the condition is SOUND
 
 
 @record
@@ -104,6 +99,8 @@ class FailureResponse:
     partition_id: int
     message: str | None
     stack: tuple[StackFrame, ...] = ()
+    code: int = 0  # FailureCode; codec 1
+    detail: int = -1  # see FailureCode; codec 1
 
 
 @record
@@ -208,6 +205,85 @@ class RecordListResponse:
     records: tuple[Record, ...]
 
 
+# ---- since codec 1 ---------------------------------------------------------------------------
+
+
+@record
+class StatisticsRequest:
+    """Ask for figures whose names start with one of `prefixes` (none = all)."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int  # -1: of all partitions and of the process
+    prefixes: tuple[str, ...]
+
+
+@record
+class StatisticsResponse:
+    """Figures, such as the time of the last syncs."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    time_ms: int  # clock of the node, since 1970
+    statistics: tuple[Statistic, ...]
+
+
+@record
+class RecordRangeRequest:
+    """Ask for records; answered by RecordListResponse, cut by number and by bytes."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    first_id: int
+    last_id: int  # inclusive
+    count_max: int
+    size_max: int  # bytes of encoded records; at least one record is returned
+
+
+@record
+class LogStartRequest:
+    """Ask for the ends of the log."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+
+
+@record
+class LogStartResponse:
+    """The first id that can be read, and the last (log_start - 1 when there is none)."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    log_start: int
+    max_transaction_id: int
+
+
+@record
+class SetLogStartRequest:
+    """Give up everything below `log_start`; on an empty log, begin there. Answered by SuccessResponse."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    log_start: int
+
+
+@record
+class SuspectReport:
+    """Sent by a node without being asked (sequence number -1) when its condition changes in a session."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    condition: int  # Condition
+    suspects: tuple[SuspectRange, ...]
+    reason: str | None
+
+
 StorageMessage: TypeAlias = (
     OpenRequest
     | LastSessionInfoRequest
@@ -227,4 +303,11 @@ StorageMessage: TypeAlias = (
     | RecordHeaderListResponse
     | RecordListRequest
     | RecordListResponse
+    | StatisticsRequest
+    | StatisticsResponse
+    | RecordRangeRequest
+    | LogStartRequest
+    | LogStartResponse
+    | SetLogStartRequest
+    | SuspectReport
 )

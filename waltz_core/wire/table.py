@@ -54,10 +54,13 @@ def fixed(type_id: int, cls: type[M], layout: str) -> Codec[M]:
 
 
 def layout(type_id: int, cls: type[M], *fields: Field[Any]) -> Codec[M]:
-    """A message read and written field by field: one `Field` per attribute, in order."""
+    """A message read and written field by field: one `Field` per attribute, in order.
+
+    Attributes behind the last field are not carried; they must have defaults.
+    """
     # Any: the fields of one message have different types; the class checks nothing at run time either.
     reads = tuple(field.read for field in fields)
-    writes = tuple(zip(_names(cls), (field.write for field in fields), strict=True))
+    writes = tuple(zip(_names(cls), (field.write for field in fields), strict=False))
 
     def encode(message: M, out: bytearray) -> None:
         out.append(type_id)

@@ -1,0 +1,90 @@
+"""Structures that several protocols use: the records, and how they are read and written."""
+
+from __future__ import annotations
+
+import enum
+
+from waltz_core.ids import Endpoint
+from waltz_core.record import record
+from waltz_core.wire.primitives import FLOAT64, INT8, INT32, INT64, STRING, TEXT, list_of, structure
+
+
+@record
+class StackFrame:
+    """One line of a Java stack trace, as 0.13.2 attaches them to failures."""
+
+    class_name: str
+    method: str
+    file: str | None
+    line: int
+
+
+class FailureCode(enum.IntEnum):
+    """What kind of failure a storage node reports; other numbers are to be read as OTHER."""
+
+    OTHER = 0
+    FENCED = 1  # detail: the session that shuts the sender out
+    OUT_OF_ORDER = 2  # detail: the highest id in the log
+    NOT_ASSIGNED = 3
+    UNAVAILABLE = 4  # reads and writes are switched off, or on while the request is for offline recovery
+    BELOW_MARK = 5  # a mark or truncation below what may be given up; detail: that mark
+    CORRUPT = 6  # a record does not match its checksum; detail: its id
+    LIMBO = 7  # the log may lack records that it once acknowledged
+    IO = 8  # the file system refused; the partition has stopped
+    BEFORE_START = 9  # an id below the log start; detail: the log start
+    WRONG_CLUSTER = 10  # cluster key or number of partitions differ
+    NOT_IMPLEMENTED = 11
+    OVERLOADED = 12
+
+
+class Condition(enum.IntEnum):
+    """How far a replica trusts its own log."""
+
+    SOUND = 0
+    SUSPECT = 1  # some ranges are refused, everything else is served
+    LIMBO = 2  # acknowledged records may be missing at the end: the replica takes no part in a session
+    STOPPED = 3  # after an error of the file system, until the node is restarted
+
+
+class Cause(enum.IntEnum):
+    """Why a range of records is suspect."""
+
+    CHECKSUM = 1
+    UNREADABLE = 2
+    UNSYNCED = 3  # a sync failed after these were written
+    MISSING = 4  # acknowledged once, not found
+
+
+@record
+class SuspectRange:
+    """Records that a storage node refuses to serve, both ends inclusive."""
+
+    first_id: int
+    last_id: int
+    cause: int  # Cause
+
+
+@record
+class IdRange:
+    """Transaction ids, both ends inclusive."""
+
+    first_id: int
+    last_id: int
+
+
+@record
+class Statistic:
+    """One figure; `partition_id` is -1 for a figure of the whole process."""
+
+    name: str
+    partition_id: int
+    value: float
+
+
+STACK = list_of(structure(StackFrame, {"class_name": TEXT, "method": TEXT, "file": STRING, "line": INT32}))
+"""Java refuses a null class or method, and so do we; n = 0 is what we write."""
+
+ENDPOINTS = list_of(structure(Endpoint, {"host": TEXT, "port": INT32}))
+ID_RANGES = list_of(structure(IdRange, {"first_id": INT64, "last_id": INT64}))
+SUSPECTS = list_of(structure(SuspectRange, {"first_id": INT64, "last_id": INT64, "cause": INT8}))
+STATISTICS = list_of(structure(Statistic, {"name": TEXT, "partition_id": INT32, "value": FLOAT64}))
