@@ -1,0 +1,274 @@
+"""Ids, locks, votes, barriers and what becomes of appends when a session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from waltz_core.ids import ReqId, make_req_id
+from waltz_core.locks import LockTable
+from waltz_core.log import Record
+from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
+from waltz_core.store.replica_link import Batch
+from waltz_core.wire.client_messages import AppendRequest
+
+A, B, C = "a:1", "b:1", "c:1"
+
+
+def append(
+    sequence: int,
+    *,
+    mark: int = -1,
+    write: Sequence[int] = (),
+    read: Sequence[int] = (),
+    appended: Sequence[int] = (),
+    data: bytes = b"x",
+    generation: int = 1,
+) -> AppendRequest:
+    return AppendRequest(
+        make_req_id(7, generation, 0, sequence), mark, tuple(write), tuple(read), tuple(appended), 0, data, 0
+    )
+
+
+def appender_with(mark: int = -1, *, batch: int = 10, opened: bool = True, flight: int = 1 << 20) -> Appender:
+    found = Appender(
+        LockTable(1000, 3, mark), mark, batch_count_max=batch, batch_bytes_max=1 << 20, flight_bytes_max=flight
+    )
+    if opened:
+        found.opened(2, [A, B, C])
+    return found
+
+
+def launch(appender: Appender) -> tuple[Batch | None, list[Verdict]]:
+    out: list[Verdict] = []
+    return appender.launch(out), out
+
+
+def vote(appender: Appender, mark: int, *replicas: str) -> list[Verdict]:
+    for replica in replicas:
+        appender.voted(replica, mark)
+    out: list[Verdict] = []
+    appender.advance(out)
+    return out
+
+
+def committed_ids(verdicts: Sequence[Verdict]) -> list[int]:
+    return [r.transaction_id for v in verdicts if isinstance(v, Committed) for r in v.records]
+
+
+def req_ids(records: Sequence[Record]) -> list[ReqId]:
+    return [r.req_id for r in records]
+
+
+def test_a_vote_below_quorum_commits_nothing() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1), append(2)])
+    launch(appender)
+
+    assert vote(appender, 1, A) == []
+    assert appender.commit_mark == -1
+
+
+def test_a_quorum_commits_in_order_and_gives_dense_ids() -> None:
+    appender = appender_with()
+    first, second = append(1), append(2)
+    appender.enqueue(1, [first, second])
+    batch, _ = launch(appender)
+    assert batch is not None
+    assert (batch.first, batch.last) == (0, 1)
+
+    (committed,) = vote(appender, 1, A, B)
+
+    assert isinstance(committed, Committed)
+    assert (committed.first, committed.last) == (0, 1)
+    assert req_ids(committed.records) == [first.req_id, second.req_id]
+
+
+def test_several_batches_fly_at_once_and_commit_up_to_the_second_best_vote() -> None:
+    appender = appender_with(batch=1)
+    appender.enqueue(1, [append(n) for n in range(3)])
+    for _ in range(3):
+        launch(appender)
+    assert appender.in_flight == 3
+
+    appender.voted(A, 2)
+    assert committed_ids(vote(appender, 1, B)) == [0, 1]
+    assert committed_ids(vote(appender, 2, C)) == [2]
+
+
+def test_the_window_of_bytes_in_flight_holds_launches_back() -> None:
+    appender = appender_with(batch=1, flight=100)
+    appender.enqueue(1, [append(n, data=bytes(80)) for n in range(3)])
+    assert launch(appender)[0] is not None
+    assert launch(appender)[0] is None
+    vote(appender, 0, A, B)
+    assert launch(appender)[0] is not None
+
+
+def test_a_conflict_is_refused_with_the_estimate_and_equal_marks_pass() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1, write=[5])])
+    launch(appender)
+    vote(appender, 0, A, B)
+
+    behind = append(2, mark=-1, read=[5])
+    appender.enqueue(9, [behind, append(3, mark=0, write=[5])])
+    batch, verdicts = launch(appender)
+
+    assert verdicts == [Refused(9, behind, 0)]
+    assert batch is not None
+    assert batch.count == 1
+
+
+def test_an_append_lock_is_never_compared_but_waits_for_one_in_flight() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5])])
+    first, _ = launch(appender)
+    assert first is not None
+    assert first.count == 1
+    vote(appender, 0, A, B)
+    second, verdicts = launch(appender)
+    assert second is not None
+    assert verdicts == []
+
+
+def test_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1, write=[5]), append(2, write=[5], mark=5), append(3)])
+    launch(appender)
+
+    assert launch(appender) == (None, [])
+    assert appender.queued == 2
+
+
+def test_an_append_without_locks_fails_below_minus_one() -> None:
+    appender = appender_with()
+    request = append(1, mark=-2)
+    appender.enqueue(1, [request])
+    assert launch(appender) == (None, [Refused(1, request, -1)])
+
+
+def test_a_barrier_passes_when_everything_before_it_is_decided() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1)])
+    appender.barrier(77)
+    appender.enqueue(1, [append(2)])
+    launch(appender)
+
+    verdicts = vote(appender, 1, A, B)
+
+    assert [type(v) for v in verdicts] == [Committed, Passed, Committed]
+    assert committed_ids(verdicts) == [0, 1]
+
+
+def test_a_barrier_waits_for_an_open_session() -> None:
+    appender = appender_with(opened=False)
+    appender.barrier(1)
+    assert launch(appender) == (None, [])
+    appender.opened(1, [A])
+    assert launch(appender) == (None, [Passed(1)])
+
+
+def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again_in_order() -> None:
+    appender = appender_with()
+    requests = [append(n, write=[n]) for n in range(4)]
+    appender.enqueue(1, requests[:3])
+    launch(appender)
+    appender.barrier(5)
+    appender.enqueue(1, requests[3:])
+    launch(appender)
+    appender.closed()
+
+    verdicts: list[Verdict] = []
+    appender.resolved(0, verdicts)
+    assert committed_ids(verdicts) == [0]
+    assert appender.next_id == 1
+    assert appender.queued == 4
+
+    appender.opened(2, [A, B])
+    batch, _ = launch(appender)
+    assert batch is not None
+    assert (batch.first, batch.count) == (1, 3)
+    verdicts = vote(appender, 3, A, B)
+    assert [type(v) for v in verdicts] == [Committed, Passed, Committed]
+
+
+def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1, write=[3])])
+    launch(appender)
+    appender.barrier(9)
+    appender.enqueue(1, [append(2, generation=1), append(3, generation=2, mark=10)])
+    appender.closed()
+
+    appender.restart(10, generation=2)
+
+    assert (appender.commit_mark, appender.next_id) == (10, 11)
+    assert appender.queued == 2  # the barrier and the append of the new generation
+    appender.opened(1, [A])
+    batch, verdicts = launch(appender)
+    assert verdicts == [Passed(9)] or verdicts == []
+    assert batch is not None
+    assert batch.first == 11
+
+
+def test_a_late_replica_votes_from_where_it_joined() -> None:
+    appender = appender_with(opened=False)
+    appender.opened(2, [A, B])
+    appender.enqueue(1, [append(1)])
+    launch(appender)
+    appender.joined(C, -1)
+    assert committed_ids(vote(appender, 0, C, A)) == [0]
+
+
+def test_a_dropped_queue_holds_no_bytes() -> None:
+    appender = appender_with(opened=False)
+    appender.enqueue(1, [append(1, data=bytes(10))])
+    assert appender.queued_bytes == 10
+    appender.drop_queue()
+    assert (appender.queued_bytes, appender.pending) == (0, 0)
+
+
+@given(st.data())
+def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObject) -> None:
+    """Random locks, votes and session ends; at the end everything is decided, once, in order."""
+    appender = appender_with(batch=3)
+    verdicts: list[Verdict] = []
+    sent: list[ReqId] = []
+    marks = {A: -1, B: -1, C: -1}
+    sequence = 0
+    for _ in range(data.draw(st.integers(1, 40))):
+        action = data.draw(st.sampled_from(["append", "vote", "end", "barrier"]))
+        if action == "append":
+            sequence += 1
+            locks = data.draw(st.lists(st.integers(0, 3), max_size=2))
+            request = append(sequence, write=locks, mark=appender.commit_mark - data.draw(st.integers(0, 1)))
+            sent.append(request.req_id)
+            appender.enqueue(1, [request])
+        elif action == "vote":
+            replica = data.draw(st.sampled_from(sorted(marks)))
+            marks[replica] = data.draw(st.integers(marks[replica], appender.next_id - 1))
+            appender.voted(replica, marks[replica])
+        elif action == "end":
+            appender.closed()
+            mark = data.draw(st.integers(appender.commit_mark, appender.next_id - 1))
+            appender.resolved(mark, verdicts)
+            marks = dict.fromkeys(marks, mark)
+            appender.opened(2, marks)
+        else:
+            appender.barrier(sequence)
+        appender.advance(verdicts)
+        appender.launch(verdicts)
+    while appender.pending:
+        for replica in marks:
+            appender.voted(replica, appender.next_id - 1)
+        appender.advance(verdicts)
+        appender.launch(verdicts)
+    decided = [v.request.req_id for v in verdicts if isinstance(v, Refused)]
+    for verdict in verdicts:
+        if isinstance(verdict, Committed):
+            decided += req_ids(verdict.records)
+    assert sorted(decided) == sorted(sent)
+    assert committed_ids(verdicts) == list(range(len(committed_ids(verdicts))))

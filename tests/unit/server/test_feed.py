@@ -1,0 +1,191 @@
+"""Live, lagging and paused subscriptions; the caches behind them."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from waltz_core.ids import make_req_id
+from waltz_core.log import Record, RecordHeader
+from waltz_core.server.data_cache import DataCache
+from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames, with_version
+from waltz_core.server.members import Members
+from waltz_core.wire.client_messages import FeedSuspended
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+
+REQ = make_req_id(1, 1, 0, 1)
+END = FeedSuspended(REQ)
+
+
+def frames(first: int, count: int) -> bytes:
+    return encode_frames(RecordHeader(first + n, REQ, 0) for n in range(count))
+
+
+def sent(out: list[FeedEffect], conn: int) -> int:
+    return sum(len(e.frames) for e in out if isinstance(e, SendFrames) and e.conn == conn) // FRAME_SIZE
+
+
+def test_frames_are_what_the_codec_writes() -> None:
+    connection: Connection[object] = Connection(CLIENT_PROTOCOL, "", {3})  # type: ignore[arg-type]  # any message
+    connection.receive(Connection(CLIENT_PROTOCOL, "", {3}).hello(), [])
+    expected = bytearray()
+    from waltz_core.wire.client_messages import FeedData
+
+    connection.encode(FeedData(REQ, 5, -2), expected)
+    assert with_version(encode_frames([RecordHeader(5, REQ, -2)]), 3) == bytes(expected)
+    assert with_version(b"", 4) == b""
+
+
+def test_live_subscriptions_get_the_same_bytes() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 10, END)
+    feed.subscribe(2, REQ, -1, 10, END)
+    out: list[FeedEffect] = []
+    run = frames(0, 3)
+    feed.committed(0, run, out)
+    assert out == [SendFrames(1, run), SendFrames(2, run)]
+    assert feed.lag() == (2, 0)
+
+
+def test_a_budget_ends_with_its_closing_message() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 2, END)
+    out: list[FeedEffect] = []
+    feed.committed(0, frames(0, 3), out)
+    assert out == [SendFrames(1, frames(0, 2)), SendReply(1, END)]
+    assert feed.lag() == (0, 0)
+
+
+def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(5000)
+    feed.subscribe(1, REQ, 10, 100, END)
+    feed.subscribe(2, REQ, 10, 100, END)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    assert out == [ReadHeaders(11, 1000)]
+    assert feed.deadline(0) is None
+
+    feed.headers(11, frames(11, 1000))
+    assert feed.deadline(7) == 7
+    out.clear()
+    feed.serve(0, out)
+    assert sent(out, 1) == sent(out, 2) == 100
+    assert out.count(SendReply(1, END)) == 1
+
+
+def test_a_failed_read_is_tried_again_after_a_pause() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(20)
+    feed.subscribe(1, REQ, 10, 100, END)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    feed.read_failed(0, 11)
+    out.clear()
+    feed.serve(1, out)
+    assert out == []
+    due = feed.deadline(1)
+    assert due is not None
+    assert due > 1
+    feed.serve(due, out)
+    assert out == [ReadHeaders(11, 10)]
+
+
+def test_a_connection_that_takes_no_more_is_paused_and_resumed_without_a_gap() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 100, END)
+    feed.writable(1, False)
+    out: list[FeedEffect] = []
+    feed.committed(0, frames(0, 3), out)
+    feed.subscribe(1, REQ, 2, 100, END)
+    feed.restart(2)
+    assert out == []
+    feed.writable(1, True)
+    feed.serve(0, out)
+    assert sent(out, 1) == 3
+    feed.committed(3, frames(3, 1), out)
+    assert sent(out, 1) == 5
+
+
+def test_a_blocked_lagging_subscription_waits() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(10)
+    feed.subscribe(1, REQ, -1, 100, END)
+    feed.writable(1, False)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    assert out == []
+    assert feed.lag() == (0, 1)
+
+
+def test_a_lost_connection_takes_all_its_subscriptions() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 100, END)
+    feed.restart(10)
+    feed.subscribe(1, REQ, 10, 100, END)
+    feed.subscribe(1, REQ, 3, 100, END)
+    feed.serve(0, [])
+    feed.gone(1)
+    assert feed.lag() == (0, 0)
+
+
+def test_a_restart_behind_the_mark_serves_what_was_missed() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.subscribe(1, REQ, -1, 100, END)
+    feed.restart(4)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    assert out == [ReadHeaders(0, 5)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 1500)), max_size=12), st.integers(0, 5500))
+def test_the_cache_never_answers_wrong_frames(runs: list[tuple[int, int]], wanted: int) -> None:
+    cache = FeedCache(2 * 1024 * FRAME_SIZE)
+    for first, count in runs:
+        cache.add(first, frames(first, count))
+    found = cache.get(wanted, 100)
+    count = len(found) // FRAME_SIZE
+    assert found == frames(wanted, count)
+    held = {n for first, size in runs for n in range(first, first + size)}
+    assert not count or wanted + count - 1 in held
+    cache.clear()
+    assert cache.get(wanted, 1) == b""
+
+
+def test_a_smaller_share_evicts() -> None:
+    cache = FeedCache(10 * 1024 * FRAME_SIZE)
+    cache.add(0, frames(0, 5000))
+    cache.limit(0)
+    assert cache.get(0, 1) == b""
+    assert cache.get(4999, 1) == frames(4999, 1)
+
+
+def test_the_data_cache_forgets_the_oldest_and_never_keeps_giants() -> None:
+    cache = DataCache(4000)
+    records = [Record(n, REQ, 0, bytes(100), n) for n in range(20)]
+    cache.add(3, records)
+    cache.add(3, [Record(99, REQ, 0, bytes(2000), 0)])
+    assert cache.get(3, 19) == (bytes(100), 19)
+    assert cache.get(3, 0) is None
+    assert cache.get(3, 99) is None
+    assert cache.misses == 2
+    cache.add(3, records[-1:])
+    cache.forget(3)
+    assert cache.get(3, 19) is None
+
+
+def test_only_the_newest_mount_speaks_for_a_client() -> None:
+    members = Members()
+    assert not members.valid(7, 0)
+    assert members.mount(7, 1, 1, 0)
+    assert members.mount(7, 2, 1, 1)
+    assert not members.mount(7, 1, 1, 0)
+    assert members.mount(7, 3, 1, 1)  # equal sequence numbers are both valid
+    assert members.valid(7, 1)
+    assert not members.valid(7, None)
+    members.gone(7, 1)
+    assert members.valid(7, 1)
+    members.gone(7, 2)
+    assert not members.valid(7, 1)
+    assert members.mount(7, 4, 0, 0)
