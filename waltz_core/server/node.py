@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 from waltz_core.cluster.coordinator import (
     ClusterFailed,
@@ -53,7 +54,15 @@ from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
-from waltz_core.server.partition import PartitionConfig, PartitionEffect, PartitionServer, Peer, Reply
+from waltz_core.server.partition import (
+    NOT_OPEN_MARK,
+    PartitionConfig,
+    PartitionEffect,
+    PartitionServer,
+    Peer,
+    Phase,
+    Reply,
+)
 from waltz_core.store.calls import (
     LinkDown,
     LinkUnwanted,
@@ -76,6 +85,16 @@ if TYPE_CHECKING:
     from waltz_core.cluster.znodes import ReplicaAssignments
 
 HELLO_TEXT = "Waltz Server"
+
+CAPABILITIES = (
+    messages.Capability.CLUSTER_INFO
+    | messages.Capability.CLUSTER_CHANGES
+    | messages.Capability.CLIENT_IDS
+    | messages.Capability.LOG_START
+    | messages.Capability.PARTITION_STATUS
+)
+"""What this server does of codec 5."""
+
 _CHECK = -1  # stands for a partition id where a connectivity check wants a storage node
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
 
@@ -193,6 +212,7 @@ class ServerNode:
         self._joined: Joined | None = None
         self._owned: tuple[tuple[int, int], ...] = ()
         self._endpoints: EndpointsChanged | None = None
+        self._revision = 0
         self._replicas: ReplicaAssignments | None = None
         self._subscribers: dict[int, ReqId] = {}  # conn → its request for cluster information
         self._checks: list[_Check] = []
@@ -501,9 +521,29 @@ class ServerNode:
                 done = self._prefer(now, conn, partitions, wanted)
                 self._reply(conn.conn, messages.RemovePreferredPartitionResponse(req_id, done))
             case messages.ClusterInfoRequest():
-                self._on_cluster_info(now, conn, message)
+                self._on_cluster_info(conn, message)
             case _:
-                raise AssertionError(f"not a message for the server itself: {message}")
+                self._on_extended(now, conn, message)
+
+    def _on_extended(self, now: int, conn: _ClientConn, message: messages.ClientMessage) -> None:
+        """Requests of codec 5 besides the bootstrap; `CAPABILITIES` says which are answered."""
+        partition = self._partitions.get(req_partition(message.req_id))
+        match message:
+            case messages.LogStartRequest(req_id):
+                if partition is None:
+                    code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
+                    self._reply(conn.conn, messages.ErrorResponse(req_id, code, text))
+                elif partition.high_water_mark == NOT_OPEN_MARK:
+                    code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
+                    self._reply(conn.conn, messages.ErrorResponse(req_id, code, text))
+                else:
+                    self._reply(conn.conn, messages.LogStartResponse(req_id, 0, partition.high_water_mark))
+            case messages.PartitionStatusRequest(req_id):
+                states = tuple(_status(now, found) for _, found in sorted(self._partitions.items()))
+                self._reply(conn.conn, messages.PartitionStatusResponse(req_id, states))
+            case _:
+                text = f"{type(message).__name__} is not something this server does"
+                self._reply(conn.conn, messages.ErrorResponse(message.req_id, messages.ErrorCode.NOT_IMPLEMENTED, text))
 
     def _prefer(self, now: int, conn: _ClientConn, partitions: Sequence[int], wanted: dict[int, None]) -> bool:
         """Change the preferred partitions; False when the request makes no sense."""
@@ -551,32 +591,34 @@ class ServerNode:
             results = tuple(sorted(check.results.items()))
             self._reply(check.conn, messages.CheckStorageConnectivityResponse(check.req_id, results))
 
-    def _on_cluster_info(self, now: int, conn: _ClientConn, request: messages.ClusterInfoRequest) -> None:
+    def _on_cluster_info(self, conn: _ClientConn, request: messages.ClusterInfoRequest) -> None:
         if request.subscribe:
             self._subscribers[conn.conn] = request.req_id
-        if request.allocate_client_id:
+        else:
+            self._subscribers.pop(conn.conn, None)
+        if self._joined is None:
+            code, text = messages.ErrorCode.NOT_READY, "this server has not joined its cluster yet"
+            self._reply(conn.conn, messages.ErrorResponse(request.req_id, code, text))
+        elif request.client_id_wanted:
             self._client_ids.ask(conn.conn, request.req_id)
         else:
             self._tell_cluster(conn.conn, request.req_id, -1)
 
     def _tell_cluster(self, conn_id: int, req_id: ReqId, client_id: int) -> None:
         joined, endpoints = self._joined, self._endpoints
-        servers: tuple[messages.ServerInfo, ...] = ()
-        if endpoints is not None:
-            servers = tuple(
-                messages.ServerInfo(endpoint.host, endpoint.port, partitions)
-                for endpoint, partitions in endpoints.endpoints
-            )
+        assert joined is not None
+        servers = endpoints.endpoints if endpoints is not None else ()
         self._reply(
             conn_id,
             messages.ClusterInfoResponse(
                 req_id,
-                joined.cluster_name if joined else "",
-                joined.cluster_key if joined else bytes(16),
-                joined.num_partitions if joined else 0,
+                self._revision,
+                joined.cluster_name,
+                UUID(bytes=joined.cluster_key),
+                joined.num_partitions,
                 client_id,
-                messages.CAPABILITIES,
-                servers,
+                CAPABILITIES,
+                tuple(messages.ServerEntry(endpoint, partitions) for endpoint, partitions in servers),
             ),
         )
 
@@ -693,6 +735,7 @@ class ServerNode:
                         self._touched[partition_id] = None
                 case EndpointsChanged():
                     self._endpoints = effect
+                    self._revision += 1
                     for conn_id, req_id in self._subscribers.items():
                         self._tell_cluster(conn_id, req_id, -1)
                 case OwnershipDoubtful():
@@ -780,8 +823,36 @@ _NODE_MESSAGES = frozenset(
         messages.AddPreferredPartitionRequest,
         messages.RemovePreferredPartitionRequest,
         messages.ClusterInfoRequest,
+        messages.NamedAppendRequest,
+        messages.RecordRangeRequest,
+        messages.LogStartRequest,
+        messages.SetLogStartRequest,
+        messages.StatisticsRequest,
+        messages.PartitionStatusRequest,
     }
 )
+
+_STATES = {
+    Phase.OPEN: messages.ServedState.READY,
+    Phase.RECOVERING: messages.ServedState.RECOVERING,
+    Phase.CLOSED: messages.ServedState.CLOSING,
+}
+
+
+def _status(now: int, partition: PartitionServer) -> messages.PartitionStatus:
+    state = (
+        messages.ServedState.STUCK if partition.stuck else _STATES.get(partition.phase, messages.ServedState.OPENING)
+    )
+    session = partition.session.session_id if partition.session is not None else -1
+    return messages.PartitionStatus(
+        partition.partition_id,
+        partition.generation,
+        state,
+        now - partition.since,
+        session,
+        partition.high_water_mark,
+        partition.stuck or partition.reason or None,
+    )
 
 
 def _snapshot(now: int, partition: PartitionServer) -> PartitionSnapshot:
