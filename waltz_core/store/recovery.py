@@ -8,6 +8,7 @@ the effects and reports their answers.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
@@ -245,13 +246,74 @@ class Phase(enum.Enum):
     HELD = "held"  # waits for an operator, untouched
     ARRIVING = "arriving"  # cut, or asked for its highest id
     IDLE = "awaiting_decision"  # nothing to do at present
-    COMPARING = "comparing"  # last kept record against that of a member
+    COMPARING = "comparing"  # its last kept record against that of a member
     COPYING = "catching_up"
     MARKING = "setting_low_water_mark"  # cut at the decided mark, then marked
     LEVEL = "awaiting_quorum"  # holds exactly the decided log; waits for quorum and metadata
     READY = "recovered"  # handed over to the session
     REFUSED = "refused"  # stays out of this session
     FAILED = "failed"
+
+
+class _Member:
+    """One assigned replica, as far as recovery is concerned."""
+
+    __slots__ = (
+        "asked",
+        "avoid",
+        "clean",
+        "counted",
+        "entered",
+        "first_mark",
+        "info",
+        "kept",
+        "mark",
+        "marked",
+        "may_vote",
+        "phase",
+        "replica",
+        "source",
+        "target",
+        "voter",
+        "vouched",
+        "writing",
+    )
+
+    def __init__(self, replica: str) -> None:
+        self.replica = replica
+        self.phase = Phase.OFFLINE
+        self.info: SessionInfo | None = None  # None until it arrived
+        self.mark = -1  # its highest id, as far as we know; nobody but us changes it
+        self.entered: int | None = None  # the mark that others see: not raised step by step while copying
+        self.first_mark = -1  # the mark it arrived with
+        self.may_vote = False  # the states list it in the last session, unresolved
+        self.voter = False
+        self.counted = False  # supports marks in the decision; otherwise it is as absent
+        self.vouched = True  # its records are known to be those of the log
+        self.clean = False  # holds no undecided record of its own
+        self.marked = False
+        self.source: _Member | None = None  # of the copy or comparison under way
+        self.target = -1  # end of the copy under way
+        self.asked: str | None = None  # whose answer to a read is due
+        self.writing: int | None = None  # records in the write under way
+        self.kept: Record | None = None  # its own last record, while it is compared
+        self.avoid: set[str] = set()  # sources that had nothing for it
+
+    @property
+    def alive(self) -> bool:
+        """Arrived, and neither lost nor refused."""
+        return self.phase not in (Phase.OFFLINE, Phase.FAILED, Phase.REFUSED)
+
+    @property
+    def busy(self) -> bool:
+        """An answer of a replica is due."""
+        return self.phase in (Phase.ARRIVING, Phase.COMPARING, Phase.COPYING, Phase.MARKING)
+
+    @property
+    def own(self) -> int:
+        """Its own low-water mark."""
+        assert self.info is not None
+        return self.info.low_water_mark
 
 
 class Recovery:
@@ -281,12 +343,560 @@ class Recovery:
         stuck_after_ms: int = _STUCK_AFTER_MS,
         rules: SafetyRules = SAFE,
     ) -> None:
-        raise NotImplementedError
+        assert assigned
+        assert metadata.session_id == session_id
+        self._partition_id = partition_id
+        self._session_id = session_id
+        self._generation = generation
+        self._metadata = metadata
+        self._version = metadata_version
+        self._assigned = tuple(assigned)
+        self._copy_count_max = copy_count_max
+        self._stuck_after_ms = stuck_after_ms
+        self._rules = rules
+        self._members = {replica: _Member(replica) for replica in assigned}
+        self._quorum = majority(len(self._members))
+        self._states = states_by_storage(metadata)  # by which arrivals are judged: as written last
+        self._last = frozenset(self._states)  # the last session's replicas: the base of the decision
+        self._resolved: int | None = None
+        self._forced = False  # an operator gave up what is absent
+        self._open = False
+        self._failed = False
+        self._writing: PartitionMetadata | None = None  # the CasMetadata under way
+        self._waits_since: int | None = None
+        self._stuck = ""  # reason reported last
 
-    def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
-        """Handle events in order; stale and unexpected ones are ignored."""
-        raise NotImplementedError
+    # ---- for the parent and for people ---------------------------------------------------------
+
+    @property
+    def resolved(self) -> int | None:
+        """The decided end of the log; never changes once set."""
+        return self._resolved
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `SessionRecovered` was emitted."""
+        return self._open
+
+    @property
+    def failed(self) -> bool:
+        """Whether the recovery was aborted."""
+        return self._failed
+
+    def phase(self, replica: str) -> Phase:
+        """Where an assigned replica is."""
+        return self._members[replica].phase
 
     def deadline(self) -> int | None:
         """When waiting must be reported."""
-        raise NotImplementedError
+        return None if self._waits_since is None or self._stuck else self._waits_since + self._stuck_after_ms
+
+    def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
+        """Handle events in order; stale and unexpected ones are ignored."""
+        before = self._resolved
+        for event in events:
+            self._on_event(event, out)
+        self._decide()
+        for member in self._members.values():
+            if member.phase is Phase.IDLE:
+                self._advance(member, out)
+        self._finish(out)
+        self._report(now, out)
+        self._check(before)
+
+    # ---- events --------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event, out: list[Effect]) -> None:
+        match event:
+            case CasDone() | CasLost():
+                self._on_cas(event, out)
+            case Confirmed():
+                self._on_confirmed(out)
+            case Tick():
+                pass
+            case RecordsRead() | RecordsWritten():
+                member = self._members.get(event.target)
+                if member is not None:
+                    self._on_copy(member, event, out)
+            case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked():
+                member = self._members.get(event.replica)
+                if member is not None:
+                    self._on_replica(member, event, out)
+            case _:
+                assert_never(event)
+
+    def _on_replica(
+        self, member: _Member, event: ReplicaUp | ReplicaFenced | ReplicaFailed | MaxKnown | Marked, out: list[Effect]
+    ) -> None:
+        match event:
+            case ReplicaUp():
+                if member.phase is Phase.OFFLINE:
+                    self._on_up(member, event, out)
+            case ReplicaFenced(fence=fence):
+                self._on_fence(member, fence, out)
+            case ReplicaFailed(reason=reason):
+                if member.alive:
+                    self._on_failed(member, reason, out)
+            case MaxKnown(transaction_id=transaction_id):
+                if member.phase is Phase.ARRIVING:
+                    self._on_arrived(member, transaction_id, out)
+                elif member.phase is Phase.MARKING:  # it was cut before its mark
+                    member.mark = transaction_id
+                    member.phase = Phase.IDLE
+            case Marked():
+                if member.phase is Phase.MARKING:
+                    member.marked = True
+                    member.phase = Phase.IDLE
+            case _:
+                assert_never(event)
+
+    def _on_fence(self, member: _Member, fence: int, out: list[Effect]) -> None:
+        """Somebody was here with a later session: either we are superseded, or the metadata was rewound."""
+        if self._rules.rewound_metadata_stops and fence > self._session_id:
+            reason = f"replica {member.replica} has answered session {fence}, later than our {self._session_id}"
+            self._abort(f"{reason}: another server took over, or the metadata was set back", out, fence)
+
+    def _on_failed(self, member: _Member, reason: str, out: list[Effect]) -> None:
+        member.phase = Phase.FAILED
+        if not self._open:
+            # Its mark may be part of the decision: the next session starts from what is left.
+            self._abort(f"replica {member.replica} failed: {reason}", out)
+        elif not self._rules.late_failure_is_local:
+            self._failed = True
+        else:
+            for other in self._members.values():
+                if other.alive and other.asked == member.replica:
+                    other.asked = None
+                    other.phase = Phase.IDLE  # its read will not be answered: take another source
+
+    def _abort(self, reason: str, out: list[Effect], fence: int | None = None) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        out.append(RecoveryFailed(reason, fence))
+        for member in self._members.values():
+            # Java: RecoveryManagerImpl notices an abort between the steps of the loop, not while copying.
+            runs_on = not self._rules.copy_capped_at_source and (member.busy or member.phase is Phase.READY)
+            if member.phase is not Phase.OFFLINE and not runs_on:
+                member.phase = Phase.FAILED
+
+    def _refuse(self, member: _Member, reason: str, out: list[Effect]) -> None:
+        member.phase = Phase.REFUSED
+        out.append(ReplicaRefused(member.replica, reason))
+
+    # ---- a replica arrives -----------------------------------------------------------------------
+
+    def _on_up(self, member: _Member, event: ReplicaUp, out: list[Effect]) -> None:
+        member.info = event.info
+        self._on_fence(member, max(event.info.session_id, -1 if event.fence is None else event.fence), out)
+        if self._failed:
+            member.phase = Phase.FAILED
+        elif event.limbo:
+            self._refuse(member, "its log may end too early; repair it or accept the loss there", out)
+        else:
+            self._arrive(member, out)
+
+    def _arrive(self, member: _Member, out: list[Effect]) -> None:
+        """Let the replica be cut to what is good for certain, or ask what it holds (recovery.md §3)."""
+        state, info, rules, own = self._states.get(member.replica), member.info, self._rules, member.own
+        assert info is not None
+        member.counted = True
+        member.phase = Phase.ARRIVING
+        if not self._states:  # E0: the first session ever, or the metadata is gone
+            member.may_vote = True
+            if rules.lost_metadata_stops and own >= 0:
+                # The session it reports is no evidence: a first recovery that was aborted leaves one.
+                member.phase = Phase.HELD
+            else:
+                out.append(AskMax(member.replica))
+        elif state is None:  # E2: new; what an earlier membership left there is compared before it is kept
+            member.counted = False
+            member.vouched = not rules.kept_records_compared
+            self._cut(member, own, out)
+        elif info.session_id < state.session_id:  # E1: older than the states say: set back, or wiped
+            settled = state.closing_mark != UNRESOLVED
+            member.counted = settled or not rules.rolled_back_is_absent
+            member.vouched = not rules.kept_records_compared
+            self._cut(member, min(own, state.closing_mark) if settled and rules.placeholder_arrival else own, out)
+        elif state.closing_mark != UNRESOLVED:  # E3: took no part in the last session
+            member.vouched = state.session_id >= 0 or not rules.kept_records_compared
+            self._cut(member, self._good_until(state, info), out)
+        else:  # E4, E5: took part
+            member.may_vote = True
+            if rules.later_session_arrival and info.session_id > state.session_id:
+                # E5': a later session marked it and died before its states were written: it committed nothing.
+                self._cut(member, own, out)
+            else:
+                out.append(AskMax(member.replica))
+
+    def _good_until(self, state: ReplicaState, info: SessionInfo) -> int:
+        """Up to where the log of a replica with a closing mark is good (E3, E3')."""
+        if info.session_id == state.session_id:
+            return state.closing_mark
+        if self._rules.low_water_mark_kept and info.session_id > last_session(self._states):
+            return info.low_water_mark  # a recovery that was aborted later made it good up to its mark
+        if self._rules.placeholder_arrival:
+            return min(state.closing_mark, info.low_water_mark)
+        return state.closing_mark
+
+    def _cut(self, member: _Member, mark: int, out: list[Effect]) -> None:
+        if self._rules.low_water_mark_kept and mark < member.own:
+            # Storage nodes refuse to be cut or marked below their mark, so each attempt would end a session.
+            reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
+            self._refuse(member, reason, out)
+        else:
+            out.append(Truncate(member.replica, mark))
+
+    def _on_arrived(self, member: _Member, mark: int, out: list[Effect]) -> None:
+        """The replica was cut, or told what it holds."""
+        assert member.info is not None
+        if not self._states and self._rules.lost_metadata_stops and mark >= 0:
+            member.phase = Phase.HELD
+            return
+        member.mark = member.first_mark = mark
+        member.voter = member.may_vote and mark >= member.own
+        member.clean = not member.voter
+        member.vouched = member.vouched or mark < 0
+        if member.may_vote and self._rules.rolled_back_is_absent and mark < member.info.local_low_water_mark:
+            member.counted = False  # it once held more than it does: it may have lost what it acknowledged
+        self._enter(member, out)
+
+    def _enter(self, member: _Member, out: list[Effect]) -> None:
+        """Show its mark to the others, look whether that decides, and follow whoever is ahead."""
+        member.phase = Phase.IDLE
+        if self._resolved is None:
+            member.entered = member.mark
+            self._decide(member)
+            if member.vouched and not self._below_own(member):
+                self._copy(member, out)
+        elif self._rules.copy_capped_at_source:
+            member.entered = member.mark
+
+    def _below_own(self, member: _Member) -> bool:
+        """Whether the decided mark is one that the replica would refuse."""
+        return self._rules.low_water_mark_kept and self._resolved is not None and self._resolved < member.own
+
+    # ---- the decision ----------------------------------------------------------------------------
+
+    def _supporters(self) -> Iterator[_Member]:
+        """Replicas of the last session whose marks count."""
+        for member in self._members.values():
+            if member.alive and member.counted and member.vouched and member.entered is not None:
+                yield member
+
+    def _decide(self, evaluator: _Member | None = None) -> None:
+        if self._resolved is not None or self._failed or self._held():
+            return
+        if not self._states:
+            fresh = sum(member.entered is not None for member in self._members.values())
+            # Java: resolved by the first arrival; a second one with records would come too late to be noticed.
+            if fresh >= (self._quorum if self._rules.lost_metadata_stops else 1):
+                self._resolved = -1
+        elif self._forced:
+            self._decide_by_force()
+        else:
+            self._resolved = self._decision(evaluator).mark
+        if self._resolved is not None:
+            for member in self._members.values():
+                member.avoid.clear()
+
+    def _decision(self, evaluator: _Member | None) -> Decision:
+        present = [(member, member.entered) for member in self._supporters() if member.entered is not None]
+        voters = [member.first_mark for member in self._members.values() if member.alive and member.voter]
+        if not voters:
+            return Decision(None, None)
+        lowest = min(voters)
+        if self._rules.low_water_mark_kept:
+            # Records up to the mark of a recovery that was aborted are candidates of the last session, and a
+            # replica that carries such a mark cannot be brought below it.
+            last = last_session(self._states)
+            for member, mark in present:
+                if member.info is not None and member.info.session_id >= last and mark >= member.own:
+                    lowest = max(lowest, member.own)
+        if not self._rules.copying_does_not_delay:
+            # Java: each replica looks for itself, at marks from its own on, and not while it is copying.
+            idle = (m.entered for m in self._members.values() if m.phase is Phase.IDLE and evaluator in (None, m))
+            lowest = min((mark for mark in idle if mark is not None and mark >= lowest), default=2**63)
+        absent = len(self._last) - len(present)
+        return decide((mark for _, mark in present), lowest=lowest, absent=absent, quorum=majority(len(self._last)))
+
+    def _decide_by_force(self) -> None:
+        """Take the most that is present, once everybody present has told what it holds."""
+        if any(member.busy for member in self._members.values()):
+            return
+        marks = [member.mark for member in self._supporters()] or [
+            member.mark for member in self._members.values() if member.alive and member.replica in self._last
+        ]
+        self._resolved = max(marks, default=None)
+
+    def _held(self) -> bool:
+        return any(member.phase is Phase.HELD for member in self._members.values())
+
+    def _on_confirmed(self, out: list[Effect]) -> None:
+        if not self._stuck or self._resolved is not None:
+            return
+        self._forced = True
+        if self._held():
+            # The states are gone; the replicas still know which session was the last and who took part in it.
+            arrived = [member for member in self._members.values() if member.info is not None and member.alive]
+            newest = max(member.info.session_id for member in arrived if member.info is not None)
+            self._states = {
+                replica: ReplicaState(ReplicaId(self._partition_id, replica), newest, UNRESOLVED)
+                for replica in self._assigned
+            }
+            self._last = frozenset(self._states)
+            for member in arrived:
+                member.entered = None
+                self._arrive(member, out)
+
+    # ---- what an idle replica does next ------------------------------------------------------------
+
+    def _advance(self, member: _Member, out: list[Effect]) -> None:
+        resolved = self._resolved
+        assert member.info is not None
+        if self._failed:
+            member.phase = Phase.FAILED
+        elif self._below_own(member):
+            reason = f"its low-water mark {member.own} is above the decided {resolved}; its copy must be replaced"
+            self._refuse(member, reason, out)
+        elif not member.vouched:
+            self._compare(member, out)
+        elif resolved is None:
+            self._copy(member, out)
+        elif not member.marked:
+            if member.mark > resolved:
+                member.phase = Phase.MARKING
+                out.append(Truncate(member.replica, resolved))
+            elif self._rules.low_water_mark_kept and member.mark < member.info.local_low_water_mark:
+                self._copy(member, out)  # it would refuse the mark
+            else:
+                member.phase = Phase.MARKING
+                out.append(SetLowWaterMark(member.replica, resolved))
+        elif member.mark < resolved:
+            self._copy(member, out)
+        else:
+            member.phase = Phase.LEVEL
+            member.clean = True
+            if self._rules.copy_capped_at_source:
+                member.entered = member.mark
+
+    def _sources(self, member: _Member) -> Iterator[_Member]:
+        """Replicas that records may be copied to `member` from."""
+        for other in self._members.values():
+            good = other.counted or (other.marked and self._rules.copy_capped_at_source)
+            if other is not member and other.alive and good and other.vouched and other.replica not in member.avoid:
+                yield other
+
+    def _copy(self, member: _Member, out: list[Effect]) -> None:
+        """Follow the replica that is ahead by least; stay idle if nobody is."""
+        member.entered = member.mark
+        ahead = [(o.entered, o.replica) for o in self._sources(member) if o.entered is not None]
+        nearest = min((pair for pair in ahead if pair[0] > member.mark), default=None)
+        if nearest is not None:
+            member.source = self._members[nearest[1]]
+            member.target = nearest[0]
+            member.phase = Phase.COPYING
+            self._copy_more(member, out)
+
+    def _copy_more(self, member: _Member, out: list[Effect]) -> None:
+        source = member.source
+        assert source is not None
+        if self._resolved is not None:
+            member.target = self._resolved
+        count = min(member.target - member.mark, self._copy_count_max)
+        if self._rules.copy_capped_at_source:
+            count = min(count, source.mark - member.mark)
+        if count > 0:
+            self._ask(source, member, member.mark + 1, count, out)
+            return
+        self._enter(member, out)
+
+    def _on_copy(self, member: _Member, event: RecordsRead | RecordsWritten, out: list[Effect]) -> None:
+        match event:
+            case RecordsRead(source=source, records=records):
+                if member.asked == source and member.phase in (Phase.COMPARING, Phase.COPYING):
+                    member.asked = None
+                    (self._on_compared if member.phase is Phase.COMPARING else self._on_read)(member, records, out)
+            case RecordsWritten():
+                if member.phase is Phase.COPYING and member.writing is not None:
+                    member.mark += member.writing
+                    member.writing = None
+                    self._copy_more(member, out)
+            case _:
+                assert_never(event)
+
+    def _on_read(self, member: _Member, records: Sequence[Record], out: list[Effect]) -> None:
+        assert member.source is not None
+        # The target may have come down since we asked: nothing above it is wanted any more.
+        target = member.target if self._resolved is None else self._resolved
+        wanted = tuple(
+            itertools.takewhile(
+                lambda pair: pair[0] == pair[1].transaction_id <= target, enumerate(records, start=member.mark + 1)
+            )
+        )
+        if wanted or (target > member.mark and not self._rules.copy_capped_at_source):
+            member.writing = len(wanted)
+            out.append(WriteRecords(member.replica, tuple(item for _, item in wanted)))
+            return
+        if member.source.mark > member.mark and target > member.mark:
+            member.avoid.add(member.source.replica)  # it should have had something
+        member.phase = Phase.IDLE
+
+    def _compare(self, member: _Member, out: list[Effect]) -> None:
+        """Read its last record, then that of a member: logs with one equal record are equal up to it."""
+        source = next((o for o in self._sources(member) if o.entered is not None and o.mark >= member.mark), None)
+        if source is not None:
+            member.phase = Phase.COMPARING
+            member.source = source
+            member.kept = None
+            self._ask(member, member, member.mark, 1, out)
+
+    def _on_compared(self, member: _Member, records: Sequence[Record], out: list[Effect]) -> None:
+        source = member.source
+        assert source is not None
+        found = records[0] if records and records[0].transaction_id == member.mark else None
+        if member.kept is None and found is not None:
+            member.kept = found
+            self._ask(source, member, member.mark, 1, out)
+            return
+        member.phase = Phase.IDLE
+        if member.kept is None:
+            self._refuse(member, f"it does not give out its own record {member.mark}", out)
+        elif found == member.kept:
+            member.vouched = True
+        elif found is None or self._resolved is None:
+            member.avoid.add(source.replica)  # an undecided tail may differ; once it is decided we ask again
+        else:
+            reason = f"its record {member.mark} is not the one of {source.replica}; its copy must be replaced"
+            self._refuse(member, reason, out)
+
+    def _ask(self, source: _Member, member: _Member, first: int, count: int, out: list[Effect]) -> None:
+        member.asked = source.replica
+        out.append(ReadRecords(source.replica, member.replica, first, count))
+
+    # ---- metadata and the end ------------------------------------------------------------------------
+
+    def _finish(self, out: list[Effect]) -> None:
+        """Hand over level replicas: at first a quorum of them, each only once ZooKeeper names it."""
+        level = [member for member in self._members.values() if member.phase is Phase.LEVEL]
+        ready = sum(member.phase is Phase.READY for member in self._members.values())
+        if self._resolved is None or self._failed or self._held() or len(level) + ready < self._quorum or not level:
+            return
+        if not self._rules.states_before_votes and not self._open:
+            self._hand_over(level, out)
+        named = [member for member in level if self._named(member)]
+        if self._open or len(named) >= self._quorum:
+            self._hand_over(named, out)
+        wanted = self._wanted(self._resolved)
+        if self._writing is None and not same_metadata(wanted, self._metadata):
+            self._writing = wanted
+            out.append(CasMetadata(wanted, self._version))
+
+    def _named(self, member: _Member) -> bool:
+        state = self._states.get(member.replica)
+        return state is not None and (state.session_id, state.closing_mark) == (self._session_id, UNRESOLVED)
+
+    def _wanted(self, resolved: int) -> PartitionMetadata:
+        if self._rules.marked_before_named:
+            taking_part = {m.replica for m in self._members.values() if m.alive and m.clean and m.marked}
+        else:
+            taking_part = {m.replica for m in self._members.values() if m.clean}
+        return recovered_metadata(
+            self._metadata,
+            partition_id=self._partition_id,
+            generation=self._generation,
+            session_id=self._session_id,
+            assigned=self._assigned,
+            taking_part=taking_part,
+            resolved=resolved,
+        )
+
+    def _hand_over(self, members: Sequence[_Member], out: list[Effect]) -> None:
+        assert self._resolved is not None
+        for member in members:
+            member.phase = Phase.READY
+            out.append(ReplicaReady(member.replica, self._resolved + 1))
+        if not self._open:
+            self._open = True
+            out.append(SessionRecovered(self._resolved))
+
+    def _on_cas(self, event: CasDone | CasLost, out: list[Effect]) -> None:
+        if self._writing is None or self._failed:
+            return
+        if isinstance(event, CasDone):
+            self._metadata = self._writing
+        elif (event.metadata.session_id, event.metadata.generation) != (self._session_id, self._generation):
+            self._abort(f"session {event.metadata.session_id} took over from session {self._session_id}", out)
+            return
+        else:
+            self._metadata = event.metadata
+        self._version = event.version
+        self._writing = None
+        self._states = states_by_storage(self._metadata) or self._states
+
+    # ---- waiting -------------------------------------------------------------------------------------
+
+    def _report(self, now: int, out: list[Effect]) -> None:
+        reason = self._waiting()
+        if not reason:
+            self._waits_since = None
+            if self._stuck:
+                self._stuck = ""
+                if not self._failed:
+                    out.append(RecoveryUnstuck())
+        elif self._waits_since is None:
+            self._waits_since = now
+        elif reason != self._stuck and (self._stuck or now - self._waits_since >= self._stuck_after_ms):
+            self._stuck = reason
+            out.append(RecoveryStuck(reason))
+
+    def _waiting(self) -> str:
+        """What recovery waits for; empty while something is under way, and when it is over."""
+        if self._open or self._failed or self._writing or any(m.busy for m in self._members.values()):
+            return ""
+        held = [member for member in self._members.values() if member.phase is Phase.HELD]
+        if held:
+            found = ", ".join(f"{m.replica} (session {m.info.session_id}, mark {m.own})" for m in held if m.info)
+            return (
+                f"the metadata names no replica, but there are transactions on {found}; waits for an operator to "
+                "confirm that all replicas that still exist are connected: what only others hold would be lost"
+            )
+        for member in self._members.values():
+            if member.phase is Phase.IDLE and self._resolved is not None:
+                return f"no connected replica has {member.mark + 1}..{self._resolved}, which {member.replica} lacks"
+        if self._resolved is not None or not self._states:
+            ready = sum(member.phase in (Phase.LEVEL, Phase.READY, Phase.IDLE) for member in self._members.values())
+            missing = ", ".join(m.replica for m in self._members.values() if not m.alive)
+            return f"{ready} of {self._quorum} replicas needed are there; waits for {missing}"
+        return self._undecided()
+
+    def _undecided(self) -> str:
+        present = {member.replica: member.entered for member in self._supporters() if member.entered is not None}
+        absent = ", ".join(self._absence(replica) for replica in sorted(self._last - present.keys()))
+        if not present:
+            return f"waits for a replica of the last session: {absent}"
+        first = 1 + max(member.own for member in self._members.values() if member.replica in present)
+        held = ", ".join(f"{replica} ends at {mark}" for replica, mark in present.items())
+        last = max(present.values())
+        if first <= last:
+            return f"transactions {first}..{last} may be committed or not, and more may be: {held}; waits for {absent}"
+        return f"later transactions than {last} may be committed: {held}; waits for {absent}"
+
+    def _absence(self, replica: str) -> str:
+        member = self._members.get(replica)
+        if member is None:
+            return f"{replica} (not assigned any more)"
+        if member.phase is Phase.OFFLINE:
+            return f"{replica} (not connected)"
+        return f"{replica} (its copy is older than it should be, and does not count)"
+
+    # ---- invariants ----------------------------------------------------------------------------------
+
+    def _check(self, resolved_before: int | None) -> None:
+        assert resolved_before is None or self._resolved == resolved_before  # I10
+        ready = [member for member in self._members.values() if member.phase is Phase.READY]
+        assert all(member.marked and member.mark == self._resolved for member in ready)  # I10
+        if self._rules.states_before_votes:
+            assert all(self._named(member) for member in ready)  # I4, S4
+        if self._resolved is not None and self._rules.low_water_mark_kept:
+            assert all(member.own <= self._resolved for member in ready)  # S5: low-water marks never decrease
