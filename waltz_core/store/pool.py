@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251  the type only; the generator is injected
 
 HELLO_TEXT = "Waltz Storage Client"
-VERSIONS = frozenset({0})
+VERSIONS = frozenset({0, 1})  # 0 is all that 0.13.2 speaks
 
 
 class PoolState(enum.Enum):

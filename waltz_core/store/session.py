@@ -29,6 +29,7 @@ from waltz_core.store.recovery import Recovery
 from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink, Tail
 from waltz_core.store.routes import ReadRoutes
 from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.shared import Condition
 
 if TYPE_CHECKING:
     from waltz_core.cluster.znodes import PartitionMetadata
@@ -362,7 +363,10 @@ class StoreSession:
     def _on_session_info(self, link: ReplicaLink, answer: StorageMessage) -> None:
         assert isinstance(answer, messages.LastSessionInfoResponse)
         link.state = LinkState.RECOVERING
-        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info))
+        # Only codec 1 tells these; under codec 0 they keep their defaults.
+        fence = answer.fence if answer.fence >= 0 else None
+        limbo = answer.condition == Condition.LIMBO
+        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info, fence, limbo))
 
     def _on_max_known(self, now: int, replica: str, answer: StorageMessage) -> None:
         assert isinstance(answer, messages.MaxTransactionIdResponse)
