@@ -38,6 +38,7 @@ class SafetyRules:
 
     # storage node
     fence_persisted: bool = True  # storage-10.1, ruling R1
+    open_required: bool = True  # storage-10.2: nothing is done for a connection that did not open
     append_atomic: bool = True  # storage-10.4: a batch out of order stores nothing
     truncation_floor: bool = True  # recovery-D5, storage-10.5: never below the low-water mark
     unassigned_refused: bool = True  # storage-10.7: answered, nothing reset
@@ -47,10 +48,13 @@ class SafetyRules:
     index_rebuilt: bool = True  # disk-8.1, disk-8.2: the index is a cache
     headers_checked: bool = True  # disk-8.4: segment headers against names, neighbours and index
     control_file_kept: bool = True  # disk-8.6: a short control file is an error, not a new node
+    sequence_wraps: bool = True  # disk-8.10: sequence numbers are compared modulo 2^32
 
     # client
     reconnect_paced: bool = True  # client-C15: pauses grow, with jitter; 0.13.2 dials again at once
     silent_peer_dropped: bool = True  # client-5, client-C7: a peer that owes an answer is not waited for without end
+    remount_on_generation: bool = True  # client-4: a server may have closed and reopened the partition unseen
+    remount_after_loss: bool = True  # client-5: a server that drops appends without a word may not know our mount
     mark_asked_again: bool = True  # client-C7: an unanswered mark request is repeated
 
     # cluster

@@ -63,3 +63,23 @@ def dials_again(lines: Sequence[Mapping[str, Any]]) -> bool:
     lost = ("closed_by_client", "server_close", "accepted_then_closed")
     first = next((at for at, line in enumerate(lines) if line["event"] in lost), len(lines))
     return any(line["event"] in ("connect", "accepted_then_closed") for line in lines[first + 1 :])
+
+
+def nudge_finds_loss(lines: Sequence[Mapping[str, Any]], nudge_ms: int) -> int | None:
+    """Where a client learns from a flush long after its append that the append was lost (`remount_after_loss`)."""
+    appended: dict[Any, float] = {}
+    asked: set[Any] = set()
+    for at, line in enumerate(lines):
+        if "req_id" not in line.get("fields", {}):
+            continue
+        req_id = tuple(line["fields"]["req_id"].values())
+        match line["event"], line["message"]:
+            case "client_send", "AppendRequest":
+                appended[req_id] = line["t_ms"]
+            case "server_send", "FeedData":
+                appended.pop(req_id, None)
+            case "client_send", "FlushRequest" if req_id in appended and line["t_ms"] - appended[req_id] >= nudge_ms:
+                asked.add(req_id)
+            case "server_send", "FlushResponse" if req_id in asked and req_id in appended:
+                return at
+    return None

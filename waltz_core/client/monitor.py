@@ -24,10 +24,11 @@ Attempt = tuple[int, ReqId, object, int]
 class TransactionMonitor:
     """Unresolved attempts in the order of sending, and answers that wait for the feed."""
 
-    __slots__ = ("_flushes", "_held_failures", "_held_flushes", "_last", "_order", "_partition", "_sent")
+    __slots__ = ("_flushes", "_held_failures", "_held_flushes", "_last", "_order", "_partition", "_sent", "lost")
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
+        self.lost = 0  # attempts that vanished: judged by a flush
         self._sent: dict[ReqId, Attempt] = {}
         # Attempts in order; may hold settled ones, which are no longer in `_sent`.
         self._order: deque[Attempt] = deque()
@@ -40,6 +41,11 @@ class TransactionMonitor:
     def unresolved(self) -> int:
         """Attempts sent and not judged."""
         return len(self._sent)
+
+    @property
+    def holding(self) -> bool:
+        """An answer waits for the feed."""
+        return bool(self._held_failures or self._held_flushes)
 
     def oldest(self) -> Attempt | None:
         """The unresolved attempt that was sent first."""
@@ -102,8 +108,11 @@ class TransactionMonitor:
         """Everything up to `req_id` is decided; what committed of it has ids up to `mark`."""
         ordinal = self._flushes.pop(req_id, None)
         # Java: a mark below -1 means that the store is not open, which decides nothing.
-        if ordinal is not None and mark >= -1:
-            self._held_flushes.append((mark, ordinal))
+        if ordinal is None or mark < -1:
+            return
+        held = self._held_flushes
+        if not held or held[-1][1] < ordinal or mark < held[-1][0]:  # else an answer that waits already says more
+            held.append((mark, ordinal))
             self._release(seen, out)
 
     def on_link_lost(self) -> None:
@@ -132,6 +141,7 @@ class TransactionMonitor:
             while order and order[0][0] <= ordinal:
                 attempt = self._sent.pop(order.popleft()[1], None)
                 if attempt is not None:
+                    self.lost += 1
                     out.append(Failed(self._partition, attempt[2], Reason.FLUSHED))
 
     def _fail_before(self, attempt: Attempt, out: list[Effect]) -> None:

@@ -91,6 +91,7 @@ class ClientNode:
         self._client_id = 0
         self._partition_count: int | None = None
         self._early: list[Call] | None = []
+        self._started = False
         self._closed = False
         self._dial_wanted = False
         self._due_at = 0
@@ -116,13 +117,11 @@ class ClientNode:
 
     # ---- machine -------------------------------------------------------------------------------------
 
-    def start(self, now: int, out: list[Effect]) -> None:
-        """Begin to look for the cluster."""
-        self._membership.start(self, now, out)
-        self._finish(now, out)
-
     def step(self, now: int, events: Sequence[ClientEvent], out: list[Effect]) -> None:
         """Handle events in order; send what they caused at the end."""
+        if not self._started:
+            self._started = True
+            self._membership.start(self, now, out)
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event, now, out)
@@ -132,6 +131,8 @@ class ClientNode:
 
     def deadline(self) -> int | None:
         """When `step` must be called at the latest."""
+        if not self._started:
+            return 0
         if self._closed:
             return None
         return earliest(
@@ -219,7 +220,7 @@ class ClientNode:
     def _place(self, partition: ClientPartition, now: int, out: list[Effect]) -> None:
         """Put a partition on the connection to its server."""
         number = partition.partition
-        partition.assign(self._router.generations.get(number, -1), now)
+        partition.assign(self._router.generations.get(number, -1), now, out)
         if partition.phase is Phase.CLOSED:
             return
         partition.attach(self._router.link_of(number, Kind.STREAM), now, out)

@@ -67,7 +67,9 @@ class ClientPartition:
         "_flush_sent_at",
         "_flush_waiters",
         "_gap",
+        "_held_at",
         "_link",
+        "_nudged",
         "_parked",
         "_phase",
         "_progress_at",
@@ -117,7 +119,9 @@ class ClientPartition:
         self._flush_sent = 0  # ordinal covered by the last flush request on this connection
         self._flush_sent_at = 0
         self._flush_asked_at: int | None = None  # since when a flush is not answered
-        self._progress_at = 0  # of the mount under way
+        self._held_at: int | None = None  # since when an answer waits for the feed
+        self._progress_at = 0  # when the feed moved last
+        self._nudged: int | None = None  # attempts lost when the last nudge was sent
         self._retry_at: int | None = None
 
     # ---- what is asked of it -------------------------------------------------------------------------
@@ -223,13 +227,17 @@ class ClientPartition:
 
     # ---- connection ----------------------------------------------------------------------------------
 
-    def assign(self, generation: int, now: int) -> None:
-        """The partition has a newer generation: appends under an older one may have been dropped."""
+    def assign(self, generation: int, now: int, out: list[Effect]) -> None:
+        """The partition has a newer generation. Its server may have lost and regained it unseen: mount again.
+
+        Java: only later request ids carry the new number. A server that closed and reopened the partition
+        has forgotten the mount, and such a client waits for ever for its feed.
+        """
         if generation <= self.generation:
             return
         self.generation = generation
-        if self._phase is Phase.MOUNTED and self.monitor.unresolved:
-            self._send_flush(now)
+        if self._rules.remount_on_generation and self._phase in (Phase.MOUNTING, Phase.MOUNTED):
+            self._try_mount(now, out)
 
     def attach(self, link: Link | None, now: int, out: list[Effect]) -> None:
         """The partition lives on another connection from now on, or on none."""
@@ -272,6 +280,8 @@ class ClientPartition:
             if self._resume_at is not None:
                 self._resume_at = now + _RESUME_MS
         if seen != before:
+            if self._held_at is not None:
+                self._note_held(now)
             self._after_verdicts(now, out)
 
     def on_mount_response(self, response: MountResponse, now: int, out: list[Effect]) -> None:
@@ -311,12 +321,14 @@ class ClientPartition:
     def on_lock_failure(self, message: LockFailure, now: int, out: list[Effect]) -> None:
         """An append was refused because of its locks."""
         self.monitor.on_lock_failure(message.req_id, message.transaction_id, self._seen, out)
+        self._note_held(now)
         self._after_verdicts(now, out)
 
     def on_flush_response(self, message: FlushResponse, now: int, out: list[Effect]) -> None:
         """Everything before the flush request is decided."""
         self._flush_asked_at = None
         self.monitor.on_flush_response(message.req_id, message.transaction_id, self._seen, out)
+        self._note_held(now)
         self._after_verdicts(now, out)
 
     # ---- time ----------------------------------------------------------------------------------------
@@ -340,6 +352,7 @@ class ClientPartition:
             self._ask_feed()
         nudge = self._nudge_at()
         if nudge is not None and now >= nudge:
+            self._nudged = self.monitor.lost
             self._send_flush(now)
         if not self._warned and self._phase not in _SETTLED:
             since = now - self._since
@@ -420,7 +433,7 @@ class ClientPartition:
         self._parked = False
         self._windows = 0
         self._flush_sent = 0
-        self._retry_at = self._resume_at = None
+        self._retry_at = self._resume_at = self._nudged = None
         self._progress_at = now
         self._link.send(MountRequest(self._session, self._cursor, self._link.net_seq))
 
@@ -507,12 +520,23 @@ class ClientPartition:
             self._answer_flushes(out)
             self._request_flush(now)
 
+    def _note_held(self, now: int) -> None:
+        if not self.monitor.holding:
+            self._held_at = None
+        elif self._held_at is None:
+            self._held_at = now
+
     def _after_verdicts(self, now: int, out: list[Effect]) -> None:
         if self._flush_waiters:
             self._answer_flushes(out)
         # A feed opened ahead of what we have seen could not move the mark while an append was unresolved.
         if self._delivering and self._delivered > self._seen and not self.monitor.unresolved:
             self._deliver_from(self._delivered, now, out)
+        # What a nudge finds lost was dropped by a server that did not tell: it may not know our mount.
+        if self._nudged is not None and self.monitor.lost > self._nudged:
+            self._nudged = None
+            if self._rules.remount_after_loss:
+                self._try_mount(now, out)
 
     def _answer_flushes(self, out: list[Effect]) -> None:
         waiters = self._flush_waiters
@@ -556,6 +580,8 @@ class ClientPartition:
             return self._progress_at + self._settings.silence_ms
         if self._phase is Phase.MOUNTED and self._flush_asked_at is not None and self.monitor.unresolved:
             return self._flush_asked_at + self._settings.silence_ms
+        if self._phase is Phase.MOUNTED and self._held_at is not None and self.monitor.unresolved:
+            return max(self._progress_at, self._held_at) + self._settings.silence_ms
         return None
 
 

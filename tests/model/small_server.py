@@ -1,0 +1,252 @@
+"""A tiny cluster for clients: one log per partition in memory, any number of servers in front of it.
+
+It keeps to what 0.13.2 promises its clients and no more: appends of a partition are handled in order;
+mounts and flushes are answered after everything before them; the feed, lock failures and flush answers
+may overtake one another; an append may vanish without a word. What happens next is chosen by whoever
+drives it: nothing happens by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from waltz_core.ids import Endpoint, ReqId, req_client, req_generation, req_partition
+from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.client_messages import (
+    AppendRequest,
+    FeedData,
+    FeedRequest,
+    FeedSuspended,
+    FlushRequest,
+    FlushResponse,
+    HighWaterMarkRequest,
+    HighWaterMarkResponse,
+    LockFailure,
+    MountRequest,
+    MountResponse,
+    PartitionState,
+    TransactionDataRequest,
+    TransactionDataResponse,
+)
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+
+
+@attrs.define
+class SmallLog:
+    """What is committed in one partition, and when each lock was last taken."""
+
+    records: list[AppendRequest] = attrs.field(factory=list)
+    locks: dict[int, int] = attrs.field(factory=dict)
+
+    @property
+    def mark(self) -> int:
+        return len(self.records) - 1
+
+    def blocking(self, request: AppendRequest) -> int:
+        """The newest transaction that holds a checked lock; above the client's mark it refuses the append."""
+        checked = (*(request.write_locks or ()), *(request.read_locks or ()))
+        return max((self.locks.get(lock, -1) for lock in checked), default=-1)
+
+    def commit(self, request: AppendRequest) -> None:
+        self.records.append(request)
+        for lock in (*(request.write_locks or ()), *(request.append_locks or ())):
+            self.locks[lock] = self.mark
+
+
+@attrs.define
+class Window:
+    """A feed under way: `left` more transactions after `mark`, then `end` is sent."""
+
+    partition: int
+    mark: int
+    left: int
+    end: object
+
+
+@attrs.define(eq=False)
+class ServerConn:
+    """The server's end of one connection."""
+
+    codec: Connection[Any]
+    out: bytearray = attrs.field(factory=bytearray)
+    client: int | None = None
+    net_seq: int | None = None
+    windows: list[Window] = attrs.field(factory=list)
+    open: bool = True
+
+    def send(self, message: object) -> None:
+        if self.open:
+            self.codec.encode(message, self.out)
+
+
+class SmallServer:
+    """One server process."""
+
+    def __init__(self, endpoint: Endpoint, logs: dict[int, SmallLog], *, window: int = 3, versions: Any = VERSIONS):
+        self.endpoint = endpoint
+        self.logs = logs
+        self.window = window
+        self.versions = versions
+        self.owned: dict[int, int] = {}  # partition → generation
+        self.conns: list[ServerConn] = []
+        self.registered: dict[tuple[int, int], tuple[int, int]] = {}  # (client, partition) → generation, net seq
+        self.queues: dict[int, deque[tuple[ServerConn, Any]]] = {}
+        self.loses: Callable[[AppendRequest], bool] = lambda request: False
+        self.fails_reads: Callable[[int], bool] = lambda transaction_id: False
+
+    # ---- connections ---------------------------------------------------------------------------
+
+    def accept(self) -> ServerConn:
+        conn = ServerConn(Connection(CLIENT_PROTOCOL, "small", self.versions))
+        conn.out += conn.codec.hello()
+        self.conns.append(conn)
+        return conn
+
+    def drop(self, conn: ServerConn) -> None:
+        conn.open = False
+        conn.windows.clear()
+        if conn in self.conns:
+            self.conns.remove(conn)
+        for key, (_, net_seq) in list(self.registered.items()):
+            if key[0] == conn.client and net_seq == conn.net_seq:
+                del self.registered[key]
+
+    def receive(self, conn: ServerConn, data: bytes) -> None:
+        messages: list[Any] = []
+        conn.codec.receive(data, messages)
+        for message in messages:
+            self._on_message(conn, message)
+
+    # ---- assignment ----------------------------------------------------------------------------
+
+    def own(self, partition: int, generation: int) -> None:
+        self.owned[partition] = generation
+        self.queues[partition] = deque()
+
+    def disown(self, partition: int, commits: int) -> None:
+        """Lose a partition; of what was queued, the first `commits` appends are found by the next owner."""
+        del self.owned[partition]
+        for conn, message in self.queues.pop(partition):
+            if isinstance(message, AppendRequest) and commits > 0:
+                commits -= 1
+                self._append(partition, conn, message)
+        for conn in self.conns:
+            conn.windows = [window for window in conn.windows if window.partition != partition]
+        for key in [key for key in self.registered if key[1] == partition]:
+            del self.registered[key]
+
+    # ---- what happens, one thing at a time -----------------------------------------------------
+
+    def work(self, partition: int) -> bool:
+        """Handle the head of a partition's queue."""
+        queue = self.queues.get(partition)
+        if not queue:
+            return False
+        conn, message = queue.popleft()
+        log = self.logs[partition]
+        if isinstance(message, AppendRequest):
+            self._append(partition, conn, message)
+        elif isinstance(message, FlushRequest):
+            conn.send(FlushResponse(message.req_id, log.mark))
+        else:
+            lag = log.mark - message.client_mark
+            if lag < 0:
+                conn.send(MountResponse(message.req_id, PartitionState.CLIENT_AHEAD))
+            elif lag == 0:
+                conn.send(MountResponse(message.req_id, PartitionState.READY))
+            else:
+                end = MountResponse(message.req_id, PartitionState.READY)
+                conn.windows.append(Window(partition, message.client_mark, lag, end))
+        return True
+
+    def feed(self, conn: ServerConn, window: Window, count: int) -> bool:
+        """Send up to `count` transactions of a window."""
+        log = self.logs[window.partition]
+        before = window.mark
+        while count > 0 and window.left > 0 and window.mark < log.mark:
+            window.mark += 1
+            window.left -= 1
+            count -= 1
+            made = log.records[window.mark]
+            conn.send(FeedData(made.req_id, window.mark, made.header))
+        if window.left == 0:
+            conn.windows.remove(window)
+            conn.send(window.end)
+        return window.mark != before or window.left == 0
+
+    @property
+    def busy(self) -> bool:
+        """Something can happen without anybody asking."""
+        return any(self.queues.values()) or any(
+            window.left == 0 or window.mark < self.logs[window.partition].mark
+            for conn in self.conns
+            for window in conn.windows
+        )
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def _on_message(self, conn: ServerConn, message: Any) -> None:
+        req_id: ReqId = message.req_id
+        partition = req_partition(req_id)
+        if conn.client is None:
+            conn.client = req_client(req_id)
+        if isinstance(message, MountRequest):
+            self._mount(conn, partition, message)
+        elif isinstance(message, TransactionDataRequest):
+            self._read(conn, partition, message)
+        elif partition not in self.owned:
+            return
+        elif isinstance(message, HighWaterMarkRequest):
+            conn.send(HighWaterMarkResponse(req_id, self.logs[partition].mark))
+        elif isinstance(message, FlushRequest):
+            self.queues[partition].append((conn, message))
+        elif self._valid(conn, partition):
+            if isinstance(message, FeedRequest):
+                lag = self.logs[partition].mark - message.client_mark
+                assert lag >= 0, "a feed ahead of the log"
+                conn.windows.append(
+                    Window(partition, message.client_mark, max(lag, self.window), FeedSuspended(req_id))
+                )
+            elif isinstance(message, AppendRequest) and req_generation(req_id) == self.owned[partition]:
+                self.queues[partition].append((conn, message))
+
+    def _mount(self, conn: ServerConn, partition: int, message: MountRequest) -> None:
+        if conn.net_seq is None:
+            conn.net_seq = message.seq_num
+        if partition not in self.owned:
+            conn.send(MountResponse(message.req_id, PartitionState.NOT_READY))
+            return
+        assert conn.client is not None
+        key = conn.client, partition
+        ours = req_generation(message.req_id), conn.net_seq
+        if key not in self.registered or ours > self.registered[key]:
+            self.registered[key] = ours
+        if self._valid(conn, partition):
+            self.queues[partition].append((conn, message))
+
+    def _valid(self, conn: ServerConn, partition: int) -> bool:
+        found = self.registered.get((conn.client or 0, partition))
+        return found is not None and found[1] == conn.net_seq
+
+    def _append(self, partition: int, conn: ServerConn, request: AppendRequest) -> None:
+        log = self.logs[partition]
+        if self.loses(request):
+            return
+        blocking = log.blocking(request)
+        if blocking > request.client_mark:
+            conn.send(LockFailure(request.req_id, blocking))
+        else:
+            log.commit(request)
+
+    def _read(self, conn: ServerConn, partition: int, message: TransactionDataRequest) -> None:
+        wanted = message.transaction_id
+        log = self.logs.get(partition)
+        if log is None or partition not in self.owned or wanted > log.mark or self.fails_reads(wanted):
+            conn.send(TransactionDataResponse(message.req_id, wanted, False, error="not now"))
+            return
+        made = log.records[wanted]
+        conn.send(TransactionDataResponse(message.req_id, wanted, True, made.data, made.checksum))
