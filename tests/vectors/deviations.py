@@ -83,3 +83,30 @@ def nudge_finds_loss(lines: Sequence[Mapping[str, Any]], nudge_ms: int) -> int |
             case "server_send", "FlushResponse" if req_id in asked and req_id in appended:
                 return at
     return None
+
+
+# ---- server ----------------------------------------------------------------------------------
+
+
+def probe_rules(lines: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """`failed_fetch_forgotten`: an id is asked for, refused, committed and asked for again on a connection;
+    `preferences_checked`: an empty list of preferred partitions, which 0.13.2 answers by closing, or a negative id."""
+    rules: set[str] = set()
+    refused: set[tuple[int, int, int]] = set()
+    exists: set[tuple[int, int, int]] = set()
+    for line in lines:
+        fields = line.get("fields") or {}
+        if not fields.get("req_id"):
+            continue
+        key = line["conn"], fields["req_id"]["partition_id"], fields.get("transaction_id", -1)
+        match line["event"], line.get("message"):
+            case "recv", "FeedData":
+                exists.add(key)
+            case "recv", "TransactionDataResponse" if not fields["success"]:
+                if key in exists and key in refused:
+                    rules.add("failed_fetch_forgotten")
+                refused.add(key)
+            case "send", "AddPreferredPartitionRequest" | "RemovePreferredPartitionRequest":
+                if not fields["partitions"] or min(fields["partitions"]) < 0:
+                    rules.add("preferences_checked")
+    return frozenset(rules)

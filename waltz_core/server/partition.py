@@ -200,6 +200,7 @@ class PartitionServer:
         self._barriers: dict[int, _Mount | _Flush] = {}
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
         self._fetches: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked
+        self._poisoned: dict[int, str] = {}  # failed fetches, where failed_fetch_forgotten is off
         self._reads: dict[int, tuple[int, int]] = {}  # token → first, count
         self._reading: set[int] = set()  # transaction ids being read
         self._header_reads: dict[int, int] = {}  # token → first
@@ -439,6 +440,12 @@ class PartitionServer:
 
     def _on_data(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
         transaction_id = message.transaction_id
+        if transaction_id in self._poisoned:
+            error = self._poisoned[transaction_id]
+            self._out.append(
+                Reply(peer.conn, messages.TransactionDataResponse(message.req_id, transaction_id, False, error=error))
+            )
+            return
         found = self._data_cache.get(self.partition_id, transaction_id)
         if found is not None:
             self._out.append(
@@ -480,6 +487,8 @@ class PartitionServer:
         session.read_records(now, token, first, count)
 
     def _refuse(self, transaction_id: int, text: str) -> None:
+        if not self._rules.failed_fetch_forgotten:
+            self._poisoned[transaction_id] = text  # Java: the failed future stays in its map
         for conn, req_id in self._fetches.pop(transaction_id):
             self._out.append(Reply(conn, messages.TransactionDataResponse(req_id, transaction_id, False, error=text)))
 

@@ -1,0 +1,160 @@
+"""Hand-made bytes against a whole server with one storage node: what it answers, ignores, or closes on.
+
+Every probe runs twice: against a server with the rules off, which must answer as 0.13.2 did, byte for
+byte; and against one with the rules on, where the greeting offers codec 5 as well and only what a rule
+names may differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.model.cluster import RawPeer, SimCluster
+from tests.vectors.deviations import probe_rules
+from tests.vectors.messages import fields_of, opened, read_hello
+from tests.vectors.reading import Fields, Unit, lines, plain
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.connection import CLIENT_PROTOCOL
+from waltz_core.wire.frame import HEADER, HEADER_SIZE
+
+_PARTITIONS = 100  # ids of 900 and above are not owned, and 100 is out of range in the recorded run
+_PATIENCE_MS = 30_000
+
+
+def units(path: Path) -> Iterator[Unit]:
+    probes: dict[str, list[Fields]] = {}
+    for _, line in lines(path):
+        if line["probe"] == "_header":
+            line.ignore("description")
+        else:
+            probes.setdefault(line["probe"], []).append(line)
+    for probe, its_lines in probes.items():
+        yield Unit(f"{path.name}:{probe}", its_lines, lambda its=its_lines: check(its))  # type: ignore[misc]
+
+
+@functools.cache
+def _cluster(legacy: bool) -> SimCluster:
+    """One cluster for all probes: each uses partitions and connections of its own."""
+    cluster = SimCluster(
+        seed=1,
+        partitions=_PARTITIONS,
+        storage_nodes=1,
+        servers=1,
+        rules=LEGACY if legacy else SAFE,
+        versions=frozenset(LEGACY_VERSIONS if legacy else VERSIONS),
+    )
+    cluster.start()
+    cluster.until_open()
+    return cluster
+
+
+def check(its_lines: list[Fields]) -> frozenset[str]:
+    rules = probe_rules(its_lines)
+    _Replay(_cluster(legacy=True), its_lines, LEGACY, frozenset()).run()
+    # On fresh partitions: the first run has written to these.
+    _Replay(_cluster(legacy=False), its_lines, SAFE, rules).run()
+    return rules | {"codec_5_offered"}
+
+
+class _Replay:
+    def __init__(
+        self, cluster: SimCluster, its_lines: Sequence[Fields], rules: SafetyRules, differing: frozenset[str]
+    ) -> None:
+        self.world = cluster.world
+        self.cluster = cluster
+        self.lines = its_lines
+        self.rules = rules
+        self.differing = differing
+        self.peers: dict[int, RawPeer] = {}
+
+    def run(self) -> None:
+        for line in self.lines:
+            line.ignore("probe", "seq", "t_ms", "note")
+            getattr(self, f"_{line['event']}")(line)
+        for peer in self.peers.values():
+            peer.close()
+
+    def _connect(self, line: Fields) -> None:
+        peer = self.cluster.raw_peer()
+        self.peers[line["conn"]] = peer
+        assert self.world.run_while(lambda: not peer.connected, _PATIENCE_MS)
+
+    def _send(self, line: Fields) -> None:
+        data = bytes.fromhex(line["hex"])
+        if "message" in line:
+            _describes(line, data)
+        self.peers[line["conn"]].send(data)
+
+    def _recv(self, line: Fields) -> None:
+        peer = self.peers[line["conn"]]
+        expected = bytes.fromhex(line["hex"])
+        _describes(line, expected)
+        if self._answered_otherwise(line, peer):
+            return
+        assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS), f"no answer, expected {line['message']}"
+        found = peer.take_frame()
+        if line["message"] == "Hello" and self.rules is SAFE:
+            assert tuple(read_hello(found).versions) == tuple(VERSIONS)
+            assert read_hello(found).message == line["fields"]["message"]
+            return
+        assert found == expected, f"{line['message']} expected: {expected.hex()}, found {found.hex()}"
+
+    def _answered_otherwise(self, line: Fields, peer: RawPeer) -> bool:
+        """Where a rule states another answer than the recorded one."""
+        if "preferences_checked" in self.differing and line["message"].endswith("PreferredPartitionResponse"):
+            assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS)
+            assert _decode(peer.take_frame())["result"] is False
+            return True
+        if "failed_fetch_forgotten" not in self.differing or line["message"] != "TransactionDataResponse":
+            return False
+        transaction = line["fields"]["req_id"]["partition_id"], line["fields"]["transaction_id"]
+        if transaction not in peer.seen_in_feed:
+            return False
+        assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS)
+        found = _decode(peer.take_frame())
+        assert found["success"], "a transaction that exists is answered with its data"
+        return True
+
+    def _quiet(self, line: Fields) -> None:
+        peer = self.peers[line["conn"]]
+        self.world.run(self.world.now + int(line["for_ms"]))
+        assert not peer.frames(), f"expected nothing, found {peer.frames()[0].hex()}"
+        assert not peer.closed
+
+    def _closed_by_server(self, line: Fields) -> None:
+        peer = self.peers[line["conn"]]
+        if "preferences_checked" in self.differing:
+            assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS)
+            assert not _decode(peer.take_frame())["result"], "refused by an answer, not by closing"
+            return
+        assert self.world.run_while(lambda: not peer.closed, _PATIENCE_MS), "expected the server to close"
+        assert not peer.frames()
+
+    def _close(self, line: Fields) -> None:
+        self.peers[line["conn"]].close()
+
+
+def _decode(frame: bytes) -> dict[str, object]:
+    messages: list[object] = []
+    opened(CLIENT_PROTOCOL, HEADER.unpack_from(frame)[1]).receive(frame, messages)
+    return fields_of(CLIENT_PROTOCOL, messages[0])
+
+
+def _describes(line: Fields, frame: bytes) -> None:
+    """The fields of the line are those of its bytes."""
+    fields = plain(line["fields"])
+    if line["message"] == "Hello":
+        hello = read_hello(frame)
+        assert {"versions": list(hello.versions), "message": hello.message} == fields
+        return
+    size = len(frame) - HEADER_SIZE
+    assert HEADER.unpack_from(frame)[2] == size
+    found = _decode(frame)
+    assert type(found) is dict
+    if "data_len" in fields:
+        data = bytes.fromhex(str(found.pop("data_hex")))
+        assert len(data) == fields.pop("data_len")
+    assert found == fields
