@@ -1,0 +1,191 @@
+"""The connection to a storage node: dial, greet, open, match answers, give up."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+
+import pytest
+
+from waltz_core.edge import CloseConn, Dial, Report, Send
+from waltz_core.errors import ConfigError
+from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
+from waltz_core.store.pool import PoolEffect, PoolNote, PoolState, StoragePool
+from waltz_core.store.replica_link import Batch
+from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
+
+MAX = messages.MaxTransactionIdRequest(3, 0, 1, False)
+
+
+class Bench:
+    """A pool, and the storage node's end of its connection."""
+
+    def __init__(self) -> None:
+        numbers = count(1)
+        self.pool = StoragePool(
+            "node:7",
+            key=bytes(16),
+            num_partitions=4,
+            new_conn=lambda: -next(numbers),
+            rng=random.Random(1),
+            frame_size_max=1 << 20,
+            answer_timeout_ms=1000,
+            retry_min_ms=100,
+            retry_max_ms=400,
+        )
+        self.now = 0
+        self.out: list[PoolEffect] = []
+        self.notes: list[PoolNote] = []
+        self.node = Connection(STORAGE_PROTOCOL, "node", {0})
+
+    def take(self) -> list[PoolEffect]:
+        self.pool.flush(self.out)
+        out, self.out = self.out, []
+        return out
+
+    def requests(self) -> list[messages.StorageMessage]:
+        found: list[messages.StorageMessage] = []
+        for effect in self.take():
+            if isinstance(effect, Send):
+                self.node.receive(effect.data, found)
+        return found
+
+    def answer(self, *answers: messages.StorageMessage) -> None:
+        data = bytearray()
+        for answer in answers:
+            self.node.encode(answer, data)
+        self.receive(bytes(data))
+
+    def receive(self, data: bytes) -> None:
+        self.pool.received(self.now, data, self.out, self.notes)
+
+    def ready(self) -> Bench:
+        assert not self.pool.want(self.now, 1, self.out)
+        self.pool.dialed(self.now, self.out)
+        self.receive(self.node.hello())
+        (request,) = self.requests()
+        assert isinstance(request, messages.OpenRequest)
+        assert request.num_partitions == 4
+        self.answer(messages.SuccessResponse(-1, -1, -1))
+        assert self.notes.pop() == LinkUp("node:7")
+        return self
+
+
+def test_it_dials_only_when_somebody_wants_it_and_tells_when_it_stands() -> None:
+    bench = Bench().ready()
+    assert bench.pool.state is PoolState.READY
+    assert bench.pool.want(0, 2, bench.out)
+    assert bench.pool.wanted_by() == [1, 2]
+    bench.pool.unwant(2)
+    assert bench.pool.wanted_by() == [1]
+
+
+def test_answers_find_their_tickets_in_any_order() -> None:
+    bench = Bench().ready()
+    bench.pool.call(0, StorageCall("node:7", 11, MAX), bench.notes)
+    bench.pool.append(0, StorageAppend("node:7", 12, 3, 1, Batch(0, 0, b"")), bench.notes)
+    first, second = bench.requests()
+    assert isinstance(second, messages.AppendRequest)
+    done = messages.SuccessResponse(3, second.seq_num, 1)
+    known = messages.MaxTransactionIdResponse(3, first.seq_num, 1, 9)
+
+    bench.answer(done, known)
+
+    assert bench.notes == [StorageAnswer(12, done), StorageAnswer(11, known)]
+
+
+def test_an_answer_nobody_asked_for_ends_the_connection() -> None:
+    bench = Bench().ready()
+    bench.answer(messages.SuccessResponse(3, 99, 1), messages.SuccessResponse(3, 98, 1))
+    assert [type(e) for e in bench.take()] == [Report, CloseConn]
+    assert bench.pool.state is PoolState.CLOSING
+    assert bench.notes == []
+
+
+def test_garbage_ends_the_connection_and_fails_what_is_under_way_once() -> None:
+    bench = Bench().ready()
+    bench.pool.call(0, StorageCall("node:7", 11, MAX), bench.notes)
+    bench.receive(b"GET / HTTP/1.1\r\n\r\n")
+    bench.pool.call(0, StorageCall("node:7", 12, MAX), bench.notes)
+    bench.receive(b"more")
+    assert bench.pool.deadline() is None
+
+    bench.pool.closed(0, "closed", bench.out, bench.notes)
+
+    assert [type(note) for note in bench.notes] == [StorageFailed, StorageFailed, LinkDown]
+    assert "sent what no storage node sends" in bench.pool.trouble
+
+
+def test_a_request_without_a_connection_fails_at_once() -> None:
+    bench = Bench()
+    bench.pool.call(0, StorageCall("node:7", 1, MAX), bench.notes)
+    assert bench.notes == [StorageFailed(1, "not connected")]
+
+
+def test_a_silent_node_is_given_up() -> None:
+    bench = Bench().ready()
+    bench.pool.call(0, StorageCall("node:7", 11, MAX), bench.notes)
+    assert bench.pool.deadline() == 1000
+    bench.pool.step(999, bench.out)
+    assert bench.pool.state is PoolState.READY
+    bench.pool.step(1000, bench.out)
+    assert bench.pool.state is PoolState.CLOSING
+
+
+def test_a_node_that_does_not_greet_is_given_up() -> None:
+    bench = Bench()
+    bench.pool.want(0, 1, bench.out)
+    bench.pool.dialed(0, bench.out)
+    bench.pool.step(1000, bench.out)
+    assert "did not greet" in bench.pool.trouble
+
+
+def test_a_refused_open_says_why_and_is_tried_again_later() -> None:
+    bench = Bench()
+    bench.pool.want(0, 1, bench.out)
+    bench.pool.dialed(0, bench.out)
+    bench.receive(bench.node.hello())
+    bench.requests()
+    bench.answer(messages.FailureResponse(-1, -1, -1, "wrong key"))
+    assert "wrong key" in bench.pool.trouble
+    bench.pool.closed(0, "closed", bench.out, bench.notes)
+    assert bench.notes == []
+    assert bench.pool.waiting
+
+
+def test_dials_back_off_and_stop_when_nobody_wants_it() -> None:
+    bench = Bench()
+    bench.pool.want(0, 1, bench.out)
+    pauses = []
+    for _ in range(6):
+        assert sum(isinstance(e, Dial) for e in bench.take()) == 1
+        bench.pool.closed(bench.now, "refused", bench.out, bench.notes)
+        due = bench.pool.deadline()
+        assert due is not None
+        pauses.append(due - bench.now)
+        bench.now = due
+        bench.pool.step(bench.now, bench.out)
+    assert pauses[0] <= 100
+    assert 200 <= pauses[-1] <= 400
+    bench.take()
+    bench.pool.closed(bench.now, "refused", bench.out, bench.notes)
+    bench.pool.unwant(1)
+    bench.pool.step(bench.now + 400, bench.out)
+    assert bench.take() == []
+    assert bench.pool.state is PoolState.IDLE
+
+
+def test_a_connect_string_without_a_port_is_refused() -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        StoragePool(
+            "node",
+            key=bytes(16),
+            num_partitions=1,
+            new_conn=lambda: -1,
+            rng=random.Random(1),
+            frame_size_max=1,
+            answer_timeout_ms=1,
+            retry_min_ms=1,
+            retry_max_ms=1,
+        )
