@@ -1,0 +1,137 @@
+"""The bridge to a real ZooKeeper: the common suite, and what only a real connection can do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from tests.processes.zookeeper import ZooKeeperServer, free_port
+from tests.trio.znode_store_suite import OpenStore, Peer, ZnodeStoreSuite, connected_peer
+from waltz_core.edge import ZkChildren, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkState, ZkStateChanged
+from waltz_core.errors import ConfigError
+from waltz_trio.zk.bridge import ZooKeeperBridge, open_zookeeper
+from waltz_trio.zk.client import UnavailableError, open_znode_client
+from waltz_trio.zk.store import Deliver, ZnodeStore, open_znode_store
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def open_store(zookeeper: ZooKeeperServer) -> OpenStore:
+    hosts = zookeeper.fresh_chroot()
+
+    @asynccontextmanager
+    async def open_it(deliver: Deliver) -> AsyncIterator[ZnodeStore]:
+        async with open_znode_store(hosts, deliver, session_timeout_ms=10_000) as store:
+            yield store
+
+    return open_it
+
+
+class TestBridge(ZnodeStoreSuite):
+    """The common suite."""
+
+
+async def test_it_refuses_requests_until_it_is_connected() -> None:
+    peer = Peer()
+    async with open_zookeeper(f"127.0.0.1:{free_port()}", peer.deliver, session_timeout_ms=5_000) as store:
+        peer.store = store
+        assert await peer.ask(lambda t: ZkGet(t, "/")) is ZkError.UNAVAILABLE
+
+
+async def test_a_connect_string_that_cannot_be_read_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match=r"zookeeper\.connectString"):
+        async with open_zookeeper("host:port", lambda events: None):
+            pass
+
+
+async def test_a_tool_says_which_address_was_not_reached() -> None:
+    hosts = f"127.0.0.1:{free_port()}"
+    with pytest.raises(UnavailableError, match=f"{hosts} was not reached within 0.3 s"):
+        async with open_znode_client(hosts, connect_timeout_ms=300):
+            pass
+
+
+async def test_a_restarted_server_resumes_the_session_and_forgets_the_watches(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    peer = Peer()
+    async with open_zookeeper(own_zookeeper.hosts, peer.deliver, session_timeout_ms=20_000) as store:
+        peer.store = store
+        session = await peer.connected()
+        await peer.done(lambda t: ZkCreate(t, "/mine", b"", ephemeral=True))
+        await peer.done(lambda t: ZkGet(t, "/mine", watch=True))
+        peer.heard.clear()
+        await trio.to_thread.run_sync(own_zookeeper.kill)
+        await peer.until(lambda event: event == ZkStateChanged(ZkState.SUSPENDED))
+        assert await peer.ask(lambda t: ZkGet(t, "/mine")) is ZkError.UNAVAILABLE
+        await trio.to_thread.run_sync(own_zookeeper.start)
+        await peer.until(lambda event: event == ZkStateChanged(ZkState.CONNECTED, session))
+        found = await peer.done(lambda t: ZkGet(t, "/mine"))
+        assert found.stat is not None
+        assert found.stat.ephemeral_owner == session
+        assert peer.changes() == []
+
+
+async def test_an_expired_session_is_told_and_a_new_one_follows(zookeeper: ZooKeeperServer) -> None:
+    peer = Peer()
+    hosts = zookeeper.fresh_chroot()
+    async with open_zookeeper(hosts, peer.deliver, session_timeout_ms=10_000) as store:
+        peer.store = store
+        session = await peer.connected()
+        await peer.done(lambda t: ZkCreate(t, "/mine", b"", ephemeral=True))
+        number, password = store._client.client_id
+        assert number == session
+        peer.heard.clear()
+        await trio.to_thread.run_sync(zookeeper.end_session, number, password)
+        await peer.until(lambda event: event == ZkStateChanged(ZkState.EXPIRED))
+        assert await peer.connected_again() != session
+        assert await peer.ask(lambda t: ZkGet(t, "/mine")) is ZkError.NO_NODE
+
+
+async def test_a_silent_server_makes_outcomes_unknown_and_then_the_session_presumed_lost(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    peer = Peer()
+    async with open_zookeeper(own_zookeeper.hosts, peer.deliver, session_timeout_ms=1_500) as store:
+        peer.store = store
+        await peer.connected()
+        await peer.done(lambda t: ZkCreate(t, "/a", b""))
+        own_zookeeper.pause()
+        try:
+            assert await peer.ask(lambda t: ZkSet(t, "/a", b"1", 0)) is ZkError.OUTCOME_UNKNOWN
+            await peer.until(lambda event: event == ZkStateChanged(ZkState.SUSPENDED))
+            await peer.until(lambda event: event == ZkStateChanged(ZkState.PRESUMED_LOST))
+            states = [event.state for event in peer.heard if isinstance(event, ZkStateChanged)]
+            assert states == [ZkState.CONNECTED, ZkState.SUSPENDED, ZkState.PRESUMED_LOST]
+        finally:
+            own_zookeeper.resume()
+        peer.heard.clear()
+        await peer.connected_again()
+
+
+async def test_the_loop_stays_free_while_thousands_of_requests_wait_for_a_silent_server(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    peer = Peer()
+    async with open_zookeeper(own_zookeeper.hosts, peer.deliver, session_timeout_ms=3_000) as store:
+        peer.store = store
+        await peer.connected()
+        own_zookeeper.pause()
+        try:
+            store.submit([ZkChildren(number, "/") for number in range(1, 12_001)])
+            await peer.until(lambda event: isinstance(event, ZkFailed) and event.ticket == 1)
+            await peer.until(lambda event: isinstance(event, ZkFailed) and event.ticket == 10_000)
+        finally:
+            own_zookeeper.resume()
+        answered = [event.ticket for event in peer.heard if isinstance(event, (ZkDone, ZkFailed))]
+        assert sorted(answered) == list(range(1, 12_001))
+
+
+async def test_a_request_with_an_impossible_path_is_refused(open_store: OpenStore) -> None:
+    async with connected_peer(open_store) as peer:
+        assert await peer.ask(lambda t: ZkGet(t, "/a/../b")) is ZkError.REFUSED
+        assert isinstance(peer.store, ZooKeeperBridge)

@@ -1,0 +1,176 @@
+"""A real ZooKeeper for tests and benchmarks: one process, loopback, a free port, always ended.
+
+The class path comes from WALTZ_ZOOKEEPER_CLASSPATH, Debian's package `zookeeper`, or pyspark's jars.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+READY_TIMEOUT = 30.0
+_PYSPARK_JARS = ("zookeeper-", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
+_numbers = itertools.count(1)
+
+
+def class_path() -> str | None:
+    """Where ZooKeeper's classes are; None when it is not installed."""
+    given = os.environ.get("WALTZ_ZOOKEEPER_CLASSPATH")
+    if given:
+        return given
+    debian = Path("/usr/share/java/zookeeper.jar")
+    if debian.exists():
+        return str(debian)
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        return None
+    jars = Path(spark.origin).parent / "jars"
+    # All five: without snappy the port answers and nothing is served.
+    found = [next(iter(sorted(jars.glob(f"{name}[0-9]*.jar"))), None) for name in _PYSPARK_JARS]
+    return None if None in found else ":".join(map(str, found))
+
+
+def missing() -> str | None:
+    """What is missing to run ZooKeeper, None if nothing."""
+    if shutil.which("java") is None:
+        return "no `java` on PATH; install a Java runtime (Debian: default-jre-headless)"
+    if class_path() is None:
+        return "no ZooKeeper; install it (Debian: zookeeper) or set WALTZ_ZOOKEEPER_CLASSPATH"
+    return None
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ZooKeeperServer:
+    """One server on 127.0.0.1; `hosts` is its connect string."""
+
+    def __init__(self, directory: Path, *, session_timeout_min_ms: int = 1000) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.hosts = f"127.0.0.1:{self.port}"
+        self._min = session_timeout_min_ms
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it serves.
+
+        Raises:
+            RuntimeError: it ended, or did not serve in time; its last words are in the message.
+        """
+        path = class_path()
+        assert path is not None, missing()
+        config = self.directory / "zoo.cfg"
+        settings = {
+            "tickTime": 500,
+            "minSessionTimeout": self._min,
+            "maxSessionTimeout": 60000,
+            "dataDir": self.directory / "data",
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "maxClientCnxns": 0,
+        }
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
+        command += ["-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false", "-cp", path]
+        command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + READY_TIMEOUT
+        while "Mode:" not in self.command("srvr"):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                last = (self.directory / "log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"ZooKeeper does not serve at {self.hosts}: {last}")
+            time.sleep(0.02)
+
+    def command(self, word: str) -> str:
+        """Answer to a four-letter command; empty if there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+                connection.sendall(word.encode())
+                pieces = []
+                while piece := connection.recv(65536):
+                    pieces.append(piece)
+        except OSError:
+            return ""
+        return b"".join(pieces).decode(errors="replace")
+
+    def stop(self) -> None:
+        """End it in order; harmless when it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once; `start` continues on the same data."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def pause(self) -> None:
+        """Make it silent."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def fresh_chroot(self) -> str:
+        """A connect string whose root is empty: isolates one test from the others."""
+        name = f"/t{next(_numbers)}-{os.getpid()}"
+        client = KazooClient(hosts=self.hosts, timeout=10)
+        client.start(timeout=10)
+        try:
+            client.create(name, b"")
+        finally:
+            client.stop()
+            client.close()
+        return self.hosts + name
+
+    def end_session(self, session_id: int, password: bytes) -> None:
+        """Expire somebody's session by taking it over and closing it."""
+        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password))
+        client.start(timeout=10)
+        client.stop()
+        client.close()
+
+
+@contextmanager
+def running_zookeeper(directory: Path | None = None) -> Iterator[ZooKeeperServer]:
+    """A server that serves; ended at the end, its files removed unless `directory` was given."""
+    with tempfile.TemporaryDirectory(prefix="waltz-zookeeper-") as scratch:
+        server = ZooKeeperServer(Path(scratch) if directory is None else directory)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
