@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import functools
+import signal
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from socket import socket
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
-from waltz_core.edge import Accepted, CloseConn, Closed, Dial, Dialed, Ended, Level, Port, Reading, Report, Send
+from waltz_core.edge import (
+    Accepted,
+    CloseConn,
+    Closed,
+    Dial,
+    Dialed,
+    Ended,
+    Level,
+    Port,
+    Reading,
+    Report,
+    Send,
+    ZkChildren,
+    ZkCreate,
+    ZkDelete,
+    ZkGet,
+    ZkMulti,
+    ZkRequest,
+    ZkSet,
+)
 from waltz_core.machine import Machine
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
@@ -18,10 +38,30 @@ from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.listener import close as close_listener
 from waltz_trio.net.tls import ClientTls, role_of
 from waltz_trio.pump import Pump
+from waltz_trio.zk.store import ZnodeStore
 
 Perform = Callable[[Any], None]
 """Carries out one effect, synchronously, without raising."""
 
+_ZK_REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)
+
+
+class Process(Protocol):
+    """What can be run as a process of its own: a server, a storage node."""
+
+    report: Callable[[Level, str], None]
+
+    async def run(self) -> str:
+        """Serve until the end; returns why it could not go on (empty after an orderly end)."""
+
+    def shutdown(self) -> None:
+        """Ask for an orderly end."""
+
+    def cancel(self) -> None:
+        """End without waiting."""
+
+
+_SHUTDOWN_MAX = 10.0  # seconds until a machine that does not end is ended
 _COMPLAINTS_KEPT = 1000  # peers whose refused handshakes are remembered, so that each is told once a minute
 _COMPLAINT_EVERY = 60.0
 
@@ -29,9 +69,10 @@ _COMPLAINT_EVERY = 60.0
 class NodeDriver:
     """Runs one process machine (server, storage node or client) on sockets.
 
-    Effects of `waltz_core.edge` about connections, `Report` and `Ended` are performed here; every other type
-    needs an entry in `plugins`. Effects are performed in their order; what is sent leaves last, after
-    the plug-ins' `flushes` ran, so that a broken socket can swallow neither a delivery nor a write.
+    Effects of `waltz_core.edge` are performed here (those for ZooKeeper by `znodes`, to be set before
+    the store delivers its first event); every other type needs an entry in `plugins`. Effects are
+    performed in their order; what is sent leaves last, after the plug-ins' `flushes` ran, so that a
+    broken socket can swallow neither a delivery nor a write.
 
     Lifetime: `await nursery.start(driver.run)`, then `listen`; cancel the nursery, or `stop`, to end.
     """
@@ -59,6 +100,8 @@ class NodeDriver:
         self.post = self.pump.post
         self.post_all = self.pump.post_all
         self.wait_room = self.pump.wait_room
+        self.znodes: ZnodeStore | None = None
+        self._zk_requests: list[ZkRequest] = []
         self._client_tls = client_tls
         self._flushes = tuple(flushes)
         self._table: dict[type, Perform] = {
@@ -68,6 +111,7 @@ class NodeDriver:
             Reading: self._on_reading,
             Ended: self._on_ended,
             Report: self._on_report,
+            **dict.fromkeys(_ZK_REQUESTS, self._zk_requests.append),
             **(plugins or {}),
         }
         self._channels: dict[int, Channel] = {}
@@ -153,6 +197,10 @@ class NodeDriver:
             table[type(effect)](effect)
         for flush in self._flushes:
             flush()
+        if self._zk_requests:
+            assert self.znodes is not None, "the machine talks to ZooKeeper before it was told of a session"
+            self.znodes.submit(tuple(self._zk_requests))
+            self._zk_requests.clear()
         if self._touched:
             touched, self._touched = self._touched, []
             for channel in touched:
@@ -274,3 +322,30 @@ class NodeDriver:
             self._complaints.clear()
         self._complaints[host] = now
         self.report(Level.WARNING, text)
+
+
+async def run_until_signal(process: Process) -> int:
+    """Run a process until it ends or is told to by SIGINT or SIGTERM (twice: at once); returns its exit status."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for number in signals:
+                    process.report(Level.INFO, f"{signal.Signals(number).name}: ending")
+                    process.shutdown()
+                    nursery.start_soon(give_up)
+                    break
+                async for _ in signals:
+                    process.cancel()
+
+        async def give_up() -> None:
+            await trio.sleep(_SHUTDOWN_MAX)
+            process.report(Level.WARNING, f"not ended in order after {_SHUTDOWN_MAX:.0f} s")
+            process.cancel()
+
+        nursery.start_soon(watch)
+        reason = await process.run()
+        nursery.cancel_scope.cancel()
+    if reason:
+        process.report(Level.ERROR, f"the process cannot go on: {reason}")
+    return 1 if reason else 0
