@@ -1,0 +1,290 @@
+"""A whole cluster in a simulated world, set up as an operator would, and raw connections to its parts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from tests.model.world import SimNode, World
+from tests.model.world_disk import WorldDisk
+from waltz_core.cluster import znodes
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.cluster.store_metadata import full_store
+from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
+from waltz_core.ids import Endpoint
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.server.node import ServerConfig, ServerNode
+from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
+from waltz_core.storage.node import StorageConfig, StorageNode
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+from waltz_core.wire.frame import HEADER, HEADER_SIZE
+
+ROOT = "/waltz"
+KEY = bytes(range(16))
+
+
+class SimStorage:
+    """A storage node with its disk; the disk outlives the process."""
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        self.cluster = cluster
+        self.data_endpoint = Endpoint(f"storage{number}", 7000)
+        self.admin_endpoint = Endpoint(f"storage{number}", 7001)
+        self.ready = False
+        self.failed: StorageFailed | None = None
+        self.node = SimNode(cluster.world, f"storage{number}", self._machine)
+        self.node.uses_zookeeper = False
+        self.disk = WorldDisk(cluster.world, self.node)
+        self.node.plugins.update(self.disk.plugins())
+        self.node.plugins[StorageReady] = self._on_ready
+        self.node.plugins[StorageFailed] = self._on_failed
+        self.node.plugins[StorageStopped] = lambda effect: self.node.crash()
+
+    def start(self) -> None:
+        """Start the process on what is on its disk."""
+        self.ready = False
+        self.failed = None
+        self.node.start()
+
+    def crash(self) -> None:
+        """Kill the process; what was not synced is at the disk's mercy."""
+        self.node.crash()
+        self.disk.crash()
+        self._listen(False)
+
+    def stop(self) -> None:
+        """End the process in order."""
+        self.node.post(Stop())
+
+    def _machine(self) -> StorageNode:
+        config = StorageConfig(
+            KEY,
+            self.cluster.partitions,
+            segment_size_threshold=self.cluster.segment_size,
+            wall_clock_offset_ms=1_700_000_000_000,
+        )
+        return StorageNode(config, self.cluster.storage_rules)
+
+    def _on_ready(self, effect: Any) -> None:
+        self.ready = True
+        self._listen(True)
+
+    def _on_failed(self, effect: StorageFailed) -> None:
+        self.failed = effect
+        self.cluster.world.trace(f"{self.node.name} cannot start: {effect.reason}")
+
+    def _listen(self, on: bool) -> None:
+        """Ports are open once the directory is."""
+        ports = {Port.STORAGE: self.data_endpoint, Port.ADMIN: self.admin_endpoint}
+        listeners = self.cluster.world.network.listeners
+        self.node.listening = ports if on else {}
+        for endpoint in ports.values():
+            if on:
+                listeners[endpoint] = self.node
+            else:
+                listeners.pop(endpoint, None)
+
+
+class SimCluster:
+    """ZooKeeper, storage nodes and servers; every partition on every storage node."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        partitions: int = 1,
+        storage_nodes: int = 3,
+        servers: int = 1,
+        rules: SafetyRules = SAFE,
+        storage_rules: SafetyRules | None = None,
+        versions: frozenset[int] = frozenset(VERSIONS),
+        segment_size: int = 1_000_000_000,
+        server_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.world = World(seed)
+        self.partitions = partitions
+        self.rules = rules
+        self.storage_rules = storage_rules or rules
+        self.segment_size = segment_size
+        self._versions = versions
+        self._server_options = server_options or {}
+        self._peers = 0
+        self.storages = [SimStorage(self, n) for n in range(storage_nodes)]
+        self.servers = [self._server(n) for n in range(servers)]
+
+    def _server(self, number: int) -> SimNode:
+        endpoint = Endpoint(f"server{number}", 6000)
+        config = ServerConfig(ROOT, endpoint, versions=self._versions, **self._server_options)
+
+        def machine() -> ServerNode:
+            return ServerNode(config, random.Random(f"{self.world.seed}/server{number}"), self.rules)
+
+        node = SimNode(self.world, f"server{number}", machine)
+        node.listening = {Port.CLIENT: endpoint}
+        return node
+
+    # ---- setting up --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Create the cluster, start everything, assign every partition to every storage node."""
+        self._create()
+        for storage in self.storages:
+            storage.start()
+        assert self.world.run_while(lambda: not all(s.ready for s in self.storages), 60_000)
+        for storage in self.storages:
+            self.assign(storage, range(self.partitions))
+        for server in self.servers:
+            server.start()
+
+    def _create(self) -> None:
+        paths = cluster_paths(ROOT)
+        nodes = [(str(storage.data_endpoint), number) for number, storage in enumerate(self.storages)]
+        ports = [(str(storage.data_endpoint), storage.admin_endpoint.port) for storage in self.storages]
+        store = full_store(self.partitions, nodes, ports)
+        params = znodes.encode_cluster_params(znodes.ClusterParams("simulated", self.partitions))
+        created: list[tuple[str, bytes | None]] = [
+            (paths.root, params),
+            (paths.servers, znodes.encode_partition_assignment(znodes.EMPTY_ASSIGNMENT)),
+            (paths.ids, None),
+            (paths.client_ids, znodes.encode_id_counter(0)),
+            (paths.server_ids, znodes.encode_id_counter(0)),
+            (paths.store, znodes.encode_store_params(znodes.StoreParams(KEY, self.partitions))),
+            (paths.partitions, None),
+            (paths.groups, znodes.encode_group_descriptor(store.groups)),
+            (paths.assignment, znodes.encode_replica_assignments(store.replicas)),
+            (paths.connections, znodes.encode_connection_metadata(store.connections)),
+        ]
+        self.world.zookeeper.write([ZkCreate(0, path, data) for path, data in created])
+
+    def set_replicas(self, storages: Sequence[SimStorage]) -> None:
+        """Change the assignment: every partition on exactly these nodes."""
+        everything = tuple(range(self.partitions))
+        replicas = znodes.ReplicaAssignments(tuple((str(s.data_endpoint), everything) for s in storages))
+        path = cluster_paths(ROOT).assignment
+        self.world.zookeeper.write([ZkSet(0, path, znodes.encode_replica_assignments(replicas), -1)])
+
+    def assign(self, storage: SimStorage, partitions: Sequence[int]) -> None:
+        """Tell a storage node that it holds partitions, through its admin port."""
+        peer = self.raw_peer(storage.admin_endpoint)
+        assert self.world.run_while(lambda: not peer.connected, 10_000)
+        connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0})
+        peer.send(connection.hello())
+        answers: list[admin.AdminMessage] = []
+
+        def answered() -> bool:
+            connection.receive(peer.take_bytes(), answers)
+            return bool(answers)
+
+        assert self.world.run_while(lambda: not answered() and connection.version is None, 10_000)
+        requests: list[admin.AdminMessage] = [
+            admin.AdminOpenRequest(-1, UUID(bytes=KEY), self.partitions),
+            admin.PartitionAssignmentRequest(1, tuple(partitions), True, False),
+        ]
+        data = bytearray()
+        for request in requests:
+            connection.encode(request, data)
+        peer.send(bytes(data))
+        assert self.world.run_while(lambda: not answered() or len(answers) < len(requests), 60_000)
+        assert all(isinstance(answer, admin.AdminSuccessResponse) for answer in answers), answers
+        peer.close()
+
+    # ---- looking -----------------------------------------------------------------------------
+
+    def until_open(self, limit: int = 60_000) -> None:
+        """Wait until every partition is served by some server."""
+
+        def served() -> bool:
+            open_ids: set[int] = set()
+            for server in self.servers:
+                if server.alive:
+                    snapshot = server.machine.snapshot(self.world.now)
+                    open_ids.update(p.partition_id for p in snapshot.partitions if p.healthy)
+            return len(open_ids) == self.partitions
+
+        assert self.world.run_while(lambda: not served(), limit), "not every partition was opened in time"
+
+    def raw_peer(self, endpoint: Endpoint | None = None) -> RawPeer:
+        """A connection whose bytes are made by hand; to the first server unless told otherwise."""
+        self._peers += 1
+        return RawPeer(self.world, f"peer{self._peers}", endpoint or Endpoint("server0", 6000))
+
+
+class RawPeer:
+    """The far end of one connection."""
+
+    def __init__(self, world: World, name: str, endpoint: Endpoint) -> None:
+        self.connected = False
+        self.closed = False
+        self.seen_in_feed: set[tuple[int, int]] = set()  # (partition id, transaction id)
+        self._received = bytearray()
+        self._node = SimNode(world, name, lambda: _Hands(self))
+        self._node.uses_zookeeper = False
+        self._endpoint = endpoint
+        self._effects: list[Any] = [Dial(-1, endpoint, Port.CLIENT)]
+        self._node.start()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._do(Send(-1, data))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._do(CloseConn(-1, "the probe is done"))
+
+    def _do(self, effect: Any) -> None:
+        self._effects.append(effect)
+        self._node.post(None)
+
+    def frames(self) -> list[bytes]:
+        """Whole frames received and not taken."""
+        found, at = [], 0
+        while len(self._received) - at >= HEADER_SIZE:
+            end = at + HEADER_SIZE + HEADER.unpack_from(self._received, at)[2]
+            if end > len(self._received):
+                break
+            found.append(bytes(self._received[at:end]))
+            at = end
+        return found
+
+    def take_frame(self) -> bytes:
+        """The first whole frame."""
+        frame = self.frames()[0]
+        del self._received[: len(frame)]
+        return frame
+
+    def take_bytes(self) -> bytes:
+        """Everything received."""
+        data = bytes(self._received)
+        self._received.clear()
+        return data
+
+    def step(self, events: Sequence[Any], out: list[Any]) -> None:
+        """What the machine of this end does."""
+        for event in events:
+            match event:
+                case Dialed():
+                    self.connected = True
+                case Received(data=data):
+                    self._received += data
+                case Closed():
+                    self.closed = True
+        out += self._effects
+        self._effects = []
+
+
+class _Hands:
+    def __init__(self, peer: RawPeer) -> None:
+        self._peer = peer
+
+    def step(self, now: int, events: Sequence[Any], out: list[Any]) -> None:
+        self._peer.step(events, out)
+
+    def deadline(self) -> int | None:
+        return None
+
+
+Build = Callable[[int], SimCluster]
