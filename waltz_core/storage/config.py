@@ -1,0 +1,42 @@
+"""Settings of a storage node, and what all its partitions use together."""
+
+from __future__ import annotations
+
+from waltz_core.record import record
+from waltz_core.rules import SafetyRules
+from waltz_core.storage.procedure import Runner
+from waltz_core.storage.reports import Outbox
+
+
+@record
+class StorageConfig:
+    """Settings of a storage node."""
+
+    key: bytes  # cluster key, 16 bytes
+    partition_count: int
+    segment_size_threshold: int = 1_000_000_000  # bytes
+    read_size_max: int = 8 << 20  # bytes of one list answer; at least one record is given
+    queue_count_max: int = 4096  # requests that may wait for one partition
+    shown_directory: str = "<dir>"  # the data directory, for messages to people
+    wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970
+    frame_size_max: int = 1 << 30
+    version: str = "unknown"  # of this software, for metrics
+
+
+class Shared:
+    """What all partitions of a node use together."""
+
+    __slots__ = ("config", "due", "now", "outbox", "rules", "runner")
+
+    def __init__(self, config: StorageConfig, rules: SafetyRules, runner: Runner, outbox: Outbox) -> None:
+        self.config = config
+        self.rules = rules
+        self.runner = runner
+        self.outbox = outbox
+        self.now = 0  # ms, of the step under way
+        self.due: dict[int, int] = {}  # partition → when its durable mark wants to be written, ms
+
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now + self.config.wall_clock_offset_ms

@@ -1,0 +1,208 @@
+"""What a replica knows about its files: segments, ends, recent offsets; and the plan of a write. No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from waltz_core.log import Record
+from waltz_core.record import record
+from waltz_core.storage import index as index_file
+from waltz_core.storage.effects import Create, Cut, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.record_codec import encode_run
+from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
+
+WINDOW = 65_536  # offsets kept in memory per segment; older ones are read from the index file
+
+
+@record
+class Ground:
+    """Where a partition's files stand and what their headers say."""
+
+    directory: str  # relative to the data directory: the partition id
+    partition_id: int
+    key: bytes  # cluster key, 16 bytes
+    threshold: int  # a segment longer than this is followed by a new one
+    shown: str = "<dir>"  # the data directory, for messages to people
+
+
+class Segment:
+    """One data file, its index, and the part of the index that is in memory."""
+
+    __slots__ = (
+        "data_path",
+        "end",
+        "first_id",
+        "index_first",
+        "index_path",
+        "next_id",
+        "whole",
+        "window",
+        "window_first",
+    )
+
+    def __init__(self, data_path: str, index_path: str, first_id: int) -> None:
+        self.data_path = data_path
+        self.index_path = index_path
+        self.first_id = first_id
+        self.index_first = first_id  # what the header of the index says; differs only where 0.13.2 would not notice
+        self.next_id = first_id
+        self.end = HEADER_SIZE  # offset behind the last record
+        self.window: array[int] = array("Q")
+        self.window_first = first_id  # id whose offset is the first of `window`
+        self.whole = False  # the window is complete and counts more than the index file; 0 = damaged
+
+    def extend(self, offsets: Sequence[int], end: int) -> None:
+        """Records were added behind the last one."""
+        self.window.extend(offsets)
+        self.next_id += len(offsets)
+        self.end = end
+        if len(self.window) > 2 * WINDOW and not self.whole:
+            surplus = len(self.window) - WINDOW
+            del self.window[:surplus]
+            self.window_first += surplus
+
+    def shrink(self, next_id: int, end: int) -> None:
+        """Records from `next_id` on were cut."""
+        self.next_id = next_id
+        self.end = end
+        if next_id < self.window_first:
+            self.window = array("Q")
+            self.window_first = next_id
+        else:
+            del self.window[next_id - self.window_first :]
+
+    def offset(self, transaction_id: int) -> int | None:
+        """Place of a record, None if only the index file knows it."""
+        at = transaction_id - self.window_first
+        return self.window[at] if 0 <= at < len(self.window) else None
+
+
+class LogFiles:
+    """The segments of one partition, ordered by first id; the last one is written to."""
+
+    __slots__ = ("_firsts", "segments")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        assert segments
+        self.segments = list(segments)
+        self._firsts = [segment.first_id for segment in segments]
+
+    @property
+    def last(self) -> Segment:
+        """The segment that is written to."""
+        return self.segments[-1]
+
+    @property
+    def max_id(self) -> int:
+        """Id of the last record, -1 if there is none."""
+        return self.segments[-1].next_id - 1
+
+    def find(self, transaction_id: int) -> Segment | None:
+        """The segment that holds a record, None if none does."""
+        at = bisect_right(self._firsts, transaction_id) - 1
+        if at < 0:
+            return None
+        segment = self.segments[at]
+        return segment if transaction_id < segment.next_id else None
+
+    def add(self, segment: Segment) -> None:
+        """A new segment stands on disk."""
+        self.segments.append(segment)
+        self._firsts.append(segment.first_id)
+
+    def drop_last(self) -> None:
+        """The newest segment is gone."""
+        del self.segments[-1], self._firsts[-1]
+
+
+def segment_of(ground: Ground, first_id: int) -> Segment:
+    """A new, empty segment, not yet on disk."""
+    data = f"{ground.directory}/{data_name(first_id)}"
+    return Segment(data, index_name(data), first_id)
+
+
+def create_operations(ground: Ground, segment: Segment, created_ms: int) -> tuple[Operation, ...]:
+    """Make the files of a new segment so that they survive before anything is written to them.
+
+    A left over index is in the way of 0.13.2 only: `Create` empties it.
+    """
+    header = encode_header(SegmentHeader(created_ms, ground.key, ground.partition_id, segment.first_id))
+    return (
+        Create(segment.index_path),
+        WriteAt(segment.index_path, 0, header),
+        Create(segment.data_path),
+        WriteAt(segment.data_path, 0, header),
+        SyncFile(segment.index_path),
+        SyncFile(segment.data_path),
+        SyncDirectory(ground.directory),
+    )
+
+
+class AppendPlan:
+    """One write of a run of records: the operations, and what they change once they are durable."""
+
+    __slots__ = ("_log", "_pieces", "created", "first", "operations")
+
+    def __init__(self, log: LogFiles) -> None:
+        self._log = log
+        self._pieces: list[tuple[Segment, array[int], int]] = []
+        self.first = log.last, log.last.end, log.last.next_id  # where the log ends if nothing of it is kept
+        self.created: list[Segment] = []
+        self.operations: list[Operation] = []
+
+    def commit(self) -> None:
+        """Everything is durable: the records are part of the log."""
+        for segment, offsets, end in self._pieces:
+            if segment is not self._log.last:
+                self._log.add(segment)
+            segment.extend(offsets, end)
+
+    def add(self, segment: Segment, offsets: array[int], end: int) -> None:
+        """Note what one write to one segment adds."""
+        self._pieces.append((segment, offsets, end))
+
+    def retreat(self, directory: str) -> tuple[Operation, ...]:
+        """Operations that undo the write, whatever part of it happened."""
+        segment, end, next_id = self.first
+        removals: list[Operation] = []
+        for created in reversed(self.created):
+            removals += [Unlink(created.index_path), Unlink(created.data_path)]
+        if removals:
+            removals.append(SyncDirectory(directory))
+        return (
+            *removals,
+            Cut(segment.data_path, end),
+            SyncFile(segment.data_path),
+            Cut(segment.index_path, index_file.entry_place(next_id - segment.index_first)),
+            SyncFile(segment.index_path),
+        )
+
+
+def plan_append(ground: Ground, log: LogFiles, records: Sequence[Record], created_ms: int) -> AppendPlan:
+    """Write `records`, whose ids continue the log, rolling to new segments as the size demands.
+
+    An old segment is durable before the next one exists, and the next one before a record goes into it.
+    """
+    plan = AppendPlan(log)
+    segment, end, next_id, done = log.last, log.last.end, log.last.next_id, 0
+    while done < len(records):
+        if end > ground.threshold:
+            plan.operations += (SyncFile(segment.data_path), SyncFile(segment.index_path))
+            segment, end = segment_of(ground, next_id), HEADER_SIZE
+            plan.created.append(segment)
+            plan.operations += create_operations(ground, segment, created_ms)
+        parts: list[bytes] = []
+        offsets = array("Q")
+        start = end
+        done, end = encode_run(records, done, end, ground.threshold, parts, offsets)
+        place = index_file.entry_place(next_id - segment.index_first)
+        plan.operations += (
+            WriteAt(segment.data_path, start, b"".join(parts)),
+            WriteAt(segment.index_path, place, index_file.encode_entries(offsets)),
+        )
+        plan.add(segment, offsets, end)
+        next_id += len(offsets)
+    plan.operations.append(SyncFile(segment.data_path))
+    return plan

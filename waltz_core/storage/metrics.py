@@ -1,0 +1,64 @@
+"""The metrics a storage node tells its tools, with the names and JSON shape of 0.13.2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from waltz_core.storage.replica import State, StorageReplica
+
+_GROUP = "waltz-storage"
+
+
+def gauges(replicas: Iterable[StorageReplica], version: str) -> dict[str, object]:
+    """Full gauge names and values."""
+    assigned = [replica for replica in replicas if replica.entry.current.assigned]
+    values: dict[str, object] = {
+        f"{_GROUP}.waltz-storage-num-partitions": len(assigned),
+        f"{_GROUP}.waltz-storage-partition-ids": [replica.partition_id for replica in assigned],
+        f"{_GROUP}.waltz-version-id": version,
+    }
+    for replica in assigned:
+        current = replica.entry.current
+        group = f"{_GROUP}.partition-{replica.partition_id}"
+        values[f"{group}.session-id"] = current.session_id
+        values[f"{group}.low-water-mark"] = current.low_water_mark
+        values[f"{group}.local-low-water-mark"] = current.local_low_water_mark
+        values[f"{group}.flags"] = current.flags
+        values[f"{group}.sequence-number"] = current.sequence
+        values[f"{group}.max-transaction-id"] = replica.max_id
+        values[f"{group}.process-queue-size"] = replica.queue_count
+        values[f"{group}.fence"] = replica.fence
+        values[f"{group}.state"] = replica.state.value
+        values[f"{group}.reason"] = replica.reason
+        values[f"{group}.damaged-transactions"] = len(replica.faults)
+    return values
+
+
+def counters(replicas: Iterable[StorageReplica]) -> dict[str, int]:
+    """Full counter names and counts; `append` is a meter in 0.13.2."""
+    return {
+        f"{_GROUP}.partition-{replica.partition_id}.{name}": count
+        for replica in replicas
+        if replica.state is not State.UNASSIGNED
+        for name, count in replica.counters.items()
+    }
+
+
+def as_json(replicas: list[StorageReplica], version: str) -> str:
+    """What `MetricsResponse` carries."""
+    counted = counters(replicas)
+    meters = {name: {"count": count} for name, count in counted.items() if name.endswith(".append")}
+    plain = {name: {"count": count} for name, count in counted.items() if name not in meters}
+    known = {name: {"value": value} for name, value in gauges(replicas, version).items()}
+    ids = [{"group": name.rpartition(".")[0], "name": name.rpartition(".")[2]} for name in (*known, *counted)]
+    tree = {
+        "metrics": {**known, **plain, **meters},
+        "ids": ids,
+        "gauges": known,
+        "counters": plain,
+        "histograms": {},
+        "meters": meters,
+        "timers": {},
+    }
+    return json.dumps(tree, indent=2)

@@ -1,0 +1,468 @@
+"""A whole storage process: connections, the control file, routing to partitions, administration."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+from waltz_core.edge import Accepted, CloseConn, Closed, Level, Port, Received, Report, Send, Writable
+from waltz_core.errors import CorruptionError, ProtocolError
+from waltz_core.machine import Tickets
+from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.storage import control as ctl
+from waltz_core.storage import metrics
+from waltz_core.storage.config import Shared, StorageConfig
+from waltz_core.storage.control import ControlDamage, ControlEntry, ControlStruct
+from waltz_core.storage.directory import open_control
+from waltz_core.storage.effects import (
+    DiskBytes,
+    DiskDone,
+    DiskEvent,
+    DiskFailed,
+    DiskListing,
+    Stop,
+    StorageFailed,
+    StorageReady,
+    StorageStopped,
+)
+from waltz_core.storage.legacy import SE, JavaError, io_text
+from waltz_core.storage.procedure import DiskError, Procedure, Runner
+from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
+from waltz_core.storage.reports import Outbox
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+
+STORAGE_HELLO = "Waltz Storage Server"
+ADMIN_HELLO = "Waltz Storage Admin Server"
+PARKED_MAX = 10_000  # messages kept for a peer that does not read its answers, before it is dropped
+
+Message: TypeAlias = wire.StorageMessage | admin.AdminMessage
+Event: TypeAlias = Accepted | Received | Writable | Closed | DiskEvent | Stop
+
+
+class _Peer:
+    """One connection of a server or a tool."""
+
+    __slots__ = ("busy", "closing", "conn", "connection", "is_admin", "name", "opened", "parked", "writable")
+
+    def __init__(self, event: Accepted, frame_size_max: int, rules: SafetyRules) -> None:
+        self.conn = event.conn
+        self.name = event.peer
+        self.is_admin = event.port is Port.ADMIN
+        self.connection: Connection[wire.StorageMessage] | Connection[admin.AdminMessage]
+        if self.is_admin:
+            self.connection = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, (0,), frame_size_max, rules=rules)
+        else:
+            self.connection = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, (0,), frame_size_max, rules=rules)
+        self.opened = False  # the cluster key was checked
+        self.writable = True
+        self.busy = False  # an administrative change of this peer is under way
+        self.closing = False
+        self.parked: deque[Message] = deque()
+
+
+class _Change:
+    """An administrative request on its way through a list of partitions."""
+
+    __slots__ = ("apply", "assigned_only", "left", "seq_num", "whole")
+
+    def __init__(
+        self,
+        seq_num: int,
+        apply: Callable[[StorageReplica, AdminDone], None],
+        *,
+        assigned_only: bool = False,
+        whole: bool = False,
+    ) -> None:
+        self.seq_num = seq_num
+        self.apply = apply
+        self.assigned_only = assigned_only  # makes no sense for a partition that is not assigned
+        self.whole = whole  # 0.13.2 looks at all ids before it changes anything
+        self.left: deque[int] = deque()
+
+
+class StorageNode:
+    """The machine of a storage process.
+
+    The first step opens the data directory, whose lock the driver holds; `StorageReady` or `StorageFailed`
+    says how that ended. Connections may be accepted after `StorageReady`.
+    """
+
+    def __init__(self, config: StorageConfig, rules: SafetyRules = SAFE) -> None:
+        assert len(config.key) == 16
+        assert config.partition_count >= 0
+        self.config = config
+        self.rules = rules
+        self.replicas: list[StorageReplica] = []
+        self._outbox = Outbox()
+        self._runner = Runner(Tickets())
+        self._shared = Shared(config, rules, self._runner, self._outbox)
+        self._peers: dict[int, _Peer] = {}
+        self._touched: dict[int, StorageReplica] = {}  # partitions whose lanes were added to
+        self._resumable: list[_Peer] = []  # peers whose change is done
+        self._droppable: list[_Peer] = []  # peers that 0.13.2 would drop
+        self._started = False
+        self._ready = False
+        self._failed = False
+        self._ending: StorageFailed | None = None  # the directory cannot be used
+        self._started_all = False  # the control file is read, every partition on its way
+        self._stopping = False
+        self._stopped = False
+        self._opening = 0
+
+    # ---- machine ---------------------------------------------------------------------------------
+
+    def deadline(self) -> int | None:
+        """Milliseconds; the first step is due at once."""
+        if not self._started:
+            return 0
+        return min(self._shared.due.values(), default=None)
+
+    def step(self, now: int, events: Sequence[Event], out: list[object]) -> None:
+        """Handle events; effects of the edge and of `storage.effects` are appended to `out`."""
+        self._shared.now = now
+        if not self._started:
+            self._started = True
+            self._runner.start(self._start(), self._start_done, out)
+        for event in events:
+            self._on_event(event, out)
+        self._settle(out)
+        due = [partition_id for partition_id, at in self._shared.due.items() if at <= now or self._stopping]
+        for partition_id in due:
+            self.replicas[partition_id].write_mark(out)
+        self._flush(out)
+        if self._stopping and not self._stopped and self._idle():
+            self._stopped = True
+            out.append(StorageStopped())
+
+    def _settle(self, out: list[object]) -> None:
+        """Start what the events made possible, until nothing more follows from it."""
+        while self._touched or self._resumable or self._droppable:
+            touched, self._touched = self._touched, {}
+            for replica in touched.values():
+                replica.pump(out)
+            resumable, self._resumable = self._resumable, []
+            for peer in resumable:
+                self._resume(peer, out)
+            droppable, self._droppable = self._droppable, []
+            for peer in droppable:
+                self._drop(peer, "an administrative request that cannot be carried out", out)
+        if self._ending is not None and not self._failed:
+            self._failed = True
+            out.append(self._ending)
+        elif self._started_all and self._opening == 0 and not self._ready and not self._failed:
+            self._ready = True
+            out.append(StorageReady())
+
+    def _on_event(self, event: Event, out: list[object]) -> None:
+        match event:
+            case Received(conn=conn, data=data):
+                self._on_received(conn, data, out)
+            case DiskDone() | DiskFailed() | DiskBytes() | DiskListing():
+                self._runner.on_event(event, out)
+            case Accepted():
+                peer = _Peer(event, self.config.frame_size_max, self.rules)
+                self._peers[event.conn] = peer
+                out.append(Send(event.conn, peer.connection.hello()))
+            case Writable(conn=conn, writable=writable):
+                if conn in self._peers:
+                    self._peers[conn].writable = writable
+                    self._resume(self._peers[conn], out)
+            case Closed(conn=conn):
+                self._peers.pop(conn, None)
+            case Stop():
+                self._stopping = True
+
+    def _idle(self) -> bool:
+        return self._runner.idle and not self._shared.due and all(replica.idle for replica in self.replicas)
+
+    def _flush(self, out: list[object]) -> None:
+        """Encode what was answered in this step, one `Send` per connection."""
+        if self._outbox.reports:
+            out.extend(self._outbox.reports)
+            self._outbox.reports = []
+        if not self._outbox.replies:
+            return
+        replies, self._outbox.replies = self._outbox.replies, []
+        buffers: dict[int, bytearray] = {}
+        for conn, message in replies:
+            peer = self._peers.get(conn)
+            if peer is None or peer.closing:
+                continue
+            buffer = buffers.get(conn)
+            if buffer is None:
+                buffer = buffers[conn] = bytearray()
+            peer.connection.encode(message, buffer)  # type: ignore[arg-type]  # answers go where the request came from
+        out.extend(Send(conn, buffer) for conn, buffer in buffers.items())
+
+    # ---- views -----------------------------------------------------------------------------------
+
+    @property
+    def healthy(self) -> bool:
+        """The data directory is open and every assigned partition is in service."""
+        return (
+            self._ready
+            and not self._failed
+            and all(replica.state is State.OPEN for replica in self.replicas if replica.entry.current.assigned)
+        )
+
+    def gauges(self) -> dict[str, object]:
+        """Full gauge names and values, as the tools read them."""
+        return metrics.gauges(self.replicas, self.config.version)
+
+    def counters(self) -> dict[str, int]:
+        """Full counter names and counts."""
+        return metrics.counters(self.replicas)
+
+    def conditions(self) -> Iterator[tuple[int, State, str]]:
+        """Partition, state and reason of every assigned partition."""
+        for replica in self.replicas:
+            if replica.entry.current.assigned:
+                yield replica.partition_id, replica.state, replica.reason
+
+    # ---- opening the directory -------------------------------------------------------------------
+
+    def _start_done(self, out: list[object]) -> None:
+        self._started_all = self._ending is None
+        self._touched.update({replica.partition_id: replica for replica in self.replicas})
+
+    def _fail(self, reason: str, *chain: str) -> None:
+        if self._ending is None:
+            self._ending = StorageFailed(reason, chain or (f"{SE}{reason}",))
+
+    def _start(self) -> Procedure[None]:
+        try:
+            body = yield from open_control(self.config, self.rules, self._shared.wall_ms)
+            self._make_replicas(body)
+            for replica in self.replicas:
+                if not replica.entry.current.assigned:
+                    continue
+                if self.rules.torn_not_corrupt:
+                    self._open(replica)
+                else:
+                    yield from replica.open_as_java()
+        except JavaError as error:
+            self._fail(str(error), *error.chain)
+        except DiskError as fault:
+            self._fail(f"the data directory cannot be read: {fault}", io_text(fault))
+        except CorruptionError as error:
+            self._fail(str(error))
+
+    def _open(self, replica: StorageReplica) -> None:
+        self._opening += 1
+
+        def opened(problem: str | None) -> None:
+            self._opening -= 1
+            if problem is not None:
+                self._fail(f"partition {replica.partition_id}: {problem}")
+
+        replica.open(opened)
+
+    def _make_replicas(self, body: bytes) -> None:
+        for partition_id in range(self.config.partition_count):
+            entry = ctl.decode_entry(body, partition_id, self.rules.sequence_wraps)
+            problem = None
+            if isinstance(entry, ControlDamage):
+                if not self.rules.partitions_isolated:
+                    raise JavaError(f"{SE}{entry.value}")
+                problem = f"{ctl.NAME}: {entry.value}: neither state of partition {partition_id} counts"
+                lost = ControlStruct(-1, -1, -1, ctl.ASSIGNED | ctl.AVAILABLE, -1)
+                entry = ControlEntry(partition_id, 0, lost, -1)
+            self.replicas.append(StorageReplica(partition_id, entry, self._shared, problem))
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def _on_received(self, conn: int, data: bytes, out: list[object]) -> None:
+        peer = self._peers.get(conn)
+        if peer is None or peer.closing:
+            return
+        messages: list[Message] = []
+        failure: str | None = None
+        try:
+            peer.connection.receive(data, messages)  # type: ignore[arg-type]  # each protocol has its own messages
+        except ProtocolError as error:
+            failure = str(error)
+        if peer.parked or not peer.writable or peer.busy:
+            peer.parked.extend(messages)
+            if len(peer.parked) > PARKED_MAX:
+                failure = f"{len(peer.parked)} requests sent without reading the answers"
+        else:
+            self._serve(peer, messages, out)
+        if failure is not None:
+            self._drop(peer, failure, out)
+
+    def _serve(self, peer: _Peer, messages: Sequence[Message], out: list[object]) -> None:
+        for at, message in enumerate(messages):
+            if peer.closing:
+                return
+            if peer.busy:
+                peer.parked.extend(messages[at:])
+                return
+            if peer.is_admin:
+                self._on_admin(peer, message, out)  # type: ignore[arg-type]  # its protocol decodes nothing else
+            else:
+                self._on_storage(peer, message, out)  # type: ignore[arg-type]
+
+    def _resume(self, peer: _Peer, out: list[object]) -> None:
+        """Go on with what a peer sent while it could not be served."""
+        if peer.parked and peer.writable and not peer.busy:
+            messages, peer.parked = list(peer.parked), deque()
+            self._serve(peer, messages, out)
+
+    def _drop(self, peer: _Peer, reason: str, out: list[object]) -> None:
+        if peer.closing:
+            return
+        self._flush(out)
+        peer.closing = True
+        out.append(CloseConn(peer.conn, reason))
+        out.append(Report(Level.WARNING, f"connection of {peer.name} closed: {reason}"))
+
+    # ---- storage port ----------------------------------------------------------------------------
+
+    def _on_storage(self, peer: _Peer, message: wire.StorageMessage, out: list[object]) -> None:
+        if type(message) is wire.OpenRequest:
+            refusal = self._open_refusal(message.key, message.num_partitions)
+            peer.opened = peer.opened or refusal is None
+            answer = wire.SuccessResponse(-1, -1, -1) if refusal is None else wire.FailureResponse(-1, -1, -1, refusal)
+            self._outbox.reply(peer.conn, answer)
+            return
+        partition_id = message.partition_id
+        if self.rules.open_required and not peer.opened:
+            text = f"{SE}the connection was not opened: send OpenRequest first"
+        elif 0 <= partition_id < len(self.replicas):
+            replica = self.replicas[partition_id]
+            replica.submit(peer.conn, message, out)
+            self._touched[partition_id] = replica
+            return
+        else:
+            text = f"java.lang.Exception: Partition:{partition_id} is not assigned."
+        self._outbox.reply(peer.conn, wire.FailureResponse(message.session_id, message.seq_num, partition_id, text))
+
+    def _open_refusal(self, key: UUID, partition_count: int) -> str | None:
+        if key.bytes != self.config.key:
+            return f"{SE}Provided cluster key is inconsistent with key in control file."
+        if partition_count != self.config.partition_count:
+            return (
+                f"{SE}Provided number of partitions is inconsistent with "
+                "the total number of partitions in control file."
+            )
+        return None
+
+    # ---- admin port ------------------------------------------------------------------------------
+
+    def _on_admin(self, peer: _Peer, message: admin.AdminMessage, out: list[object]) -> None:
+        if isinstance(message, admin.AdminOpenRequest):
+            refusal = self._open_refusal(message.key, message.num_partitions)
+            peer.opened = peer.opened or refusal is None
+            self._outbox.reply(
+                peer.conn,
+                admin.AdminSuccessResponse(-1) if refusal is None else admin.AdminFailureResponse(-1, refusal),
+            )
+            return
+        if self.rules.open_required and not peer.opened:
+            self._refuse(peer, message.seq_num, f"{SE}the connection was not opened: send AdminOpenRequest first")
+            return
+        match message:
+            case admin.PartitionAvailableRequest(seq_num=seq, partition_ids=ids, toggled=on):
+                self._change(peer, ids, _Change(seq, lambda replica, done: replica.set_available(on, done), whole=True))
+            case admin.PartitionAssignmentRequest(seq_num=seq, partition_ids=ids, toggled=True):
+                self._change(peer, ids, _Change(seq, lambda replica, done: replica.assign(done)))
+            case admin.PartitionAssignmentRequest(seq_num=seq, partition_ids=ids, delete_storage_files=delete):
+                self._change(
+                    peer, ids, _Change(seq, lambda replica, done: replica.unassign(delete, done), assigned_only=True)
+                )
+            case admin.RecordListRequest(partition_id=partition_id):
+                replica = self._replica_for_admin(peer, message.seq_num, partition_id)
+                if replica is not None:
+                    replica.read_for_admin(peer.conn, message, out)
+                    self._touched[partition_id] = replica
+            case admin.LastSessionInfoRequest(partition_id=partition_id):
+                replica = self._replica_for_admin(peer, message.seq_num, partition_id)
+                if replica is not None:
+                    info = replica.session_info()
+                    self._outbox.reply(peer.conn, admin.LastSessionInfoResponse(message.seq_num, partition_id, info))
+            case admin.MetricsRequest():
+                text = metrics.as_json(self.replicas, self.config.version)
+                self._outbox.reply(peer.conn, admin.MetricsResponse(message.seq_num, text))
+            case admin.AssignedPartitionStatusRequest():
+                self._outbox.reply(peer.conn, admin.AssignedPartitionStatusResponse(message.seq_num, self._status()))
+            case _:
+                self._drop(peer, f"{type(message).__name__} is not a request", out)
+
+    def _refuse(self, peer: _Peer, seq_num: int, text: str) -> None:
+        self._outbox.reply(peer.conn, admin.AdminFailureResponse(seq_num, text))
+
+    def _status(self) -> tuple[tuple[int, bool], ...]:
+        """Assigned partitions, and whether each is available and in service."""
+        return tuple(
+            (replica.partition_id, replica.entry.current.available and replica.state is State.OPEN)
+            for replica in self.replicas
+            if replica.entry.current.assigned
+        )
+
+    def _replica_for_admin(self, peer: _Peer, seq_num: int, partition_id: int) -> StorageReplica | None:
+        if 0 <= partition_id < len(self.replicas):
+            replica = self.replicas[partition_id]
+            if replica.state is not State.UNASSIGNED:
+                return replica
+        self._refuse(peer, seq_num, f"java.lang.Exception: Partition:{partition_id} is not assigned.")
+        return None
+
+    def _change(self, peer: _Peer, partition_ids: tuple[int, ...] | None, change: _Change) -> None:
+        """Apply a change to partitions one after the other; one answer for all."""
+        if self.rules.unassigned_refused:
+            refusal = self._change_refusal(partition_ids, change)
+            if refusal is not None:
+                self._refuse(peer, change.seq_num, refusal)
+                return
+        elif partition_ids is None or (change.whole and self._outside(partition_ids) is not None):
+            self._droppable.append(peer)
+            return
+        assert partition_ids is not None
+        change.left.extend(partition_ids)
+        peer.busy = True
+        self._change_next(peer, change)
+
+    def _outside(self, partition_ids: Sequence[int]) -> int | None:
+        return next((one for one in partition_ids if not 0 <= one < len(self.replicas)), None)
+
+    def _change_refusal(self, partition_ids: tuple[int, ...] | None, change: _Change) -> str | None:
+        """Why nothing at all is changed."""
+        if partition_ids is None:
+            return f"{SE}the list of partitions is null"
+        outside = self._outside(partition_ids)
+        if outside is not None:
+            return f"{SE}partition {outside} does not exist: the cluster has {len(self.replicas)} partitions, from 0"
+        for one in partition_ids:
+            if change.assigned_only and self.replicas[one].state is State.UNASSIGNED:
+                return f"java.lang.Exception: Partition:{one} is not assigned."
+        return None
+
+    def _change_next(self, peer: _Peer, change: _Change) -> None:
+        if not change.left:
+            self._change_done(peer, admin.AdminSuccessResponse(change.seq_num))
+            return
+        partition_id = change.left.popleft()
+        if not 0 <= partition_id < len(self.replicas):
+            self._droppable.append(peer)
+            return
+
+        def done(refusal: str | None) -> None:
+            if refusal is None:
+                self._change_next(peer, change)
+            elif refusal is DROP:
+                self._droppable.append(peer)
+            else:
+                self._change_done(peer, admin.AdminFailureResponse(change.seq_num, refusal))
+
+        replica = self.replicas[partition_id]
+        change.apply(replica, done)
+        self._touched[partition_id] = replica
+
+    def _change_done(self, peer: _Peer, answer: admin.AdminMessage) -> None:
+        self._outbox.reply(peer.conn, answer)
+        peer.busy = False
+        self._resumable.append(peer)

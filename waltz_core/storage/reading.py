@@ -1,0 +1,115 @@
+"""Reading records back: located by window or index, verified by checksum, the index distrusted when they disagree."""
+
+from __future__ import annotations
+
+from array import array
+
+from waltz_core.log import Record
+from waltz_core.storage import index as index_file
+from waltz_core.storage.effects import SyncFile, WriteAt
+from waltz_core.storage.log_files import LogFiles, Segment
+from waltz_core.storage.opening import check_in_file, scan_file
+from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.record_codec import decode_run, record_size
+from waltz_core.storage.segment import HEADER_SIZE
+
+
+def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedure[tuple[list[Record], int | None]]:
+    """Read intact records from `first` upward.
+
+    Ends early at the end of the log, at a damaged record, and when the records take `size_max` bytes (one
+    is always given).
+
+    Returns:
+        The records, and the id that is damaged if that is why there are no more.
+
+    Raises:
+        DiskError: a file cannot be read.
+    """
+    records: list[Record] = []
+    next_id, left = first, size_max
+    while len(records) < count and 0 <= next_id <= log.max_id and left > 0:
+        segment = log.find(next_id)
+        if segment is None:
+            return records, next_id  # a hole
+        wanted = min(count - len(records), segment.next_id - next_id)
+        got = yield from _read_run(segment, next_id, wanted, left)
+        if not got:
+            got = yield from _read_relocated(log, segment, next_id)
+        if not got:
+            return records, next_id
+        records += got
+        next_id += len(got)
+        left -= sum(map(record_size, got))
+    return records, None
+
+
+def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[list[Record]]:
+    """Records that stand back to back where window or index say; empty if the first is not there, intact."""
+    bounds = yield from _bounds(segment, first, count)
+    if not index_file.plausible(bounds[:-1], segment.end):
+        # Fall back to the first: an index damaged further on must not hide it.
+        bounds = yield from _bounds(segment, first, 1)
+        if not index_file.plausible(bounds[:-1], segment.end):
+            return []
+    number = len(bounds) - 1
+    while number > 1 and bounds[number] - bounds[0] > size_max:
+        number -= 1
+    data = yield from read(segment.data_path, bounds[0], max(0, bounds[number] - bounds[0]))
+    records, _ = decode_run(data, first, number)
+    return records
+
+
+def _bounds(segment: Segment, first: int, count: int) -> Procedure[array[int]]:
+    """Places of `count` records and of what follows the last of them."""
+    bounds = array("Q")
+    at = first - segment.window_first
+    if at >= 0 and at + count <= len(segment.window):
+        bounds = segment.window[at : at + count + 1]
+    else:
+        place = index_file.entry_place(first - segment.index_first)
+        data = yield from read(segment.index_path, place, index_file.ENTRY_SIZE * (count + 1))
+        bounds = index_file.decode_entries(data)
+    if first + count == segment.next_id:
+        del bounds[count:]
+    if len(bounds) <= count:
+        bounds.append(segment.end)
+    return bounds
+
+
+def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[list[Record]]:
+    """One record, found by walking over the data file because the index was no help; empty if it is damaged."""
+    place = yield from locate(log, segment, transaction_id)
+    if place is None:
+        return []
+    offset, size = place
+    data = yield from read(segment.data_path, offset, size)
+    return decode_run(data, transaction_id, 1)[0]
+
+
+def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tuple[int, int] | None]:
+    """Place and size of an intact record, None if it is damaged.
+
+    An index that says otherwise is replaced by what the data file says.
+
+    Raises:
+        DiskError: a file cannot be read or written.
+    """
+    bounds = yield from _bounds(segment, transaction_id, 1)
+    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+    if size > 0:
+        return bounds[0], size
+    if segment.whole:
+        return None
+    offsets: list[int] = []
+    _, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, segment.end, offsets)
+    if next_id <= transaction_id:
+        return None
+    if next_id >= segment.next_id and segment is not log.last:
+        yield from write(
+            WriteAt(segment.index_path, index_file.entry_place(0), index_file.encode_entries(offsets)),
+            SyncFile(segment.index_path),
+        )
+    offset = offsets[transaction_id - segment.first_id]
+    size = yield from check_in_file(segment.data_path, offset, transaction_id, segment.end)
+    return (offset, size) if size > 0 else None

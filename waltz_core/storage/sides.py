@@ -1,0 +1,94 @@
+"""The side files of one partition: what was last written to them, and the operations that write the next slot."""
+
+from __future__ import annotations
+
+from waltz_core.storage import side
+from waltz_core.storage.control import ControlStruct
+from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.procedure import Procedure, read
+from waltz_core.storage.side import Belongs, Fence
+
+NAMES = (side.FENCE, side.MARK, side.FAULTS)
+
+
+class SideFiles:
+    """Counters and values of the three files; values are as of the last durable write."""
+
+    __slots__ = ("_counters", "_directory", "_present", "fence", "mark", "remembered", "slots")
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._counters = dict.fromkeys(NAMES, 0)
+        self._present: set[str] = set()
+        self.slots: dict[str, side.Slot | None] = dict.fromkeys(NAMES)
+        self.fence = Fence(-1, None)
+        self.mark = -1  # as written beside the present control struct and last segment
+        self.remembered: list[tuple[int, int]] = []  # ranges of damaged ids
+
+    def load(self, found: tuple[FileEntry, ...]) -> Procedure[None]:
+        """Read whatever is there.
+
+        Raises:
+            DiskError: a file is there and cannot be read.
+        """
+        self._present = {one.name for one in found} & set(NAMES)
+        for name in NAMES:
+            data = b""
+            if name in self._present:
+                data = yield from read(self._path(name), 0, 2 * side.SLOT_SIZE)
+            slot = self.slots[name] = side.newest_slot(data)
+            self._counters[name] = 0 if slot is None else slot.counter
+        self.fence = side.decode_fence(self.slots[side.FENCE]) or Fence(-1, None)
+        self.remembered = side.decode_faults(self.slots[side.FAULTS])
+
+    def mark_beside(self, belongs: Belongs) -> int | None:
+        """The durable mark if it was written beside these files, else None."""
+        return side.decode_mark(self.slots[side.MARK], belongs)
+
+    def create_missing(self) -> tuple[Operation, ...]:
+        """Make the files that are not there yet; their names are durable afterwards."""
+        missing = [name for name in NAMES if name not in self._present]
+        self._present.update(missing)
+        if not missing:
+            return ()
+        return (
+            *(Create(self._path(name)) for name in missing),
+            # Later slots overwrite these bytes in place, so a full disk cannot keep a fence from being raised.
+            *(WriteAt(self._path(name), 0, bytes(2 * side.SLOT_SIZE)) for name in missing),
+            *(SyncFile(self._path(name)) for name in missing),
+            SyncDirectory(self._directory),
+        )
+
+    def fence_operations(
+        self, session_id: int, struct: ControlStruct | None, belongs: Belongs
+    ) -> tuple[Operation, ...]:
+        """Write the fence into both slots, one after the other: one that rots does not bring back an older fence."""
+        path = self._path(side.FENCE)
+        operations: list[Operation] = []
+        for _ in range(2):
+            counter = self._next(side.FENCE)
+            data = side.encode_fence(Fence(session_id, struct), belongs, counter)
+            operations += (WriteAt(path, side.slot_place(counter), data), SyncFile(path))
+        return tuple(operations)
+
+    def mark_operations(self, mark: int, belongs: Belongs) -> tuple[Operation, ...]:
+        """Write the durable mark; synced, so that at most one slot can ever be torn."""
+        path, counter = self._path(side.MARK), self._next(side.MARK)
+        return WriteAt(path, side.slot_place(counter), side.encode_mark(mark, belongs, counter)), SyncFile(path)
+
+    def faults_operations(self, faults: set[int], belongs: Belongs) -> tuple[Operation, ...]:
+        """Write the ids of damaged records."""
+        path, counter = self._path(side.FAULTS), self._next(side.FAULTS)
+        return WriteAt(path, side.slot_place(counter), side.encode_faults(faults, belongs, counter)), SyncFile(path)
+
+    def remove_operations(self) -> tuple[Operation, ...]:
+        """Remove all three."""
+        self._present.clear()
+        return tuple(Unlink(self._path(name)) for name in NAMES)
+
+    def _next(self, name: str) -> int:
+        self._counters[name] += 1
+        return self._counters[name]
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
