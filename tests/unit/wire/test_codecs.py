@@ -42,7 +42,7 @@ def encoded(connection: Connection[Any], sent: list[Any]) -> bytes:
 def test_what_is_encoded_is_decoded_again(protocol: WireProtocol[Any], version: int, codec: Codec[Any]) -> None:
     connection = opened(protocol, version)
 
-    @settings(max_examples=25, deadline=None, database=None)
+    @settings(max_examples=15, deadline=None, database=None)
     @given(st.lists(messages(protocol, version, codec), min_size=1, max_size=3))
     def check(sent: list[Any]) -> None:
         out: list[Any] = []
@@ -54,7 +54,7 @@ def test_what_is_encoded_is_decoded_again(protocol: WireProtocol[Any], version: 
 
 @pytest.mark.parametrize(("protocol", "version"), VERSIONS, ids=lambda each: getattr(each, "name", str(each)))
 def test_any_chunking_gives_the_same_messages(protocol: WireProtocol[Any], version: int) -> None:
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=25, deadline=None, database=None)
     @given(
         st.lists(any_message(protocol, version), max_size=6), st.lists(st.integers(1, 90), min_size=1), st.booleans()
     )
@@ -83,7 +83,7 @@ def refused_or_decoded(protocol: WireProtocol[Any], version: int, stream: bytes)
 def test_garbage_raises_nothing_but_protocol_errors(
     protocol: WireProtocol[Any], version: int, codec: Codec[Any]
 ) -> None:
-    @settings(max_examples=30, deadline=None, database=None)
+    @settings(max_examples=15, deadline=None, database=None)
     @given(st.binary(max_size=120))
     @example(b"\xff" * 100)
     @example(b"\x7f" * 100)
@@ -99,7 +99,7 @@ def test_garbage_raises_nothing_but_protocol_errors(
 def test_every_shorter_or_longer_body_is_refused(protocol: WireProtocol[Any], version: int, codec: Codec[Any]) -> None:
     connection = opened(protocol, version)
 
-    @settings(max_examples=10, deadline=None, database=None)
+    @settings(max_examples=5, deadline=None, database=None)
     @given(messages(protocol, version, codec))
     def check(message: Any) -> None:
         body = encoded(connection, [message])[7:]
@@ -112,7 +112,7 @@ def test_every_shorter_or_longer_body_is_refused(protocol: WireProtocol[Any], ve
     check()
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(st.data())
 def test_a_damaged_stream_raises_nothing_but_protocol_errors(data: st.DataObject) -> None:
     protocol, version = data.draw(st.sampled_from(VERSIONS))

@@ -98,7 +98,7 @@ def test_int_arrays_of_any_size(count: int) -> None:
 def test_null_is_written_as_minus_one() -> None:
     for field in (INTS, BYTES, STRING):
         out = bytearray()
-        field.write(out, None)  # type: ignore[arg-type]
+        field.write(out, None)
         assert out == b"\xff\xff\xff\xff"
 
 
