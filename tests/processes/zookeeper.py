@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -52,10 +53,19 @@ def missing() -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses now.
+
+    Below the range from which the system takes the local ports of connections: a client that dials a dead
+    server on a port of that range can be connected to itself, and then the server cannot come back.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class ZooKeeperServer:
