@@ -22,6 +22,7 @@ from waltz_core.wire.frame import HEADER, HEADER_SIZE
 
 _PARTITIONS = 100  # ids of 900 and above are not owned, and 100 is out of range in the recorded run
 _PATIENCE_MS = 30_000
+_SETTLE_MS = 10
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -87,6 +88,8 @@ class _Replay:
         if "message" in line:
             _describes(line, data)
         self.peers[line["conn"]].send(data)
+        # Recorded on one machine, what went out on two connections arrived in the order of sending.
+        self.world.run(self.world.now + _SETTLE_MS)
 
     def _recv(self, line: Fields) -> None:
         peer = self.peers[line["conn"]]

@@ -114,6 +114,7 @@ class EndpointsChanged:
     """All live servers and what they own, (partition id, generation) sorted by partition id."""
 
     endpoints: tuple[tuple[Endpoint, tuple[tuple[int, int], ...]], ...]
+    revision: int = -1  # data version of the assignment, equal for all who look
 
 
 @record
@@ -580,7 +581,7 @@ class Coordinator:
         if self._phase is Phase.ENDED:
             return
         if assignment is not None:
-            self._apply(assignment, data.cversion, registered=bool(own), out=out)
+            self._apply(assignment, data, registered=bool(own), out=out)
         if self._manages is not None and self._keep_registered(now, own, out):
             self._coordinate(now, assignment, data, out)
 
@@ -625,10 +626,10 @@ class Coordinator:
             out.append(ReplicasChanged(replicas))
 
     def _apply(
-        self, assignment: PartitionAssignment, cversion: int, *, registered: bool, out: list[CoordinatorEffect]
+        self, assignment: PartitionAssignment, stat: ZkStat, *, registered: bool, out: list[CoordinatorEffect]
     ) -> None:
         """Tell the parent what the view says, if it is consistent: computed for exactly these members."""
-        consistent = assignment.cversion == cversion
+        consistent = assignment.cversion == stat.cversion
         if self._manages is not None and consistent:
             assert self.server_id is not None
             owned = assignment.of_server(self.server_id) if registered else ()
@@ -640,7 +641,7 @@ class Coordinator:
                 out.append(OwnershipConfirmed())
         # A first look at an assignment that lags behind is still the best guess where partitions are.
         if consistent or not self._members or self._endpoints is None:
-            endpoints = _endpoints(assignment, self._members)
+            endpoints = _endpoints(assignment, self._members, stat.version)
             if endpoints != self._endpoints:
                 self._endpoints = endpoints
                 out.append(endpoints)
@@ -752,9 +753,12 @@ def _owners(assignment: PartitionAssignment) -> list[tuple[int, int, int]]:
     )
 
 
-def _endpoints(assignment: PartitionAssignment, members: dict[int, ServerDescriptor]) -> EndpointsChanged:
+def _endpoints(
+    assignment: PartitionAssignment, members: dict[int, ServerDescriptor], revision: int
+) -> EndpointsChanged:
     """Two servers with one address (a restart before the old session ended) share an entry (zk-D9)."""
     found: dict[Endpoint, set[tuple[int, int]]] = {}
     for server_id, descriptor in sorted(members.items()):
         found.setdefault(descriptor.endpoint, set()).update(assignment.of_server(server_id))
-    return EndpointsChanged(tuple((endpoint, tuple(sorted(owned))) for endpoint, owned in found.items()))
+    endpoints = tuple((endpoint, tuple(sorted(owned))) for endpoint, owned in found.items())
+    return EndpointsChanged(endpoints, revision)

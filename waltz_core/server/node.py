@@ -212,7 +212,6 @@ class ServerNode:
         self._joined: Joined | None = None
         self._owned: tuple[tuple[int, int], ...] = ()
         self._endpoints: EndpointsChanged | None = None
-        self._revision = 0
         self._replicas: ReplicaAssignments | None = None
         self._subscribers: dict[int, ReqId] = {}  # conn → its request for cluster information
         self._checks: list[_Check] = []
@@ -612,7 +611,7 @@ class ServerNode:
             conn_id,
             messages.ClusterInfoResponse(
                 req_id,
-                self._revision,
+                endpoints.revision if endpoints is not None else -1,
                 joined.cluster_name,
                 UUID(bytes=joined.cluster_key),
                 joined.num_partitions,
@@ -735,7 +734,6 @@ class ServerNode:
                         self._touched[partition_id] = None
                 case EndpointsChanged():
                     self._endpoints = effect
-                    self._revision += 1
                     for conn_id, req_id in self._subscribers.items():
                         self._tell_cluster(conn_id, req_id, -1)
                 case OwnershipDoubtful():
