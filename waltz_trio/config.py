@@ -197,6 +197,7 @@ def tls_settings(config: Config, prefix: str) -> TlsSettings:
         trust_store=text("trustStore.location"),
         trust_store_password=text("trustStore.password"),
         verify=config.flag_or_none(prefix + "verify"),
+        require_client=config.flag(prefix + "requireClientCertificate"),
         verify_host=config.flag(prefix + "verifyHost"),
     )
 

@@ -55,6 +55,37 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
     return pipe
 
 
+async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> trio.SSLStream:
+    """As `dial`, as a Trio stream: for tools, which ask and wait.
+
+    Raises:
+        DialError: as `dial`.
+    """
+    transport: trio.SocketStream | None = None
+    try:
+        with trio.fail_after(limits.connect_timeout):
+            transport = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        stream = trio.SSLStream(transport, tls.context, server_hostname=tls.host_name(endpoint), https_compatible=True)
+        with trio.fail_after(limits.handshake_timeout):
+            await stream.do_handshake()
+        certificate = stream.getpeercert(binary_form=True)
+        assert not isinstance(certificate, dict), "binary form"
+        refusal = tls.check(endpoint, certificate)
+        if refusal is not None:
+            raise DialError(refusal)
+    except BaseException as error:
+        if transport is not None:
+            await trio.aclose_forcefully(transport)
+        if isinstance(error, trio.TooSlowError):
+            raise DialError(f"{endpoint} did not answer in time") from None
+        if isinstance(error, OSError):
+            raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
+        if isinstance(error, trio.BrokenResourceError):
+            raise DialError(f"TLS with {endpoint} failed: {_why(error.__cause__ or error)}") from error
+        raise
+    return stream
+
+
 def _why(error: BaseException) -> str:
     """The root of an error that may wrap one error per address tried."""
     while isinstance(error, BaseExceptionGroup):

@@ -45,6 +45,7 @@ class TlsSettings:
     trust_store: str | None = None  # the original's key: PKCS12 or PEM
     trust_store_password: str | None = None
     verify: bool | None = None  # None = verify where a trust store is set
+    require_client: bool = True  # where a trust store is set: ask clients for certificates
     verify_host: bool = False  # the original does not compare host names
     pin_loopback: bool = False  # without a trust store: pin what a loopback peer shows first
 
@@ -76,8 +77,9 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
     load_pair(context, _own_pair(settings) or self_signed("waltz"))
     if settings.trusts:
-        load_trust(context, settings)
-        context.verify_mode = ssl.CERT_REQUIRED
+        if settings.require_client:
+            load_trust(context, settings)
+            context.verify_mode = ssl.CERT_REQUIRED
     elif settings.verify:
         raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
     return context
