@@ -100,6 +100,7 @@ class World:
         self.pending: list[Pending] = []
         self.told: list[rec.Effect] = []  # everything that is for the parent
         self.calls: list[Pending] = []  # everything ever asked for
+        self.beyond: list[rec.ReadRecords] = []  # reads of what the source did not hold when it was asked
         self.now = 0
 
     def tell(self, *events: rec.Event) -> None:
@@ -118,6 +119,8 @@ class World:
                 ):
                     self.pending.append(effect)
                     self.calls.append(effect)
+                    if isinstance(effect, rec.ReadRecords) and self._is_beyond(effect):
+                        self.beyond.append(effect)
                 case _:
                     self.told.append(effect)
 
@@ -168,6 +171,9 @@ class World:
     def told_of(self, kind: type[rec.Effect]) -> list[rec.Effect]:
         """What the parent was told of one kind."""
         return [effect for effect in self.told if isinstance(effect, kind)]
+
+    def _is_beyond(self, effect: rec.ReadRecords) -> bool:
+        return effect.first + effect.count - 1 > self.storages[effect.source].max
 
     def _call(self, storage: Storage, effect: Call) -> rec.Event:
         if storage.fence != self.session:

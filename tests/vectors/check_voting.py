@@ -10,6 +10,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
+from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata
 from waltz_core.log import SessionInfo
@@ -112,7 +113,110 @@ def _check_script(line: Fields) -> frozenset[str]:
     for step in script["steps"]:
         recorded.take(step["event"])
         _equal(recorded.observe(), step["after"], step["event"])
-    return frozenset()
+    return _check_with_rules(script)
+
+
+def _check_with_rules(script: dict[str, Any]) -> frozenset[str]:
+    """With every rule on: as recorded up to the first step that touches a rule, and sound from there on."""
+    touched = recovery_rules(script)
+    run = _Run(script, SAFE)
+    expected = _Expectations(script)
+    as_recorded = True
+    for at, step in enumerate(script["steps"]):
+        run.take(step["event"])
+        seen = run.observe()
+        if as_recorded and seen != step["after"]:
+            as_recorded = False
+            if not any(first <= at for first in touched.values()):
+                _equal(seen, step["after"], step["event"])
+        try:
+            expected.check(step["event"], run, seen)
+        except AssertionError as error:
+            error.add_note(f"with every rule on, after step {at}, {step['event']}: {seen}")
+            raise
+    return frozenset(touched)
+
+
+class _Expectations:
+    """What has to hold whatever the order of things, told from the script alone."""
+
+    def __init__(self, script: dict[str, Any]) -> None:
+        self._session = script["session"]
+        self._stored = {replica["id"]: replica["storage"] for replica in script["replicas"]}
+        self._states = {r["id"]: r["zk_state"] for r in script["replicas"] if r["zk_state"] is not None}
+        self._assigned = [replica["id"] for replica in script["replicas"] if replica["assigned"]]
+        self._arrived: list[str] = []
+        self._may_fail = self._decided = False
+
+    def check(self, event: list[str], run: _Run, seen: dict[str, Any]) -> None:
+        """After one event of the script."""
+        if event[0] == "arrive":
+            self._arrived.append(event[1])
+        opened = isinstance(seen["session_open"], int)
+        # A failure, or another session, may end a recovery that is not over; once it is, a failure may not.
+        self._may_fail |= event[0] == "zk_bump" or (event[0] in ("fail_fetch", "fail_lwm") and not opened)
+        assert not seen["aborted"] or self._may_fail, "it ended for no reason"
+        assert not run.world.beyond, f"reads what its source does not hold: {run.world.beyond}"
+        self._check_replicas(run, seen)
+        if seen["resolved"] is not None and not self._decided:
+            self._decided = True
+            self._check_decision(seen["resolved"])
+        if opened:
+            whole = [r for r in seen["replicas"].values() if r["phase"] == "recovered" or seen["aborted"]]
+            assert len(whole) >= majority(len(self._assigned)), "open without a quorum"
+        elif not seen["aborted"] and not run.world.pending:
+            self._check_waiting(run, seen)
+
+    def _check_replicas(self, run: _Run, seen: dict[str, Any]) -> None:
+        for name, replica in seen["replicas"].items():
+            stored = self._stored[name]
+            assert replica["max"] >= min(stored["max"], stored["lwm"]), f"{name} lost what it had been marked with"
+            if seen["zk"]["states"].get(name) == [self._session, None]:
+                assert replica["session"] == self._session, f"{name} is named before its mark"
+            if replica["phase"] == "recovered":
+                assert (replica["max"], replica["lwm"]) == (seen["resolved"], seen["resolved"]), f"{name} is not level"
+                assert seen["zk"]["states"][name] == [self._session, None], f"{name} is ready and not named"
+
+    def _good_mark(self, name: str) -> int | None:
+        """Up to where a replica of the last session may have acknowledged; None if it cannot tell any more."""
+        stored, (session, _) = self._stored[name], self._states[name]
+        if name not in self._arrived or stored["session"] < session or stored["max"] < stored["local_lwm"]:
+            return None
+        return min(stored["max"], stored["lwm"]) if stored["session"] > session else int(stored["max"])
+
+    def _check_decision(self, resolved: int) -> None:
+        voters = [name for name, (_, closing) in self._states.items() if closing is None]
+        marks = [self._good_mark(name) for name in voters]
+        if not self._states:
+            assert resolved == -1
+            return
+        # Ids above the decided mark must not have been acknowledged by a quorum of the last session.
+        maybe = sum(mark is None or mark > resolved for mark in marks)
+        assert maybe < majority(len(self._states)), "a committed transaction may be given up"
+        known = [mark for mark in marks if mark is not None]
+        kept = [self._stored[name]["lwm"] for name in self._arrived]
+        assert resolved <= max(known + kept), "decided above everything that is present"
+
+    def _check_waiting(self, run: _Run, seen: dict[str, Any]) -> None:
+        """Nothing is under way: then there is a reason."""
+        alive = {name: r for name, r in seen["replicas"].items() if r["phase"] not in ("offline", "failed")}
+        if not self._states:
+            with_records = any(max(self._stored[name]["max"], self._stored[name]["lwm"]) >= 0 for name in self._arrived)
+            assert with_records or len(alive) < majority(len(self._assigned))
+        elif seen["resolved"] is None:
+            trusted = [name for name in alive if name in self._states and self._trusted(name)]
+            tails = [self._stored[name] for name in trusted if self._states[name][1] is None]
+            voters = [stored["max"] for stored in tails if stored["max"] >= stored["lwm"]]
+            marks = [alive[name]["max"] for name in trusted]
+            absent, quorum = len(self._states) - len(trusted), majority(len(self._states))
+            decision = decide(marks, lowest=min(voters, default=2**63), absent=absent, quorum=quorum)
+            assert decision.mark is None, "it waits though the end is decided"
+        else:
+            level = [r for r in alive.values() if (r["session"], r["max"]) == (self._session, seen["resolved"])]
+            assert len(level) < majority(len(self._assigned)), "it waits though a quorum is level"
+
+    def _trusted(self, name: str) -> bool:
+        return self._states[name][1] is not None or self._good_mark(name) is not None
 
 
 def _equal(ours: dict[str, Any], recorded: dict[str, Any], event: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from waltz_core.cluster.assignment import Member
 from waltz_core.cluster.znodes import PartitionAssignment
 from waltz_core.errors import ProtocolError
+from waltz_core.store.quorum import decide, majority
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
 from waltz_core.wire.hello import decode_hello
 from waltz_core.wire.table import WireProtocol
@@ -110,3 +111,132 @@ def probe_rules(lines: Sequence[Mapping[str, Any]]) -> frozenset[str]:
                 if not fields["partitions"] or min(fields["partitions"]) < 0:
                     rules.add("preferences_checked")
     return frozenset(rules)
+
+
+# ---- recovery --------------------------------------------------------------------------------
+
+
+def recovery_rules(script: Mapping[str, Any]) -> dict[str, int]:
+    """Safety rules that may change the course of a recovery script → the first step at which they may.
+
+    Told from the replicas' metadata and files, the events, and the recorded states.
+    """
+    touched: dict[str, int] = {}
+    replicas = {replica["id"]: replica for replica in script["replicas"]}
+    states = {name: replica["zk_state"] for name, replica in replicas.items() if replica["zk_state"] is not None}
+    first_session, last = not states, dict(states)
+    table = _Table(last)
+    opened = False
+    replicas_before: Mapping[str, Any] = {}
+    for at, step in enumerate(script["steps"]):
+        kind, *names = step["event"]
+        rules: set[str] = set()
+        if first_session:
+            rules.add("lost_metadata_stops")
+        if kind == "arrive":
+            stored = replicas[names[0]]["storage"]
+            entry = states.get(names[0])
+            rules |= _arrival_rules(entry, stored, first_session)
+            if entry is not None and any(stored["lwm"] > mark for mark in table.voters.values()):
+                rules.add("low_water_mark_kept")
+            table.arrive(names[0], entry, stored)
+        if opened and kind in ("fail_fetch", "fail_lwm"):
+            rules.add("late_failure_is_local")
+        rules |= _state_rules(script["session"], step["after"])
+        if _reads_beyond(replicas_before, step["after"]["replicas"]) or "java_spins_on" in script:
+            rules.add("copy_capped_at_source")
+        replicas_before = step["after"]["replicas"]
+        table.update(step["after"])
+        if table.decides() and step["after"]["resolved"] is None:
+            rules.add("copying_does_not_delay")
+        for rule in rules:
+            touched.setdefault(rule, at)
+        states = step["after"]["zk"]["states"]
+        opened = isinstance(step["after"]["session_open"], int)
+    return touched
+
+
+def _arrival_rules(entry: Sequence[int | None] | None, stored: Mapping[str, int], first_session: bool) -> set[str]:
+    """What the arrival of one replica touches; `entry` is its state in the metadata at that time."""
+    rules: set[str] = set()
+    own, top = stored["lwm"], stored["max"]
+    if first_session:
+        return rules
+    session, closing = (-1, -1) if entry is None else entry
+    assert session is not None
+    if (session < 0 or stored["session"] < session) and min(own, top) >= 0:
+        rules.add("kept_records_compared")
+    if entry is None:
+        return rules
+    if stored["session"] < session and closing is None:
+        rules.add("rolled_back_is_absent")
+    if closing is None:
+        if stored["session"] > session:
+            rules.add("later_session_arrival")
+        if top < stored["local_lwm"]:
+            rules.add("rolled_back_is_absent")
+    else:
+        if stored["session"] != session and own < closing:
+            rules.add("placeholder_arrival")
+        if own > closing:
+            rules |= {"placeholder_arrival", "low_water_mark_kept"}
+    if top < stored["local_lwm"]:
+        rules.add("low_water_mark_kept")
+    return rules
+
+
+def _state_rules(session: int, after: Mapping[str, Any]) -> set[str]:
+    """What a recorded state of a recovery shows that we do otherwise."""
+    rules: set[str] = set()
+    for name, replica in after["replicas"].items():
+        if after["zk"]["states"].get(name) == [session, None] and replica["session"] != session:
+            rules.add("marked_before_named")
+        if after["resolved"] is not None and replica["phase"] != "offline" and replica["lwm"] > after["resolved"]:
+            rules.add("low_water_mark_kept")
+        if after["aborted"] and replica["phase"] in ("recovered", "setting_low_water_mark", "catching_up"):
+            rules.add("copy_capped_at_source")
+    return rules
+
+
+def _reads_beyond(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether a copy step that is new in `after` asks for more than its source holds."""
+    for name, replica in after.items():
+        if replica["phase"] != "catching_up" or replica["fetch_from"] == before.get(name, {}).get("fetch_from"):
+            continue
+        if replica["fetch_from"] + replica["fetch_count"] - 1 > replica["usher_hwm"]:
+            return True
+    return False
+
+
+class _Table:
+    """The marks that a script shows: what the decision would be if it did not wait for copies under way."""
+
+    def __init__(self, last: Mapping[str, Sequence[int | None]]) -> None:
+        self._last = last
+        self._marks: dict[str, int] = {}
+        self.voters: dict[str, int] = {}
+
+    def arrive(self, name: str, entry: Sequence[int | None] | None, stored: Mapping[str, int]) -> None:
+        session, closing = entry or (None, None)
+        mark = stored["max"]
+        if session is None or stored["session"] < session:
+            mark = min(mark, stored["lwm"])
+        elif closing is not None:
+            mark = min(mark, closing)
+        elif mark >= stored["lwm"]:
+            self.voters[name] = mark
+        if name in self._last:
+            self._marks[name] = mark
+
+    def update(self, after: Mapping[str, Any]) -> None:
+        for name in self._marks:
+            replica = after["replicas"][name]
+            if replica["phase"] != "catching_up":
+                self._marks[name] = replica["max"]
+
+    def decides(self) -> bool:
+        if not self.voters:
+            return False
+        absent, quorum = len(self._last) - len(self._marks), majority(len(self._last))
+        lowest = min(self.voters.values())
+        return decide(self._marks.values(), lowest=lowest, absent=absent, quorum=quorum).mark is not None

@@ -520,6 +520,8 @@ class Recovery:
             self._cut(member, min(own, state.closing_mark) if settled and rules.placeholder_arrival else own, out)
         elif state.closing_mark != UNRESOLVED:  # E3: took no part in the last session
             member.vouched = state.session_id >= 0 or not rules.kept_records_compared
+            # Marked by a recovery that was aborted later: it holds all that the last session committed.
+            member.may_vote = rules.low_water_mark_kept and info.session_id > last_session(self._states)
             self._cut(member, self._good_until(state, info), out)
         else:  # E4, E5: took part
             member.may_vote = True

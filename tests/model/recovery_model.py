@@ -1,0 +1,582 @@
+"""Exhaustive search over store sessions of one partition: real `Recovery`, simulated replicas and znode.
+
+Replicas take records in order or lag, sessions are superseded at any point and linger, the outcome of a
+metadata write may be unknown, replicas restart (and forget their fence) or lose their files, the
+assignment changes. Every reachable state within the bounds is visited once, up to renaming of replicas.
+
+    python -m tests.model.recovery_model --sessions 4 --ids 2 --wipes 1
+
+What is checked in every state:
+
+* S1, S5, I7: a session opens with everything committed before, with the same contents;
+* S2, I10: every replica that may take appends holds exactly the committed log up to the decided mark;
+* S4, I4: whoever votes is named in ZooKeeper, in that session, unresolved, before its vote counts;
+* S6: the arrival of a replica that took part in the last session cuts no committed record;
+* S12: a replica named in a session has that session on disk, unless its files were lost since;
+* L5: recovery comes to rest; L1, on every n-th state: with all replicas up, the next session opens.
+
+Reading a replica's highest id or its records is done at once: nobody but the session that asks can
+change what it sees. Everything else may be overtaken by anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
+from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
+from waltz_core.log import SessionInfo
+from waltz_core.rules import SafetyRules
+from waltz_core.store import recovery as rec
+from waltz_core.store.metadata import announced, states_by_storage
+from waltz_core.store.quorum import majority
+
+
+class Bounds(NamedTuple):
+    """How far the search goes."""
+
+    sessions: int = 3  # ids 0..sessions-1
+    ids: int = 2  # transactions 0..ids-1
+    wipes: int = 0  # replicas that lose their files
+    restarts: int = 0
+    changes: int = 0  # of the assignment
+    unknown: int = 0  # metadata writes whose outcome the session does not learn
+    lingering: int = 1  # superseded sessions that still act
+    fresh: bool = False  # start with an empty znode instead of an open session
+    assignments: tuple[str, ...] = ("abc",)  # the first one to start with
+    lagging: bool = False  # start with a member that slept through the last session
+
+
+class ViolationError(Exception):
+    """An invariant does not hold."""
+
+
+class Session:
+    """One server's store session: a real recovery, then a minimal appender."""
+
+    __slots__ = ("acked", "assigned", "greeted", "keys", "next", "pending", "recovery", "session_id")
+
+    def __init__(self, session_id: int, assigned: str, recovery: rec.Recovery) -> None:
+        self.session_id = session_id
+        self.assigned = assigned
+        self.recovery = recovery
+        self.pending: list[Pending] = []
+        self.greeted = ""  # replicas that had LastSessionInfo
+        self.acked: dict[str, int] = {}  # highest durable id of every replica that may take appends
+        self.next = 0  # next id to append, once open
+        self.keys: dict[str, tuple[object, ...]] = {}  # `_member_key`, remembered while nothing changes
+
+
+class State:
+    """Everything: what survives, and the sessions that act."""
+
+    __slots__ = (
+        "assigned",
+        "changes",
+        "committed",
+        "metadata",
+        "restarts",
+        "sessions",
+        "storages",
+        "unknown",
+        "version",
+        "wiped",
+        "wipes",
+    )
+
+    def __init__(self, bounds: Bounds) -> None:
+        names = sorted(set("".join(bounds.assignments)))
+        self.storages = {name: Storage(-1, -1, -1, ()) for name in names}
+        self.metadata: PartitionMetadata = EMPTY_METADATA
+        self.version = 0
+        self.assigned = bounds.assignments[0]
+        self.sessions: list[Session] = []  # those that still act, the current one last
+        self.committed: tuple[int, ...] = ()  # writer of every committed record
+        self.wiped: frozenset[str] = frozenset()  # lost their files and were not marked since
+        self.wipes, self.restarts = bounds.wipes, bounds.restarts
+        self.changes, self.unknown = bounds.changes, bounds.unknown
+
+    def clone(self, touched: int | None = None) -> State:
+        """A copy; of the sessions only the one at `touched` may change in it, by default all."""
+        new: State = object.__new__(State)
+        new.storages = {name: _clone_storage(storage) for name, storage in self.storages.items()}
+        new.metadata, new.version = self.metadata, self.version
+        new.assigned = self.assigned
+        new.sessions = [
+            _clone_session(session) if touched in (None, at) else session for at, session in enumerate(self.sessions)
+        ]
+        new.committed, new.wiped = self.committed, self.wiped
+        new.wipes, new.restarts = self.wipes, self.restarts
+        new.changes, new.unknown = self.changes, self.unknown
+        return new
+
+
+def _clone_storage(old: Storage) -> Storage:
+    new: Storage = object.__new__(Storage)
+    new.session, new.low, new.local, new.fence, new.floor = old.session, old.low, old.local, old.fence, old.floor
+    new.log = list(old.log)
+    return new
+
+
+def _clone_session(old: Session) -> Session:
+    new: Session = object.__new__(Session)
+    new.session_id, new.assigned, new.greeted, new.next = old.session_id, old.assigned, old.greeted, old.next
+    new.pending = list(old.pending)
+    new.acked = dict(old.acked)
+    new.keys = {}
+    new.recovery = clone_recovery(old.recovery)
+    return new
+
+
+def clone_recovery(old: rec.Recovery) -> rec.Recovery:
+    """An independent copy; what it shares is immutable or only replaced."""
+    new: rec.Recovery = object.__new__(rec.Recovery)
+    new.__dict__.update(old.__dict__)
+    members: dict[str, Any] = {}
+    for name, member in old._members.items():
+        copy = object.__new__(type(member))
+        for slot in member.__slots__:
+            setattr(copy, slot, getattr(member, slot))
+        copy.avoid = set(member.avoid)
+        members[name] = copy
+    for copy in members.values():
+        if copy.source is not None:
+            copy.source = members[copy.source.replica]
+    new._members = members
+    return new
+
+
+Action = tuple[str, int, Any]
+
+
+class Model:
+    """Successors of a state, and the invariants."""
+
+    def __init__(self, bounds: Bounds, rules: SafetyRules, recovery: type[rec.Recovery] = rec.Recovery) -> None:
+        self.bounds = bounds
+        self.rules = rules
+        self._recovery = recovery
+
+    # ---- actions -------------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        """An open session 0 on all replicas, or the very beginning."""
+        first = State(self.bounds)
+        if self.bounds.fresh:
+            return first
+        self._start(first)
+        session = first.sessions[0]
+        late = first.assigned[-1] if self.bounds.lagging else ""
+        for replica in first.assigned:
+            if replica != late:
+                self._arrive(first, session, replica)
+        self._settle(first, session)
+        assert session.recovery.is_open
+        return first
+
+    def actions(self, at: State) -> Iterator[Action]:
+        """Everything that can happen next."""
+        bounds = self.bounds
+        if at.metadata.session_id + 1 < bounds.sessions:
+            yield ("start", 0, None)
+        for number, session in enumerate(at.sessions):
+            for replica in session.assigned:
+                if replica not in session.greeted and at.storages[replica].fence <= session.session_id:
+                    yield ("arrive", number, replica)
+            yield from (("run", number, effect) for effect in session.pending)
+            if at.unknown:
+                yield from (("unknown", number, e) for e in session.pending if isinstance(e, rec.CasMetadata))
+            if session.recovery.is_open:
+                if session.next < bounds.ids and number == len(at.sessions) - 1:
+                    yield ("append", number, None)
+                behind = [replica for replica, acked in session.acked.items() if acked + 1 < session.next]
+                yield from (("deliver", number, replica) for replica in behind)
+        yield from self._faults(at)
+
+    def _faults(self, at: State) -> Iterator[Action]:
+        for replica in at.storages:
+            if at.restarts:
+                yield ("restart", 0, replica)
+            if at.wipes:
+                yield ("wipe", 0, replica)
+        if at.changes:
+            for assigned in self.bounds.assignments:
+                if assigned != at.assigned:
+                    yield ("assign", 0, assigned)
+
+    def take(self, at: State, action: Action) -> State:
+        """The state after an action."""
+        kind, number, argument = action
+        new = at.clone(-1 if kind in ("start", "assign") else None if kind in ("restart", "wipe") else number)
+        if kind == "start":
+            self._start(new)
+        elif kind == "assign":
+            new.assigned = argument
+            new.changes -= 1
+        elif kind in ("restart", "wipe"):
+            self._fault(new, kind, argument)
+        else:
+            session = new.sessions[number]
+            if kind == "arrive":
+                self._arrive(new, session, argument)
+            elif kind in ("run", "unknown"):
+                self._run(new, session, argument, known=kind == "run")
+            elif kind == "append":
+                session.next += 1
+            else:
+                self._deliver(new, session, argument)
+        self._check(new)
+        return new
+
+    def _start(self, at: State) -> None:
+        at.metadata = announced(at.metadata, 1)
+        at.version += 1
+        session_id = at.metadata.session_id
+        recovery = self._recovery(
+            PARTITION, session_id, 1, at.metadata, at.version, tuple(at.assigned), rules=self.rules
+        )
+        at.sessions.append(Session(session_id, at.assigned, recovery))
+        del at.sessions[: -1 - self.bounds.lingering]
+
+    def _arrive(self, at: State, session: Session, replica: str) -> None:
+        session.greeted = "".join(sorted(session.greeted + replica))
+        info = at.storages[replica].info(session.session_id)
+        self._tell(at, session, rec.ReplicaUp(replica, info))
+
+    def _tell(self, at: State, session: Session, event: rec.Event) -> None:
+        for _ in range(100):
+            out: list[rec.Effect] = []
+            session.recovery.step(0, [event], out)
+            at_once: list[Pending] = []
+            for effect in out:
+                match effect:
+                    case rec.AskMax() | rec.ReadRecords():
+                        at_once.append(effect)
+                    case rec.Truncate() | rec.SetLowWaterMark() | rec.WriteRecords() | rec.CasMetadata():
+                        session.pending.append(effect)
+                    case rec.ReplicaReady(replica=replica, next_id=next_id):
+                        session.acked[replica] = next_id - 1
+                    case rec.SessionRecovered(high_water_mark=mark):
+                        self._opened(at, session, mark)
+                    case rec.RecoveryFailed():
+                        self._end(at, session)
+                        return
+            if not at_once:
+                return
+            for effect in at_once[1:]:
+                self._run(at, session, effect)
+                if session not in at.sessions:
+                    return
+            answer = self._execute(at, session, at_once[0])
+            event = answer
+        raise ViolationError("L5: recovery asks without end")
+
+    def _execute(self, at: State, session: Session, effect: Pending, known: bool = True) -> rec.Event:
+        if isinstance(effect, rec.CasMetadata):
+            if effect.expected_version != at.version:
+                return rec.CasLost(at.metadata, at.version)
+            at.metadata = effect.metadata
+            at.version += 1
+            return rec.CasDone(at.version) if known else rec.CasLost(at.metadata, at.version)
+        replica = replica_of(effect)
+        storage = at.storages[replica]
+        if storage.fence != session.session_id:
+            return rec.ReplicaFailed(replica, "fenced")
+        match effect:
+            case rec.AskMax():
+                return rec.MaxKnown(replica, storage.max)
+            case rec.Truncate(transaction_id=mark):
+                self._check_cut(at, session, replica, mark)
+                storage.truncate(mark)
+                return rec.MaxKnown(replica, storage.max)
+            case rec.SetLowWaterMark(mark=mark):
+                if storage.max > mark or mark < storage.low or storage.max < storage.local:
+                    return rec.ReplicaFailed(replica, "low-water mark refused")
+                storage.set_low_water_mark(session.session_id, mark)
+                if session.session_id == at.metadata.session_id:
+                    at.wiped -= {replica}
+                return rec.Marked(replica)
+            case rec.ReadRecords(source=source, target=target, first=first, count=count):
+                return rec.RecordsRead(source, target, tuple(storage.log[first : first + count]))
+            case rec.WriteRecords(target=target, records=records):
+                storage.append(records)
+                return rec.RecordsWritten(target, len(records))
+
+    def _run(self, at: State, session: Session, effect: Pending, known: bool = True) -> None:
+        if effect in session.pending:
+            session.pending.remove(effect)
+        if not known:
+            at.unknown -= 1
+        self._tell(at, session, self._execute(at, session, effect, known))
+
+    def _deliver(self, at: State, session: Session, replica: str) -> None:
+        storage = at.storages[replica]
+        if storage.fence != session.session_id:
+            self._end(at, session)  # losing a replica that follows the log ends the session
+            return
+        session.acked[replica] += 1
+        storage.append([make_record(session.acked[replica], session.session_id)])
+        named = states_by_storage(at.metadata).get(replica)
+        is_named = named is not None and (named.session_id, named.closing_mark) == (session.session_id, UNRESOLVED)
+        if not is_named and at.metadata.session_id == session.session_id:
+            raise ViolationError(f"S4: {replica} votes in session {session.session_id} and is not named")
+        ranked = sorted(session.acked.values(), reverse=True)
+        quorum = majority(len(session.assigned))
+        if len(ranked) >= quorum:
+            self._commit(at, session, ranked[quorum - 1])
+
+    def _commit(self, at: State, session: Session, mark: int) -> None:
+        low = session.recovery.resolved
+        assert low is not None
+        for transaction_id in range(low + 1, mark + 1):
+            if transaction_id < len(at.committed):
+                if at.committed[transaction_id] != session.session_id:
+                    raise ViolationError(f"S1: {transaction_id} is committed twice, with different contents")
+            elif transaction_id == len(at.committed):
+                at.committed += (session.session_id,)
+            else:
+                raise ViolationError(f"S1: {transaction_id} is committed above a gap")
+
+    def _fault(self, at: State, kind: str, replica: str) -> None:
+        storage = at.storages[replica]
+        if kind == "wipe":
+            at.wipes -= 1
+            at.storages[replica] = Storage(-1, -1, -1, ())
+            at.wiped |= {replica}
+        else:
+            at.restarts -= 1
+            storage.restart()
+        for session in list(at.sessions):
+            if replica in session.acked:
+                self._end(at, session)
+            elif replica in session.greeted:
+                session.pending = [
+                    e for e in session.pending if isinstance(e, rec.CasMetadata) or replica_of(e) != replica
+                ]
+                self._tell(at, session, rec.ReplicaFailed(replica, kind))
+
+    def _end(self, at: State, session: Session) -> None:
+        if session in at.sessions:
+            at.sessions.remove(session)
+
+    def _settle(self, at: State, session: Session) -> None:
+        for _ in range(1000):
+            if session not in at.sessions or not session.pending:
+                return
+            self._run(at, session, session.pending[0])
+        raise ViolationError("L5: recovery does not come to rest")
+
+    # ---- invariants ----------------------------------------------------------------------------
+
+    def _opened(self, at: State, session: Session, mark: int) -> None:
+        logs = {tuple(map(writer_of, at.storages[replica].log)) for replica in session.acked}
+        if len(logs) != 1 or len(session.acked) < majority(len(session.assigned)):
+            raise ViolationError(f"I10: session {session.session_id} opens on {logs}")
+        (log,) = logs
+        if len(log) != mark + 1 or log[: len(at.committed)] != at.committed:
+            raise ViolationError(f"S1, S5: session {session.session_id} opens with {log}, committed is {at.committed}")
+        at.committed = log
+        session.next = mark + 1
+
+    def _check(self, at: State) -> None:
+        for session in at.sessions:
+            resolved = session.recovery.resolved
+            if session.recovery.is_open and resolved is not None:
+                for replica in session.acked:
+                    log = tuple(map(writer_of, at.storages[replica].log[: resolved + 1]))
+                    if at.storages[replica].fence == session.session_id and log != at.committed[: resolved + 1]:
+                        raise ViolationError(f"S2: {replica} follows the log with {log}, committed is {at.committed}")
+        if self.rules.marked_before_named:
+            for replica, named in states_by_storage(at.metadata).items():
+                stored = at.storages[replica].session
+                if named.closing_mark == UNRESOLVED and stored < named.session_id and replica not in at.wiped:
+                    raise ViolationError(f"S12: {replica} is named in {named.session_id} and was marked by {stored}")
+
+    def _check_cut(self, at: State, session: Session, replica: str, mark: int) -> None:
+        entry = states_by_storage(at.metadata).get(replica)
+        if entry is None or entry.closing_mark != UNRESOLVED or replica in at.wiped:
+            return
+        log = tuple(map(writer_of, at.storages[replica].log))
+        whole = at.metadata.session_id == session.session_id and log[: len(at.committed)] == at.committed
+        if whole and mark + 1 < len(at.committed) and entry.session_id <= at.storages[replica].session:
+            raise ViolationError(f"S6: {replica} is cut at {mark}, committed is {at.committed}")
+
+    def check_liveness(self, at: State) -> None:
+        """With everybody up and nothing in the way, the next session opens."""
+        new = at.clone()
+        new.sessions.clear()
+        for storage in new.storages.values():
+            storage.restart()
+        self._start(new)
+        session = new.sessions[0]
+        for replica in new.assigned:
+            if session in new.sessions:
+                self._arrive(new, session, replica)
+                self._settle(new, session)
+        if not session.recovery.is_open:
+            members = session.recovery._members.values()
+            raise ViolationError(f"L1: session {session.session_id} does not open: {[m.phase.name for m in members]}")
+
+
+def key_of(at: State) -> tuple[object, ...]:
+    """Equal for states that differ only in the names of replicas."""
+    entries = states_by_storage(at.metadata)
+    local: list[tuple[Any, ...]] = []
+    for name, storage in at.storages.items():
+        entry = entries.get(name)
+        parts: list[object] = [
+            storage.session,
+            storage.low,
+            storage.local,
+            storage.fence,
+            tuple(map(writer_of, storage.log)),
+            () if entry is None else (entry.session_id, entry.closing_mark),
+            name in at.assigned,
+            name in at.wiped,
+        ]
+        parts += [_member_key(session, name) for session in at.sessions]
+        local.append((tuple(parts), name))
+    local.sort()
+    rank = {name: place for place, (_, name) in enumerate(local)}
+    sessions = tuple(_session_key(session, at, rank) for session in at.sessions)
+    budgets = (at.wipes, at.restarts, at.changes, at.unknown)
+    return (tuple(part for part, _ in local), at.metadata.session_id, at.committed, budgets, sessions)
+
+
+def _member_key(session: Session, name: str) -> tuple[object, ...]:
+    member = session.recovery._members.get(name)
+    if member is None:
+        return ()
+    if name not in session.keys:
+        info: SessionInfo | None = member.info
+        session.keys[name] = (
+            member.phase.value,
+            () if info is None else (info.session_id, info.low_water_mark, info.local_low_water_mark),
+            member.mark,
+            -9 if member.entered is None else member.entered,
+            member.first_mark,
+            (member.counted, member.voter, member.vouched, member.clean, member.marked, name in session.greeted),
+            member.target,
+            -9 if member.writing is None else member.writing,
+            -9 if member.kept is None else writer_of(member.kept),
+            session.acked.get(name, -9),
+        )
+    return session.keys[name]
+
+
+def _session_key(session: Session, at: State, rank: dict[str, int]) -> object:
+    recovery = session.recovery
+    pending = sorted(_effect_key(effect, rank) for effect in session.pending)
+    sources = sorted(
+        (rank[member.replica], rank[member.source.replica], -1 if member.asked is None else rank[member.asked])
+        for member in recovery._members.values()
+        if member.source is not None and member.phase in (rec.Phase.COPYING, rec.Phase.COMPARING)
+    )
+    avoided = sorted((rank[m.replica], tuple(sorted(rank[a] for a in m.avoid))) for m in recovery._members.values())
+    known = states_by_storage(recovery._metadata)
+    states = sorted((rank[name], entry.session_id, entry.closing_mark) for name, entry in known.items())
+    return (
+        session.session_id,
+        session.next,
+        recovery._resolved,
+        recovery._open,
+        recovery._version == at.version,
+        tuple(pending),
+        tuple(sources),
+        tuple(avoided),
+        tuple(states),
+        tuple(sorted(rank[name] for name in recovery._last)),
+    )
+
+
+def _effect_key(effect: Pending, rank: dict[str, int]) -> str:
+    match effect:
+        case rec.CasMetadata(metadata=metadata, expected_version=_):
+            states = states_by_storage(metadata).items()
+            return f"cas {sorted((rank[name], entry.session_id, entry.closing_mark) for name, entry in states)}"
+        case rec.WriteRecords(target=target, records=records):
+            return f"write {rank[target]} {[(r.transaction_id, writer_of(r)) for r in records]}"
+        case rec.Truncate(replica=replica, transaction_id=mark):
+            return f"cut {rank[replica]} {mark}"
+        case _:
+            return f"mark {rank[replica_of(effect)]}"
+
+
+class Outcome(NamedTuple):
+    """What a search found."""
+
+    states: int
+    transitions: int
+    complete: bool  # False when it stopped at `states_max` or at the violation
+    violation: str
+    trace: tuple[Action, ...]
+
+
+def explore(model: Model, *, states_max: int = 0, liveness_every: int = 0) -> Outcome:
+    """Visit every state, depth first."""
+    first = model.initial()
+    seen = {hash(key_of(first))}
+    stack: list[tuple[State, Iterator[Action], Action | None]] = [(first, model.actions(first), None)]
+    transitions = 0
+    while stack:
+        at, actions, _ = stack[-1]
+        action = next(actions, None)
+        if action is None:
+            stack.pop()
+            continue
+        transitions += 1
+        try:
+            new = model.take(at, action)
+            key = hash(key_of(new))
+            if key in seen:
+                continue
+            seen.add(key)
+            if liveness_every and len(seen) % liveness_every == 0:
+                model.check_liveness(new)
+        except (ViolationError, AssertionError) as error:
+            path = [step for _, _, step in stack if step is not None] + [action]
+            return Outcome(len(seen), transitions, False, f"{type(error).__name__}: {error}", tuple(path))
+        stack.append((new, model.actions(new), action))
+        if states_max and len(seen) >= states_max:
+            return Outcome(len(seen), transitions, False, "", ())
+    return Outcome(len(seen), transitions, True, "", ())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search and print what was found; exit status 1 on a violation."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    for name in ("sessions", "ids", "wipes", "restarts", "changes", "unknown", "lingering"):
+        parser.add_argument(f"--{name}", type=int, default=Bounds._field_defaults[name])
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--lagging", action="store_true")
+    parser.add_argument("--assignments", nargs="+", default=["abc"])
+    parser.add_argument("--states-max", type=int, default=0)
+    parser.add_argument("--liveness-every", type=int, default=100)
+    parser.add_argument("--off", nargs="*", default=[], help="safety rules to switch off")
+    options = vars(parser.parse_args(arguments))
+    limits = {name: options.pop(name) for name in ("states_max", "liveness_every")}
+    rules = SafetyRules(**dict.fromkeys(options.pop("off"), False))
+    bounds = Bounds(**options | {"assignments": tuple(options["assignments"])})
+    started = time.monotonic()
+    outcome = explore(Model(bounds, rules), **limits)
+    print(
+        f"{bounds}: {outcome.states} states, {outcome.transitions} transitions, "
+        f"{'complete' if outcome.complete else 'not complete'}, {time.monotonic() - started:.0f} s"
+    )
+    for action in outcome.trace:
+        print("  ", *_shown(action))
+    print(outcome.violation or "no violation")
+    return 1 if outcome.violation else 0
+
+
+def _shown(action: Action) -> Iterable[object]:
+    kind, number, argument = action
+    return (kind, number, argument)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
