@@ -11,7 +11,9 @@ import trio
 from waltz_core.edge import Level, Port, Shutdown, ZkEvent, ZkState, ZkStateChanged
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
-from waltz_core.server.node import PartitionSnapshot, ServerConfig, ServerNode, ServerSnapshot
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.node import ServerNode
+from waltz_core.server.snapshot import PartitionSnapshot, ServerSnapshot
 from waltz_trio.config import Config, net_limits, tls_settings
 from waltz_trio.graphite import report_to_graphite
 from waltz_trio.http import HttpServer, endpoints, version

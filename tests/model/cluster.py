@@ -15,7 +15,8 @@ from waltz_core.cluster.store_metadata import full_store
 from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
 from waltz_core.ids import Endpoint
 from waltz_core.rules import SAFE, SafetyRules
-from waltz_core.server.node import ServerConfig, ServerNode
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.node import ServerNode
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
 from waltz_core.storage.node import StorageConfig, StorageNode
 from waltz_core.wire import admin_messages as admin

@@ -46,23 +46,17 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ConfigError, ProtocolError
-from waltz_core.ids import Endpoint, ReqId, req_client, req_partition
+from waltz_core.ids import ReqId, req_client, req_partition
 from waltz_core.machine import Tickets, earliest
-from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.client_ids import ClientIds
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.connectivity import CHECK, ConnectivityChecks
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
-from waltz_core.server.partition import (
-    NOT_OPEN_MARK,
-    PartitionConfig,
-    PartitionEffect,
-    PartitionServer,
-    Peer,
-    Phase,
-    Reply,
-)
+from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, Reply
+from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, status_of
 from waltz_core.store.calls import (
     LinkDown,
     LinkUnwanted,
@@ -74,9 +68,7 @@ from waltz_core.store.calls import (
     StorageFailed,
 )
 from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
-from waltz_core.store.session import SessionConfig
 from waltz_core.wire import client_messages as messages
-from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 if TYPE_CHECKING:
@@ -95,65 +87,7 @@ CAPABILITIES = (
 )
 """What this server does of codec 5."""
 
-_CHECK = -1  # stands for a partition id where a connectivity check wants a storage node
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
-
-
-@record
-class ServerConfig:
-    """What a server process needs to know; keys of the original where it has one."""
-
-    root: str  # cluster.root
-    endpoint: Endpoint  # as registered in ZooKeeper
-    preferred_partitions: tuple[int, ...] = ()
-    versions: frozenset[int] = frozenset(VERSIONS)
-    frame_size_max: int = 64 << 20  # network.frameSizeMax, bytes
-    storage_frame_size_max: int = 1 << 30
-    lock_table_size: int = 30_000
-    min_fetch_size: int = 100
-    feed_cache_bytes: int = 16 << 20
-    data_cache_bytes: int = 32 << 20
-    batch_count_max: int = 1_000
-    payload_size_max: int = 16 << 20
-    retry_min_ms: int = 100
-    retry_max_ms: int = 20_000
-    checkpoint_interval: int = 250_000
-    answer_timeout_ms: int = 10_000  # storage.answerTimeout
-    session: SessionConfig = SessionConfig()
-
-
-@record
-class PartitionSnapshot:
-    """One partition for metrics, health and people."""
-
-    partition_id: int
-    phase: str
-    reason: str
-    since_ms: int
-    healthy: bool
-    generation: int
-    high_water_mark: int
-    queued: int
-    pending: int
-    live_feeds: int
-    lagging_feeds: int
-    counters: tuple[tuple[str, int], ...]
-    links: tuple[tuple[str, str, int, int], ...]
-
-
-@record
-class ServerSnapshot:
-    """A server for metrics, health and people."""
-
-    cluster_name: str
-    server_id: int | None
-    endpoint: Endpoint
-    connections: int
-    partitions: tuple[PartitionSnapshot, ...]
-    replicas: tuple[tuple[int, tuple[str, ...]], ...]  # partition → storage nodes, all of the cluster
-    storage_nodes: tuple[tuple[str, str, str], ...]  # connect string, state, trouble
-    data_cache_misses: int
-    zookeeper: str
 
 
 class _ClientConn(Peer):
@@ -167,16 +101,6 @@ class _ClientConn(Peer):
         self.out = bytearray()
         self.closing = False
         self.held = False  # reading is off
-
-
-class _Check:
-    """A client asked which storage nodes we reach."""
-
-    def __init__(self, conn: int, req_id: ReqId, waiting: set[str]) -> None:
-        self.conn = conn
-        self.req_id = req_id
-        self.waiting = waiting
-        self.results: dict[str, bool] = {}
 
 
 ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown
@@ -214,7 +138,7 @@ class ServerNode:
         self._endpoints: EndpointsChanged | None = None
         self._replicas: ReplicaAssignments | None = None
         self._subscribers: dict[int, ReqId] = {}  # conn → its request for cluster information
-        self._checks: list[_Check] = []
+        self._checks = ConnectivityChecks()
         self._last_conn = 0
         self._doubtful = False
         self._zk_state = "not connected"
@@ -267,7 +191,7 @@ class ServerNode:
             self._coordinator.server_id,
             self._config.endpoint,
             len(self._conns),
-            tuple(_snapshot(now, partition) for _, partition in sorted(self._partitions.items())),
+            tuple(snapshot_of(now, partition) for _, partition in sorted(self._partitions.items())),
             self._replica_map(),
             tuple((pool.replica, pool.state.value, pool.trouble) for _, pool in sorted(self._pools.items())),
             self._data_cache.misses,
@@ -538,7 +462,7 @@ class ServerNode:
                 else:
                     self._reply(conn.conn, messages.LogStartResponse(req_id, 0, partition.high_water_mark))
             case messages.PartitionStatusRequest(req_id):
-                states = tuple(_status(now, found) for _, found in sorted(self._partitions.items()))
+                states = tuple(status_of(now, found) for _, found in sorted(self._partitions.items()))
                 self._reply(conn.conn, messages.PartitionStatusResponse(req_id, states))
             case _:
                 text = f"{type(message).__name__} is not something this server does"
@@ -563,32 +487,25 @@ class ServerNode:
 
     def _on_check(self, now: int, conn: _ClientConn, req_id: ReqId) -> None:
         nodes = [storage for storage, _ in self._replicas.replicas] if self._replicas else []
-        check = _Check(conn.conn, req_id, set(nodes))
-        self._checks.append(check)
+        known: dict[str, bool] = {}
         for storage in nodes:
             pool = self._pool(storage)
             effects: list[PoolEffect] = []
-            ready = pool is not None and pool.want(now, _CHECK, effects)
+            ready = pool is not None and pool.want(now, CHECK, effects)
             if pool is not None:
                 self._on_pool_effects(pool, effects)
             if ready or pool is None or pool.waiting:
-                self._checked(storage, ready)
-        self._answer_checks()
+                known[storage] = ready
+        self._checks.ask(conn.conn, req_id, nodes)
+        for storage, reached in known.items():
+            self._checked(storage, reached)
+        self._checked("", False)
 
     def _checked(self, storage: str, reached: bool) -> None:
-        for check in self._checks:
-            if storage in check.waiting:
-                check.waiting.discard(storage)
-                check.results[storage] = reached
+        for conn_id, answer in self._checks.found(storage, reached):
+            self._reply(conn_id, answer)
         if storage in self._pools:
-            self._pools[storage].unwant(_CHECK)
-        self._answer_checks()
-
-    def _answer_checks(self) -> None:
-        for check in [check for check in self._checks if not check.waiting]:
-            self._checks.remove(check)
-            results = tuple(sorted(check.results.items()))
-            self._reply(check.conn, messages.CheckStorageConnectivityResponse(check.req_id, results))
+            self._pools[storage].unwant(CHECK)
 
     def _on_cluster_info(self, conn: _ClientConn, request: messages.ClusterInfoRequest) -> None:
         if request.subscribe:
@@ -772,18 +689,7 @@ class ServerNode:
         config = self._config
         partition = PartitionServer(
             partition_id,
-            PartitionConfig(
-                f"{config.root}/store/partition/{partition_id}",
-                lock_table_size=config.lock_table_size,
-                min_fetch_size=config.min_fetch_size,
-                feed_cache_bytes=config.feed_cache_bytes,
-                batch_count_max=config.batch_count_max,
-                payload_size_max=config.payload_size_max,
-                retry_min_ms=config.retry_min_ms,
-                retry_max_ms=config.retry_max_ms,
-                checkpoint_interval=config.checkpoint_interval,
-                session=config.session,
-            ),
+            config.partition(partition_id),
             tickets=self._tickets,
             data_cache=self._data_cache,
             rng=self._rng,
@@ -829,55 +735,3 @@ _NODE_MESSAGES = frozenset(
         messages.PartitionStatusRequest,
     }
 )
-
-_STATES = {
-    Phase.OPEN: messages.ServedState.READY,
-    Phase.RECOVERING: messages.ServedState.RECOVERING,
-    Phase.CLOSED: messages.ServedState.CLOSING,
-}
-
-
-def _status(now: int, partition: PartitionServer) -> messages.PartitionStatus:
-    state = (
-        messages.ServedState.STUCK if partition.stuck else _STATES.get(partition.phase, messages.ServedState.OPENING)
-    )
-    session = partition.session.session_id if partition.session is not None else -1
-    return messages.PartitionStatus(
-        partition.partition_id,
-        partition.generation,
-        state,
-        now - partition.since,
-        session,
-        partition.high_water_mark,
-        partition.stuck or partition.reason or None,
-    )
-
-
-def _snapshot(now: int, partition: PartitionServer) -> PartitionSnapshot:
-    live, lagging = partition.feeds
-    return PartitionSnapshot(
-        partition.partition_id,
-        partition.phase.value,
-        partition.stuck or partition.reason,
-        now - partition.since,
-        partition.healthy,
-        partition.generation,
-        partition.high_water_mark,
-        partition.queued,
-        partition.pending,
-        live,
-        lagging,
-        tuple(partition.counters.items()),
-        partition.session.links() if partition.session is not None else (),
-    )
-
-
-__all__ = [
-    "LEGACY_VERSIONS",
-    "PartitionSnapshot",
-    "ServerConfig",
-    "ServerEffect",
-    "ServerEvent",
-    "ServerNode",
-    "ServerSnapshot",
-]

@@ -1,0 +1,47 @@
+"""What a server process needs to know."""
+
+from __future__ import annotations
+
+from waltz_core.ids import Endpoint
+from waltz_core.record import record
+from waltz_core.server.partition import PartitionConfig
+from waltz_core.store.session import SessionConfig
+from waltz_core.wire.client_codec import VERSIONS
+
+
+@record
+class ServerConfig:
+    """Settings of a server process; keys of the original where it has one."""
+
+    root: str  # cluster.root
+    endpoint: Endpoint  # as registered in ZooKeeper
+    preferred_partitions: tuple[int, ...] = ()
+    versions: frozenset[int] = frozenset(VERSIONS)
+    frame_size_max: int = 64 << 20  # network.frameSizeMax, bytes
+    storage_frame_size_max: int = 1 << 30
+    lock_table_size: int = 30_000
+    min_fetch_size: int = 100
+    feed_cache_bytes: int = 16 << 20
+    data_cache_bytes: int = 32 << 20
+    batch_count_max: int = 1_000
+    payload_size_max: int = 16 << 20
+    retry_min_ms: int = 100
+    retry_max_ms: int = 20_000
+    checkpoint_interval: int = 250_000
+    answer_timeout_ms: int = 10_000  # storage.answerTimeout
+    session: SessionConfig = SessionConfig()
+
+    def partition(self, partition_id: int) -> PartitionConfig:
+        """Settings of one partition."""
+        return PartitionConfig(
+            f"{self.root}/store/partition/{partition_id}",
+            lock_table_size=self.lock_table_size,
+            min_fetch_size=self.min_fetch_size,
+            feed_cache_bytes=self.feed_cache_bytes,
+            batch_count_max=self.batch_count_max,
+            payload_size_max=self.payload_size_max,
+            retry_min_ms=self.retry_min_ms,
+            retry_max_ms=self.retry_max_ms,
+            checkpoint_interval=self.checkpoint_interval,
+            session=self.session,
+        )

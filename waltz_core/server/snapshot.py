@@ -1,0 +1,84 @@
+"""State of a server for metrics, health and people."""
+
+from __future__ import annotations
+
+from waltz_core.ids import Endpoint
+from waltz_core.record import record
+from waltz_core.server.partition import PartitionServer, Phase
+from waltz_core.wire import client_messages as messages
+
+
+@record
+class PartitionSnapshot:
+    """One partition for metrics, health and people."""
+
+    partition_id: int
+    phase: str
+    reason: str
+    since_ms: int
+    healthy: bool
+    generation: int
+    high_water_mark: int
+    queued: int
+    pending: int
+    live_feeds: int
+    lagging_feeds: int
+    counters: tuple[tuple[str, int], ...]
+    links: tuple[tuple[str, str, int, int], ...]
+
+
+@record
+class ServerSnapshot:
+    """A server for metrics, health and people."""
+
+    cluster_name: str
+    server_id: int | None
+    endpoint: Endpoint
+    connections: int
+    partitions: tuple[PartitionSnapshot, ...]
+    replicas: tuple[tuple[int, tuple[str, ...]], ...]  # partition → storage nodes, all of the cluster
+    storage_nodes: tuple[tuple[str, str, str], ...]  # connect string, state, trouble
+    data_cache_misses: int
+    zookeeper: str
+
+
+_STATES = {
+    Phase.OPEN: messages.ServedState.READY,
+    Phase.RECOVERING: messages.ServedState.RECOVERING,
+    Phase.CLOSED: messages.ServedState.CLOSING,
+}
+
+
+def status_of(now: int, partition: PartitionServer) -> messages.PartitionStatus:
+    state = (
+        messages.ServedState.STUCK if partition.stuck else _STATES.get(partition.phase, messages.ServedState.OPENING)
+    )
+    session = partition.session.session_id if partition.session is not None else -1
+    return messages.PartitionStatus(
+        partition.partition_id,
+        partition.generation,
+        state,
+        now - partition.since,
+        session,
+        partition.high_water_mark,
+        partition.stuck or partition.reason or None,
+    )
+
+
+def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
+    live, lagging = partition.feeds
+    return PartitionSnapshot(
+        partition.partition_id,
+        partition.phase.value,
+        partition.stuck or partition.reason,
+        now - partition.since,
+        partition.healthy,
+        partition.generation,
+        partition.high_water_mark,
+        partition.queued,
+        partition.pending,
+        live,
+        lagging,
+        tuple(partition.counters.items()),
+        partition.session.links() if partition.session is not None else (),
+    )
