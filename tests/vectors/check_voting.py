@@ -162,8 +162,8 @@ class _Expectations:
             self._decided = True
             self._check_decision(seen["resolved"])
         if opened:
-            whole = [r for r in seen["replicas"].values() if r["phase"] == "recovered" or seen["aborted"]]
-            assert len(whole) >= majority(len(self._assigned)), "open without a quorum"
+            was_ready = [r for r in seen["replicas"].values() if r["phase"] in ("recovered", "failed")]
+            assert len(was_ready) >= majority(len(self._assigned)), "open without a quorum"
         elif not seen["aborted"] and not run.world.pending:
             self._check_waiting(run, seen)
 

@@ -214,6 +214,7 @@ class _Table:
     def __init__(self, last: Mapping[str, Sequence[int | None]]) -> None:
         self._last = last
         self._marks: dict[str, int] = {}
+        self._tops: dict[str, int] = {}  # the same, counting what a copy under way has brought
         self.voters: dict[str, int] = {}
 
     def arrive(self, name: str, entry: Sequence[int | None] | None, stored: Mapping[str, int]) -> None:
@@ -231,6 +232,7 @@ class _Table:
     def update(self, after: Mapping[str, Any]) -> None:
         for name in self._marks:
             replica = after["replicas"][name]
+            self._tops[name] = replica["max"]
             if replica["phase"] != "catching_up":
                 self._marks[name] = replica["max"]
 
@@ -239,4 +241,7 @@ class _Table:
             return False
         absent, quorum = len(self._last) - len(self._marks), majority(len(self._last))
         lowest = min(self.voters.values())
-        return decide(self._marks.values(), lowest=lowest, absent=absent, quorum=quorum).mark is not None
+        return any(
+            decide(marks.values(), lowest=lowest, absent=absent, quorum=quorum).mark is not None
+            for marks in (self._marks, self._tops)
+        )

@@ -571,8 +571,6 @@ class Recovery:
             self._decide(member)
             if member.vouched and not self._below_own(member):
                 self._copy(member, out)
-        elif self._rules.copy_capped_at_source:
-            member.entered = member.mark
 
     def _below_own(self, member: _Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""
