@@ -6,7 +6,6 @@ python -m waltz_trio.config_keys > docs/configuration.md
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 
 from waltz_core.record import record
 
@@ -76,13 +75,13 @@ def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
             default=True,
         ),
         key("verifyHost", "compare the peer's name with its certificate when dialing", kind=Kind.BOOL, default=False),
-        key("keyStore.location", "PKCS12 or PEM file, recognised by its content", original=True),
+        key("keyStore.location", "PKCS12, JKS or PEM file, recognised by its content", original=True),
         key("keyStore.password", "required by the original where a location is set", original=True),
         key("keyStore.type", "accepted and ignored: the content decides", original=True, default="JKS"),
         key("keyManager.algorithm", "accepted and ignored", original=True, default="SunX509"),
         key(
             "trustStore.location",
-            "PKCS12 or PEM file. Accepting side: set = client certificates are required. Dialing side: set = the "
+            "PKCS12, JKS or PEM file. Accepting side: set = client certificates are required. Dialing side: set = the "
             "peer's chain is verified",
             original=True,
         ),
@@ -491,61 +490,3 @@ _DEMO = (
 )
 
 KEYS: dict[str, Key] = {key.name: key for key in (*_SHARED, *_SERVER, *_STORAGE, *_CLIENT, *_TOOLS, *_DEMO)}
-
-_HEAD = """\
-# Configuration
-
-This page is generated: `python -m waltz_trio.config_keys > docs/configuration.md`.
-
-Server, storage node, client and tools read YAML files with the keys of Waltz 0.13.2; one file may serve them all. A key
-may be written flat (`a.b.c: v`), nested, or mixed (`a.b: {c: v}`); written twice, the later one wins. A key no
-component knows is a warning that names the nearest one (an error in a mapping given to `open_client`). Two port keys
-of one process may not have the same value; port 0 takes a free one. Sizes and times that are text may carry a unit
-(`64 MiB`, `10 s`); plain numbers are in the unit of the table. For booleans only the text `true`, in any case, is
-true. Keys marked + do not exist in 0.13.2, which ignores them. "required" means: an error where the key is needed.
-
-TLS is always on. Key stores may be PEM or PKCS12; a JKS file is converted with
-`keytool -importkeystore -srckeystore STORE.jks -destkeystore STORE.p12 -deststoretype PKCS12`.
-"""
-
-_TITLES = {
-    Use.ALL: "All processes",
-    Use.SERVER: "Server",
-    Use.STORAGE: "Storage node",
-    Use.CLIENT: "Client",
-    Use.TOOLS: "Tools",
-    Use.DEMO: "Demo",
-}
-
-
-def page(keys: Iterable[Key] = KEYS.values()) -> str:
-    """The text of `docs/configuration.md`."""
-    lines = [_HEAD]
-    table = list(keys)
-    for use, title in _TITLES.items():
-        lines.append(f"## {title}\n")
-        lines.append("| key | type | default | unit | meaning |")
-        lines.append("|---|---|---|---|---|")
-        lines.extend(_row(key) for key in table if key.use is use)
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _row(key: Key) -> str:
-    name = f"`{key.name}`" + ("" if key.original else " +")
-    kind = ", ".join(key.choices) if key.choices else key.kind.value
-    return f"| {name} | {kind} | {_default(key)} | {key.unit or '-'} | {key.meaning} |"
-
-
-def _default(key: Key) -> str:
-    if key.required:
-        return "required"
-    if key.default is None:
-        return "none"
-    if isinstance(key.default, bool):
-        return str(key.default).lower()
-    return str(key.default)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

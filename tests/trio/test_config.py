@@ -8,7 +8,7 @@ import pytest
 
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
-from waltz_trio import config_keys
+from waltz_trio import config_page
 from waltz_trio.config import Config, net_limits, tls_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,4 +167,4 @@ def test_values_given_later_win() -> None:
 def test_the_page_of_the_keys_is_current() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 
-    assert page == config_keys.page(), "run: python -m waltz_trio.config_keys > docs/configuration.md"
+    assert page == config_page.page(), "run: python -m waltz_trio.config_page > docs/configuration.md"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import socket
 import ssl
 import struct
@@ -11,6 +13,12 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waltz_core.edge import (
     Accepted,
@@ -30,6 +38,7 @@ from waltz_core.edge import (
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.tls import (
     ClientTls,
     KeyPair,
@@ -527,32 +536,85 @@ def test_verification_without_a_trust_store_is_a_config_error() -> None:
         server_context(TlsSettings(prefix="server.ssl.", verify=True))
 
 
-def test_pkcs12_stores_are_read_and_jks_is_refused_with_the_command(tmp_path: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.serialization import pkcs12
-
+def test_pkcs12_stores_are_read(tmp_path: Path) -> None:
     pair = self_signed("p12")
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     key = serialization.load_pem_private_key(pair.key, None)
-    keys, trust, jks = tmp_path / "k.jks", tmp_path / "t.p12", tmp_path / "old.jks"
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    keys, trust = tmp_path / "k.jks", tmp_path / "t.p12"  # the name says nothing, the content does
     secret = serialization.BestAvailableEncryption(b"changeit")
-    keys.write_bytes(pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, secret))  # type: ignore[arg-type]
+    keys.write_bytes(pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, secret))
     trust.write_bytes(pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"ca")], secret))
-    jks.write_bytes(bytes.fromhex("feedfeed00000002"))
 
-    server_context(
-        TlsSettings(
-            key_store=str(keys),
-            key_store_password="changeit",
-            trust_store=str(trust),
-            trust_store_password="changeit",
-        )
-    )
+    server_context(stores(keys, trust))
     with pytest.raises(ConfigError, match="cannot be opened"):
         server_context(TlsSettings(key_store=str(keys), key_store_password="wrong"))
-    with pytest.raises(ConfigError, match=r"keytool -importkeystore -srckeystore .*old\.jks -destkeystore .*old\.p12"):
-        server_context(TlsSettings(key_store=str(jks)))
+
+
+# Made by keytool of Java 17: one EC key with a self-signed certificate, and that certificate as trusted.
+JKS_KEYS = """
+/u3+7QAAAAIAAAABAAAAAQAFd2FsdHoAAAGh/wAGEgAAAH8wfTAOBgorBgEEASoCEQEBBQAEa6PDQ7R97caLVWo2MmsDiGs/GZCZ9m6yQbF+
+uUqYmOcDXn3rM+eNYWfS0WznEd/UWA5nF2NItgZprq0S3blrEEKEDtLabXg73TSSxXlmyNYn9eg9AkC38ugrHC5nZTua+ahJLL5q4ZKrFh4Y
+AAAAAQAFWC41MDkAAAE+MIIBOjCB4KADAgECAgkApA6bXeoVMJUwCgYIKoZIzj0EAwIwEDEOMAwGA1UEAxMFd2FsdHowIBcNMjYxMTIxMTY0
+NTUzWhgPMjEyNjEwMjgxNjQ1NTNaMBAxDjAMBgNVBAMTBXdhbHR6MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEC1yIlndfRpIfiBRyjqjk
+VfapBGN7MsqNqEhwKZ7bsMAbxVI350pMolOf0ErIH/+/7p916L4vHHzDSr+YxxtkdqMhMB8wHQYDVR0OBBYEFID81frFoxEAOOuvlMpYT69N
+qmqIMAoGCCqGSM49BAMCA0kAMEYCIQDoDK1/kF/wHGbSNISykDkeKxD698+7RcgxKArWvVMatAIhAK5U9XJ03caQgYc1J3LDMLXa3q+0ocDe
+8U7ujqwpKKtn5238p/QX7tklgwL9vAZlcD/55y0=
+"""
+JKS_TRUST = """
+/u3+7QAAAAIAAAABAAAAAgACY2EAAAGh/wAJsgAFWC41MDkAAAE+MIIBOjCB4KADAgECAgkApA6bXeoVMJUwCgYIKoZIzj0EAwIwEDEOMAwG
+A1UEAxMFd2FsdHowIBcNMjYxMTIxMTY0NTUzWhgPMjEyNjEwMjgxNjQ1NTNaMBAxDjAMBgNVBAMTBXdhbHR6MFkwEwYHKoZIzj0CAQYIKoZI
+zj0DAQcDQgAEC1yIlndfRpIfiBRyjqjkVfapBGN7MsqNqEhwKZ7bsMAbxVI350pMolOf0ErIH/+/7p916L4vHHzDSr+YxxtkdqMhMB8wHQYD
+VR0OBBYEFID81frFoxEAOOuvlMpYT69NqmqIMAoGCCqGSM49BAMCA0kAMEYCIQDoDK1/kF/wHGbSNISykDkeKxD698+7RcgxKArWvVMatAIh
+AK5U9XJ03caQgYc1J3LDMLXa3q+0ocDe8U7ujqwpKKtnp/Tfs7DC3I8tZgBMcCijiVqoeDQ=
+"""
+
+
+def stores(keys: Path, trust: Path, password: str = "changeit") -> TlsSettings:
+    return TlsSettings(
+        key_store=str(keys), key_store_password=password, trust_store=str(trust), trust_store_password=password
+    )
+
+
+async def test_jks_stores_are_read_and_their_single_certificates_trusted(nursery: trio.Nursery, tmp_path: Path) -> None:
+    keys, trust = tmp_path / "keys", tmp_path / "trust"
+    keys.write_bytes(base64.b64decode(JKS_KEYS))
+    trust.write_bytes(base64.b64decode(JKS_TRUST))
+    server, endpoint = await server_side(nursery, stores(keys, trust))
+
+    client = await client_side(nursery, endpoint, stores(keys, trust))
+    await client.machine.first(Dialed)
+
+    assert (await server.machine.first(Accepted)).role == "waltz"
+    with pytest.raises(ConfigError, match=r"keyStore\.location: the password is wrong"):
+        server_context(stores(keys, trust, "wrong"))
+    server_context(TlsSettings(trust_store=str(trust)))  # without a password certificates can be read
+
+
+@given(st.data())
+def test_a_damaged_jks_store_is_told_as_such(data: st.DataObject) -> None:
+    whole = bytearray(base64.b64decode(JKS_KEYS))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    end = data.draw(st.integers(0, len(whole)))
+
+    with pytest.raises(JksError):
+        read_jks(bytes(whole), "changeit")
+    with contextlib.suppress(JksError):
+        read_jks(bytes(whole[:end]), None, "changeit")
+
+
+def test_other_stores_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    old, text = tmp_path / "old.jks", tmp_path / "text"
+    old.write_bytes(bytes.fromhex("cececece00000002"))
+    text.write_text("hello")
+
+    with pytest.raises(
+        ConfigError, match=r"keytool -importkeystore -srckeystore .*old\.jks .* -destkeystore .*old\.p12"
+    ):
+        server_context(TlsSettings(key_store=str(old)))
+    with pytest.raises(ConfigError, match="neither a PEM file nor"):
+        server_context(TlsSettings(key_store=str(text)))
     with pytest.raises(ConfigError, match="cannot read"):
         server_context(TlsSettings(ca=str(tmp_path / "absent.pem")))
 

@@ -24,8 +24,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
+from waltz_trio.net.jks import MAGIC as JKS_MAGIC
+from waltz_trio.net.jks import JksError, JksStore, read_jks
 
-_JKS_MAGIC = bytes.fromhex("feedfeed")
 _JCEKS_MAGIC = bytes.fromhex("cececece")
 _BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
 _LIFETIME = datetime.timedelta(days=3650)
@@ -197,10 +198,15 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         assert settings.trust_store is not None
         key = settings.prefix + "trustStore.location"
         data = _read(settings.trust_store, key)
-        if _kind(data, settings.trust_store, key) == "PKCS12":
+        kind = _kind(data, settings.trust_store, key)
+        if kind == "PKCS12":
             data = _pkcs12_certificates(data, settings.trust_store_password, key)
+        elif kind == "JKS":
+            data = _pem(_jks(data, settings.trust_store_password, key).trusted, key)
     try:
         context.load_verify_locations(cadata=data.decode("ascii"))
+        # Java: whatever stands in a trust store is trusted, be it an authority or a single certificate.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}: no certificate can be read: {error}") from error
 
@@ -217,24 +223,29 @@ def _own_pair(settings: TlsSettings) -> KeyPair | None:
         return None
     name = settings.prefix + "keyStore.location"
     data = _read(settings.key_store, name)
-    if _kind(data, settings.key_store, name) == "PEM":
+    kind = _kind(data, settings.key_store, name)
+    if kind == "JKS":
+        return _jks_pair(data, settings.key_store_password, settings.key_password, name)
+    if kind == "PEM":
         return KeyPair(data, _plain_key(data, settings.key_store_password, name))
     return _pkcs12_pair(data, settings.key_store_password, name)
 
 
 def _kind(data: bytes, path: str, key: str) -> str:
     """What a key store really is: the content decides, since `JKS` is only the default of the type key."""
-    if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
+    if data[:4] == JKS_MAGIC:
+        return "JKS"
+    if data[:4] == _JCEKS_MAGIC:
         raise ConfigError(
-            f"{key}: {path} is a JKS key store, which is not read here; convert it with: "
-            f"keytool -importkeystore -srckeystore {path} -destkeystore {Path(path).with_suffix('.p12')} "
-            "-deststoretype PKCS12"
+            f"{key}: {path} is a JCEKS key store, which is not read here; convert it with: "
+            f"keytool -importkeystore -srckeystore {path} -srcstoretype JCEKS "
+            f"-destkeystore {Path(path).with_suffix('.p12')} -deststoretype PKCS12"
         )
     if b"-----BEGIN " in data:
         return "PEM"
     if data[:1] == b"\x30":
         return "PKCS12"
-    raise ConfigError(f"{key}: {path} is neither a PEM file nor a PKCS12 key store")
+    raise ConfigError(f"{key}: {path} is neither a PEM file nor a PKCS12 or JKS key store")
 
 
 def _read(path: str, key: str) -> bytes:
@@ -263,6 +274,28 @@ def _key_pem(key: object) -> bytes:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return pem
+
+
+def _jks(data: bytes, password: str | None, name: str, key_password: str | None = None) -> JksStore:
+    try:
+        return read_jks(data, password, key_password)
+    except JksError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _jks_pair(data: bytes, password: str | None, key_password: str | None, name: str) -> KeyPair:
+    store = _jks(data, password, name, key_password)
+    if not store.keys:
+        raise ConfigError(f"{name}: the key store holds no private key with a certificate")
+    return KeyPair(
+        _pem(store.keys[0].chain, name), _key_pem(serialization.load_der_private_key(store.keys[0].key, None))
+    )
+
+
+def _pem(certificates: Sequence[bytes], name: str) -> bytes:
+    if not certificates:
+        raise ConfigError(f"{name}: the store holds no certificate")
+    return "".join(ssl.DER_cert_to_PEM_cert(certificate) for certificate in certificates).encode()
 
 
 def _pkcs12(data: bytes, password: str | None, name: str) -> pkcs12.PKCS12KeyAndCertificates:
