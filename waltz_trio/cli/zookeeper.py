@@ -1,0 +1,388 @@
+"""`waltz zookeeper ...`: make and change clusters in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from waltz_core.cluster import store_metadata
+from waltz_core.cluster.paths import ClusterPaths, cluster_paths
+from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
+from waltz_core.edge import ZkStat
+from waltz_trio.cli.options import (
+    CONFIG,
+    JSON,
+    LOGGER_OUTPUT,
+    YES,
+    Arguments,
+    Command,
+    CommandError,
+    Option,
+    confirm,
+    run_commands,
+    show,
+)
+from waltz_trio.cluster_admin import (
+    ClusterDump,
+    ClusterExistsError,
+    ClusterMissingError,
+    change_store,
+    create_cluster,
+    delete_cluster,
+    read_cluster,
+    read_cluster_params,
+    read_servers,
+    read_store_params,
+)
+from waltz_trio.config import Config
+from waltz_trio.zk.client import ZnodeClient, open_znode_client
+
+SESSION_TIMEOUT_MS = 30_000
+
+
+@asynccontextmanager
+async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, ClusterPaths]]:
+    """A session with the ZooKeeper of a tools configuration.
+
+    Raises:
+        ConfigError: a key is missing or cannot be used.
+        UnavailableError: ZooKeeper was not reached.
+    """
+    paths = cluster_paths(config.text("cluster.root"))
+    key = "zookeeper.sessionTimeout"
+    session_timeout_ms = config.number(key) if key in config else SESSION_TIMEOUT_MS
+    async with open_znode_client(
+        config.text("zookeeper.connectString"),
+        session_timeout_ms=session_timeout_ms,
+        connect_timeout_ms=config.number("zookeeper.connectTimeout"),
+    ) as client:
+        yield client, paths
+
+
+def load_config(arguments: Arguments) -> Config:
+    """The file of `--cli-config-path`; keys that nobody knows are told.
+
+    Raises:
+        ConfigError: it cannot be read or used.
+    """
+    config = Config.load(arguments.text("cli-config-path"))
+    config.warn_unknown(lambda text: print(f"Warning: {text}", file=sys.stderr))
+    return config
+
+
+Work = Callable[[ZnodeClient, ClusterPaths, Arguments], Awaitable[int]]
+
+
+def _in_session(work: Work, arguments: Arguments) -> int:
+    config = load_config(arguments)
+
+    async def run() -> int:
+        async with open_cluster(config) as (client, paths):
+            return await work(client, paths, arguments)
+
+    return trio.run(run)
+
+
+# ---- create, delete --------------------------------------------------------------------------
+
+
+async def _create(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
+    name, num_partitions = arguments.text("name"), arguments.number("partitions")
+    if num_partitions < 0:
+        raise CommandError("Number of partitions must be a non-negative integer")
+    print("Verifying cluster does not already exist...")
+    try:
+        await create_cluster(zk, paths, name, num_partitions)
+    except ClusterExistsError:
+        print("Cluster already exists. Aborting.")
+        return 1
+    print("Setting the cluster parameters...")
+    print("The cluster parameters are set.")
+    print(f"  name={name}")
+    print(f"  numPartitions={num_partitions}")
+    return 0
+
+
+async def _delete(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
+    name, force = arguments.text("name"), arguments.flag("force")
+    print(f"Running deletion for cluster [{name}] ...")
+    stored: str | None
+    try:
+        params = await read_cluster_params(zk, paths)
+        stored = None if params is None else params.name
+    except ClusterMissingError as problem:
+        if not force or await zk.exists(paths.root) is None:
+            print(problem)
+            return 1
+        stored = None
+    if stored != name and not force:
+        found = "no cluster parameters" if stored is None else f"[{stored}]"
+        print(f"specified cluster name [{name}] does not match zookeeper value {found}")
+        return 1
+    servers = await _servers_or_none(zk, paths)
+    if servers and not force:
+        ids = ", ".join(f"{server.server_id} at {server.endpoint}" for server in servers)
+        raise CommandError(f"servers are running (id {ids}): stop them first, or give -f")
+    confirm(
+        f"This deletes everything below {paths.root}; without its cluster key the storage files of the cluster can "
+        "not be used any more. Delete it?",
+        given=force or arguments.flag("yes"),
+    )
+    await delete_cluster(zk, paths)
+    return 0
+
+
+async def _servers_or_none(zk: ZnodeClient, paths: ClusterPaths) -> Sequence[ServerDescriptor]:
+    if await zk.exists(paths.servers) is None:
+        return ()
+    return (await read_servers(zk, paths))[0]
+
+
+# ---- list, show-cluster-key ------------------------------------------------------------------
+
+
+async def _list(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
+    dump = await read_cluster(zk, paths)
+    if arguments.flag("json"):
+        print(json.dumps(dump_json(paths, dump), indent=2))
+    else:
+        show(dump_text(paths, dump), logger_as_output=arguments.flag("logger-as-output"))
+    return 0
+
+
+def dump_text(paths: ClusterPaths, dump: ClusterDump) -> str:
+    """The listing of the original; lines of equal rank are sorted."""
+    lines = [
+        f"cluster root [{paths.root}]:",
+        f"  name={dump.params.name}",
+        f"  numPartitions={dump.params.num_partitions}",
+        f"cluster root [{paths.root}] has server descriptors:",
+    ]
+    for server in dump.servers:
+        preferred = ",".join(map(str, server.preferred_partitions)) or "*"
+        lines.append(f"  server={server.server_id}, endpoint={server.endpoint}, preferred partitions=[{preferred}]")
+    lines += [f"  {name} cannot be read" for name in dump.undecodable]
+    assignment = dump.assignment
+    lines += [
+        f"cluster root [{paths.root}] has partition assignment metadata:",
+        f"  cversion={assignment.cversion}, endpoints={len(assignment.servers)}, "
+        f"partitions={assignment.num_partitions}",
+        f"cluster root [{paths.root}] has partition assignments:",
+    ]
+    for owner in sorted(assignment.servers, key=lambda found: found.server_id):
+        for partition_id, generation in sorted(owner.partitions):
+            lines.append(f"  server={owner.server_id}, partition={partition_id}, generation={generation}")
+    lines += [
+        f"store [{paths.store}] parameters:",
+        f"  key={dump.store.key_text()}",
+        f"  numPartitions={dump.store.num_partitions}",
+        f"store [{paths.store}] replica and group assignments:",
+    ]
+    groups = dict(dump.maps.groups.groups)
+    for storage, partitions in sorted(dump.maps.replicas.replicas):
+        lines.append(f"  {storage} = {list(partitions)}, GroupId: {groups.get(storage, 'null')}")
+    lines.append(f"store [{paths.store}] connections:")
+    lines += [f"  {storage} has admin port: {port}" for storage, port in sorted(dump.maps.connections.connections)]
+    for partition_id, metadata in enumerate(dump.partitions):
+        lines.append(f"store [{paths.partition(partition_id)}] replica states:")
+        lines += _state_lines(metadata)
+    return "\n".join(lines)
+
+
+def _state_lines(metadata: PartitionMetadata | None) -> list[str]:
+    if metadata is None or not metadata.replica_states:
+        return ["  No node found"]
+    states = sorted(
+        metadata.replica_states, key=lambda state: (state.replica_id.partition_id, state.replica_id.storage)
+    )
+    return [
+        f"  ReplicaId({state.replica_id.partition_id},{state.replica_id.storage}), SessionId: {state.session_id}, "
+        f"closingHighWaterMark: {'UNRESOLVED' if state.closing_mark == UNRESOLVED else state.closing_mark}"
+        for state in states
+    ]
+
+
+def dump_json(paths: ClusterPaths, dump: ClusterDump) -> dict[str, Any]:
+    """The listing for programs."""
+    return {
+        "root": paths.root,
+        "name": dump.params.name,
+        "num_partitions": dump.params.num_partitions,
+        "key": dump.store.key_text(),
+        "servers": [
+            {
+                "id": server.server_id,
+                "endpoint": str(server.endpoint),
+                "preferred_partitions": list(server.preferred_partitions),
+            }
+            for server in dump.servers
+        ],
+        "undecodable_servers": list(dump.undecodable),
+        "assignment": {
+            "cversion": dump.assignment.cversion,
+            "in_force": dump.assignment.cversion == dump.assignment_cversion,
+            "partitions": [
+                {"partition": partition_id, "server": owner.server_id, "generation": generation}
+                for owner in dump.assignment.servers
+                for partition_id, generation in owner.partitions
+            ],
+        },
+        "storage": [
+            {
+                "storage": storage,
+                "partitions": list(partitions),
+                "group": dict(dump.maps.groups.groups).get(storage),
+                "admin_port": dict(dump.maps.connections.connections).get(storage),
+            }
+            for storage, partitions in sorted(dump.maps.replicas.replicas)
+        ],
+        "partitions": [
+            None
+            if metadata is None
+            else {
+                "generation": metadata.generation,
+                "session_id": metadata.session_id,
+                "replica_states": [
+                    {
+                        "storage": state.replica_id.storage,
+                        "session_id": state.session_id,
+                        "closing_mark": None if state.closing_mark == UNRESOLVED else state.closing_mark,
+                    }
+                    for state in metadata.replica_states
+                ],
+            }
+            for metadata in dump.partitions
+        ],
+    }
+
+
+async def _show_cluster_key(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
+    print((await read_store_params(zk, paths)).key_text())
+    return 0
+
+
+# ---- storage nodes ---------------------------------------------------------------------------
+
+
+def _on_wait(stat: ZkStat) -> None:
+    print(f"Waiting for the admin lock, held by ZooKeeper session {stat.ephemeral_owner:#x} ...", file=sys.stderr)
+
+
+async def _change(
+    make: Callable[[Arguments], Callable[[StoreMaps, int], StoreChange]],
+    zk: ZnodeClient,
+    paths: ClusterPaths,
+    arguments: Arguments,
+) -> int:
+    await change_store(zk, paths, make(arguments), _on_wait)
+    return 0
+
+
+def _storage(arguments: Arguments) -> str:
+    storage = arguments.text("storage")
+    if len(storage.split(":")) != 2 or not all(storage.split(":")):
+        raise CommandError("Storage must be in format of host:port")
+    return storage
+
+
+def _add(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    storage, group, port = _storage(arguments), arguments.number("group"), arguments.number("storage-admin-port")
+    if not 0 < port < 65536:
+        raise CommandError(f"Admin port must be in 1..65535, found {port}")
+    return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
+
+
+def _remove(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    storage = arguments.text("storage")
+    return lambda maps, _: store_metadata.remove_storage_node(maps, storage)
+
+
+def _assign(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    partitions, storage = arguments.partitions("partition"), arguments.text("storage")
+    return lambda maps, count: store_metadata.assign_partitions(maps, count, partitions, storage)
+
+
+def _unassign(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    partitions, storage = arguments.partitions("partition"), arguments.text("storage")
+    return lambda maps, _: store_metadata.unassign_partitions(maps, partitions, storage)
+
+
+def _auto_assign(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    group = arguments.number("group")
+    return lambda maps, count: store_metadata.auto_assign(maps, count, group)
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+
+def _command(name: str, meaning: str, work: Work, *options: Option) -> Command:
+    return Command(name, meaning, (CONFIG, *options), partial(_in_session, work))
+
+
+_RANGES = "multiple partitions as comma-separated int ranges such as 0-6,7,10-16"
+
+COMMANDS = (
+    _command("list", "Displays server metadata.", _list, LOGGER_OUTPUT, JSON),
+    _command("show-cluster-key", "Displays the cluster key.", _show_cluster_key),
+    _command(
+        "create",
+        "Creates Waltz server metadata.",
+        _create,
+        Option("n", "name", "Specify the name of the Waltz cluster", required=True),
+        Option("p", "partitions", "Specify the number of partitions in the Waltz cluster", required=True),
+    ),
+    _command(
+        "delete",
+        "Deletes Waltz server metadata.",
+        _delete,
+        Option("n", "name", "Specify the name of the Waltz cluster", required=True),
+        Option("f", "force", "Delete cluster even if cluster names don't match; do not ask", takes_value=False),
+        YES,
+    ),
+    _command(
+        "add-storage-node",
+        "Add a storage node to a group.",
+        partial(_change, _add),
+        Option("s", "storage", "Specify the storage to add, in format of host:port", required=True),
+        Option("a", "storage-admin-port", "Specify the admin port of the storage node to add.", required=True),
+        Option("g", "group", "Specify the group to add to", required=True),
+    ),
+    _command(
+        "remove-storage-node",
+        "Remove a storage node from cluster.",
+        partial(_change, _remove),
+        Option("s", "storage", "Specify the storage to remove, in format of host:port", required=True),
+    ),
+    _command(
+        "assign-partition",
+        "Assign a partition or multiple partitions to a storage node.",
+        partial(_change, _assign),
+        Option("p", "partition", f"Specify the partition to assign or {_RANGES}", required=True),
+        Option("s", "storage", "Specify the storage to be assigned to, in format of host:port", required=True),
+    ),
+    _command(
+        "unassign-partition",
+        "Un-assign a partition or multiple partitions from a storage node",
+        partial(_change, _unassign),
+        Option("p", "partition", f"Specify the partition to un-assign or {_RANGES}", required=True),
+        Option("s", "storage", "Specify the storage to be un-assigned from, in format of host:port", required=True),
+    ),
+    _command(
+        "auto-assign",
+        "Assign all partitions to the storage nodes of a group, round robin.",
+        partial(_change, _auto_assign),
+        Option("g", "group", "Specify the group to assign to", required=True),
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one sub-command; returns the exit status."""
+    return run_commands("waltz zookeeper", COMMANDS, argv)
