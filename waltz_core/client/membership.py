@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from waltz_core.client.calls import Effect
+from waltz_core.client.settings import ClientSettings
 from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, CoordinatorEffect, EndpointsChanged
 from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
-from waltz_core.edge import Report, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
-from waltz_core.edge import ZkChildren as ZkChildren
+from waltz_core.edge import Level, Report, ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
+from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.machine import Tickets
+from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type only
@@ -50,6 +52,9 @@ class Membership(Protocol):
     def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
         """Take a message if it is about the cluster; True when it was."""
 
+    def keeps(self, link: Link) -> bool:
+        """The connection is needed although its server is not in the map."""
+
     def close(self, now: int, out: list[Effect]) -> None:
         """Look no longer."""
 
@@ -75,6 +80,10 @@ class Deaf:
 
     def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
         """No server is asked."""
+        return False
+
+    def keeps(self, link: Link) -> bool:
+        """No connection is needed."""
         return False
 
     def close(self, now: int, out: list[Effect]) -> None:
@@ -136,3 +145,140 @@ class ZkMembership(Deaf):
                 self._node.endpoints_changed(effect.endpoints, now, out)
             elif isinstance(effect, ClusterFailed):
                 self._node.cluster_lost(effect.reason, out)
+
+
+_VERSION = 5  # of the client protocol: the first that can ask a server about its cluster
+
+
+class ServerMembership(Deaf):
+    """The view through any one of our servers, starting at `seed`.
+
+    One server is asked and tells changes by itself. If it goes away or does not answer, the next known
+    one is asked; while a partition is not mounted another one is asked every time, because the first may
+    be cut off from the cluster and not know it. Answers older than what is known are dropped.
+    """
+
+    def __init__(self, seed: Endpoint, settings: ClientSettings) -> None:
+        self._seed = seed
+        self._settings = settings
+        self._node: ClientNode | None = None
+        self._link: Link | None = None
+        self._servers: tuple[Endpoint, ...] = ()
+        self._client_id: int | None = None
+        self._revision: int | None = None
+        self._sequence = 0
+        self._asked_at: int | None = None  # an answer is owed since then
+        self._ask_at: int | None = None
+        self._turn = 0
+        self._closed = False
+
+    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
+        """Go to the seed."""
+        self._node = node
+        self._go_to(self._seed, now)
+
+    def deadline(self) -> int | None:
+        """The next question, or the end of patience with the last."""
+        if self._closed:
+            return None
+        if self._asked_at is not None:
+            return self._asked_at + self._settings.cluster_answer_ms
+        return self._ask_at
+
+    def due(self, now: int, out: list[Effect]) -> None:
+        """Ask again, or somebody else."""
+        due = self.deadline()
+        if due is None or now < due:
+            return
+        if self._asked_at is not None or self._troubled:
+            self._next(now)
+        elif self._link is not None and self._link.ready:
+            self._ask(now)
+
+    def on_link_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+        """Ask, if this is the server of our choice."""
+        if link is not self._link:
+            return
+        if link.version < _VERSION:
+            text = f"{link.endpoint} cannot tell about its cluster (client protocol {link.version}, {_VERSION} needed)"
+            if self._client_id is None:
+                assert self._node is not None
+                self._node.cluster_lost(f"{text}: configure ZooKeeper instead of waltz://", out)
+            else:
+                out.append(Report(Level.WARNING, text))
+                self._next(now)
+            return
+        self._ask(now)
+
+    def on_link_lost(self, link: Link, now: int, out: list[Effect]) -> None:
+        """Try the next server."""
+        if link is self._link and not self._closed:
+            self._next(now)
+
+    def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
+        """Take the map, or an excuse."""
+        if isinstance(message, ClusterInfoResponse):
+            if link is self._link:
+                self._asked_at = None
+                self._ask_at = now + self._pause
+            self._on_info(message, now, out)
+            return True
+        if isinstance(message, ErrorResponse) and link is self._link and self._asked_at is not None:
+            self._asked_at = None
+            self._ask_at = now + self._settings.not_ready_ms
+            if message.code != ErrorCode.NOT_READY:
+                out.append(Report(Level.WARNING, f"{link.endpoint} does not tell about its cluster: {message.message}"))
+            return True
+        return False
+
+    def keeps(self, link: Link) -> bool:
+        """The connection that tells us changes; the seed may be known to the cluster by another name."""
+        return link is self._link
+
+    def close(self, now: int, out: list[Effect]) -> None:
+        """Ask nobody any more."""
+        self._closed = True
+
+    @property
+    def _troubled(self) -> bool:
+        return self._node is not None and self._node.troubled
+
+    @property
+    def _pause(self) -> int:
+        return self._settings.cluster_trouble_ms if self._troubled else self._settings.cluster_refresh_ms
+
+    def _on_info(self, info: ClusterInfoResponse, now: int, out: list[Effect]) -> None:
+        assert self._node is not None
+        if self._client_id is None:
+            if info.client_id < 0:
+                return
+            self._client_id = info.client_id
+            self._node.joined(info.name, info.client_id, info.num_partitions, now, out)
+        if self._revision is not None and info.revision < self._revision:
+            return
+        self._revision = info.revision
+        self._servers = tuple(entry.endpoint for entry in info.servers)
+        self._node.endpoints_changed([(entry.endpoint, entry.partitions) for entry in info.servers], now, out)
+
+    def _go_to(self, server: Endpoint, now: int) -> None:
+        assert self._node is not None
+        self._link = self._node.link_to(server)
+        self._asked_at = None
+        # Should the connection not come to stand, somebody else is asked.
+        self._ask_at = now + self._settings.cluster_answer_ms
+        if self._link.ready:
+            self._ask(now)
+
+    def _next(self, now: int) -> None:
+        """Round the known servers and the seed."""
+        candidates = [*self._servers, *([] if self._seed in self._servers else [self._seed])]
+        self._turn += 1
+        self._go_to(candidates[self._turn % len(candidates)], now)
+
+    def _ask(self, now: int) -> None:
+        assert self._link is not None
+        self._sequence += 1
+        client_id = -1 if self._client_id is None else self._client_id
+        wanted = self._client_id is None
+        self._link.send(ClusterInfoRequest(make_req_id(client_id, 0, 0, self._sequence), wanted, True))
+        self._asked_at = now

@@ -42,6 +42,7 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ProtocolError
+from waltz_core.ids import Endpoint
 from waltz_core.machine import earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 ClientEvent: TypeAlias = Dialed | Received | Writable | Closed | ZkEvent | Call
 
+_TROUBLED = (Phase.WAITING, Phase.NOT_READY)
 _DUE_EVERY_MS = 20  # how late a deadline may be noticed while events never cease
 
 
@@ -200,6 +202,8 @@ class ClientNode:
     def endpoints_changed(self, endpoints: EndpointMap, now: int, out: list[Effect]) -> None:
         """The map of the cluster changed: partitions move to where they are served."""
         for link in self._router.set_endpoints(endpoints):
+            if self._membership.keeps(link):
+                continue
             self._conns.pop(link.conn, None)
             self._lose(link, now, out)
             link.end("the server left the cluster", now, out)
@@ -212,7 +216,12 @@ class ClientNode:
         """This client cannot work with what the cluster says; final."""
         out.append(ClusterLost(reason))
 
-    def link_to(self, endpoint: Any, now: int) -> Link:
+    @property
+    def troubled(self) -> bool:
+        """An open partition has no server that takes it."""
+        return any(partition.phase in _TROUBLED for partition in self._partitions.values())
+
+    def link_to(self, endpoint: Endpoint) -> Link:
         """The rpc connection to a server, dialed on demand; for the view of the cluster."""
         self._dial_wanted = True
         return self._router.link_to(endpoint, Kind.RPC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waltz_core.record import record
-from waltz_core.wire.frame import FRAME_SIZE_MAX_CLIENT
+from waltz_core.wire.frame import FRAME_SIZE_MAX_STORAGE
 
 
 @record
@@ -23,4 +23,7 @@ class ClientSettings:
     fetch_in_flight_max: int = 512  # payload reads on their way, per partition
     mark_retry_ms: int = 1_000  # a mark not answered by then is asked for again
     feed_buffer_max: int = 100_000  # transactions delivered and not consumed, per partition
-    frame_size_max: int = FRAME_SIZE_MAX_CLIENT  # largest frame accepted from a server
+    cluster_refresh_ms: int = 30_000  # how often a server is asked for the map although nothing seems to have changed
+    cluster_trouble_ms: int = 2_000  # the same while a partition is not mounted; another server is asked each time
+    cluster_answer_ms: int = 10_000  # a server that does not answer by then is not asked again soon
+    frame_size_max: int = FRAME_SIZE_MAX_STORAGE  # largest frame accepted from a server

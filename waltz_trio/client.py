@@ -1,0 +1,576 @@
+"""The public client, log layer: feeds, appends with exact outcomes, no retries."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar, cast
+
+import trio
+
+from waltz_core.client.calls import (
+    CloseClient,
+    ClusterLost,
+    Committed,
+    Deliver,
+    Failed,
+    Fetch,
+    Fetched,
+    Flush,
+    Flushed,
+    Forget,
+    Joined,
+    MarkRead,
+    Open,
+    PartitionStatus,
+    Phase,
+    ReadMark,
+    Reason,
+    StatusChanged,
+    StopFeed,
+    Submit,
+)
+from waltz_core.client.membership import Membership
+from waltz_core.client.node import ClientNode
+from waltz_core.client.settings import ClientSettings
+from waltz_core.edge import Level
+from waltz_core.errors import (
+    ClientAheadError,
+    ClientClosedError,
+    ClientError,
+    ClientFailedError,
+    FeedBusyError,
+    LockConflictError,
+    NotCommittedError,
+    PartitionNotFoundError,
+)
+from waltz_core.record import record
+from waltz_trio.application import Application
+from waltz_trio.background import Background
+from waltz_trio.feed import Feed
+from waltz_trio.instrument import Instrument
+from waltz_trio.log import reporter
+from waltz_trio.process import NodeDriver
+from waltz_trio.pump import now_ms
+from waltz_trio.values import Append, Tail, lock_hashes
+from waltz_trio.views import View
+
+T = TypeVar("T")
+
+_CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
+_INT_32 = range(-(1 << 31), 1 << 31)
+_NO_LOCKS: tuple[int, ...] = ()
+
+
+@record
+class ClientLimits:
+    """What an application may have under way; sizes in bytes."""
+
+    max_in_flight: int = 5  # unresolved submits per partition
+    send_window: int = 8 << 20  # unresolved payload above which `send` waits
+    payload_size_max: int = 16 << 20
+
+
+class Pending:
+    """An append that was sent; its outcome is kept whether or not anybody waits."""
+
+    __slots__ = ("_client", "_event", "_on_done", "_outcome", "_size", "partition")
+
+    def __init__(self, client: Client, partition: int, size: int) -> None:
+        self.partition = partition
+        self._client = client
+        self._size = size
+        self._outcome: int | Failed | None = None
+        self._event: trio.Event | None = None
+        self._on_done: Callable[[], object] | None = None
+
+    @property
+    def done(self) -> bool:
+        """The outcome is known; `outcome` returns or raises at once."""
+        return self._outcome is not None
+
+    async def outcome(self) -> int:
+        """The transaction id.
+
+        Raises:
+            LockConflictError: refused because of a lock.
+            NotCommittedError: lost; it is safe to append again.
+            ClientAheadError: the log is behind this client; the outcome is unknown.
+            ClientClosedError: the client was closed before the outcome was known.
+            ClientFailedError: the client broke before the outcome was known.
+        """
+        if self._outcome is None:
+            if self._event is None:
+                self._event = trio.Event()
+            await self._event.wait()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        found = self._outcome
+        if isinstance(found, int):
+            return found
+        assert found is not None
+        raise self._client._error_of(found)
+
+    def _when_done(self, then: Callable[[], object]) -> None:
+        """Call `then` once, when the outcome is known."""
+        assert self._outcome is None
+        self._event = trio.Event()
+        self._on_done = then
+
+    def _settle(self, outcome: int | Failed) -> None:
+        self._outcome = outcome
+        if self._event is not None:
+            self._event.set()
+            if self._on_done is not None:
+                self._on_done()
+
+
+class _Answer(Generic[T]):
+    """One answer for one waiter."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self._value: T | None = None
+        self._error: ClientError | None = None
+
+    def give(self, value: T) -> None:
+        self._value = value
+        self._event.set()
+
+    def fail(self, error: ClientError) -> None:
+        self._error = error
+        self._event.set()
+
+    async def wait(self) -> T:
+        await self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+
+class _Slot:
+    """Somebody waits for one payload."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.data: bytes | None = None
+
+    def _on_payload(self, transaction_id: int, data: bytes) -> None:
+        self.data = data
+        self.event.set()
+
+
+class Client:
+    """A connection to a cluster. Made by `open_client`; everything is for tasks of one Trio run."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: ClientSettings,
+        limits: ClientLimits,
+        instrument: Instrument | None = None,
+    ) -> None:
+        self.cluster = ""
+        self.client_id = 0
+        self.num_partitions = 0
+        self._settings = settings
+        self._max_in_flight = limits.max_in_flight
+        self._send_window = limits.send_window
+        self._payload_size_max = limits.payload_size_max
+        self._instrument = instrument
+        self._report = reporter("client")
+        self._node = ClientNode(membership, settings, random.Random())
+        self._joined = trio.Event()
+        self._lost: str | None = None
+        self._unjudged = 0
+        self._unjudged_size = 0
+        self._room: trio.Event | None = None
+        self._settled: trio.Event | None = None
+        self._sends = 0
+        self._closing = False
+        self._feeds: dict[int, Feed] = {}
+        self._appended: set[int] = set()
+        self._waiting: dict[tuple[int, int], list[Feed | _Slot]] = {}  # (partition, transaction id) → who wants it
+        self._marks: dict[int, list[_Answer[int]]] = {}
+        self._flushes: set[_Answer[None]] = set()
+        self._phases: dict[int, Phase] = {}
+        self._phase_changed = trio.Event()
+        self._tasks: Background | None = None
+        self._post: Callable[[Any], None] = lambda event: None
+
+    # ---- reading -----------------------------------------------------------------------------------
+
+    def feed(
+        self,
+        partition: int,
+        *,
+        after: int | Tail,
+        prefetch: int = 64,
+        select: Callable[[int], bool] | None = None,
+    ) -> AbstractAsyncContextManager[Feed]:
+        """Read a partition: `async with client.feed(3, after=mark) as feed: async for txn in feed: ...`.
+
+        Args:
+            partition: which one.
+            after: the last transaction that is done with; -1 = from the start, `TAIL` = only what is new.
+            prefetch: how many payloads are read ahead; 0 = none, `await txn.fetch()` reads one.
+            select: given a header, whether the payload is wanted; the others are not read.
+
+        Raises:
+            PartitionNotFoundError: no such partition.
+            FeedBusyError: on entering: this client has a feed of this partition already.
+        """
+        self._check_partition(partition)
+        if not isinstance(after, Tail) and after < -1:
+            raise ValueError(f"a mark is at least -1, not {after}")
+        if prefetch < 0:
+            raise ValueError(f"prefetch is at least 0, not {prefetch}")
+        return Feed(self, partition, after, prefetch, select)
+
+    async def committed_mark(self, partition: int) -> int:
+        """The server's committed mark: -1 for an empty log. Waits until a server can tell."""
+        self._check_open(partition)
+        answer: _Answer[int] = _Answer()
+        self._marks.setdefault(partition, []).append(answer)
+        self._post(ReadMark(partition))
+        return await answer.wait()
+
+    def status(self, partition: int) -> PartitionStatus:
+        """What a partition is doing right now."""
+        self._check_partition(partition)
+        return self._node.status(partition, now_ms())
+
+    async def ready(self, partitions: Iterable[int] | None = None) -> None:
+        """Wait until partitions (all by default) are mounted; mounts them if nobody did.
+
+        Raises:
+            ClientAheadError: the log ends before where one of them began.
+        """
+        wanted = range(self.num_partitions) if partitions is None else tuple(partitions)
+        for partition in wanted:
+            self._check_open(partition)
+            self._post(Open(partition, None, False))
+        for partition in wanted:
+            while self._phases.get(partition) is not Phase.MOUNTED:
+                self._raise_if_ended()
+                if self._phases.get(partition) is Phase.CLIENT_AHEAD:
+                    raise self._ahead(partition)
+                await self._phase_changed.wait()
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    # ---- writing -----------------------------------------------------------------------------------
+
+    async def append(self, partition: int, append: Append, *, based_on: int | None = None) -> int:
+        """Append a transaction and wait for its outcome; no retries.
+
+        Cancelled while it waits, the outcome is unknown to the caller; the append stays under way.
+
+        Args:
+            partition: which one.
+            append: payload, header, locks.
+            based_on: mark of the state that the decision was based on; default is that of the open feed.
+                Needed for locks where no feed is open.
+
+        Returns:
+            The transaction id.
+
+        Raises:
+            LockConflictError: a lock was taken behind `based_on`.
+            NotCommittedError: lost; it is safe to append again.
+            ClientAheadError: the log is behind this client.
+            ClientClosedError, ClientFailedError: the outcome is unknown.
+            PartitionNotFoundError: no such partition.
+        """
+        return await self._submit(partition, append, based_on).outcome()
+
+    async def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Pending:
+        """Queue an append and return; appends of a partition commit in the order of their sends, or not at all.
+
+        Waits only while `client.sendWindow` bytes are under way. Arguments and errors as `append`; the
+        outcome is that of the `Pending`.
+        """
+        while self._unjudged_size >= self._send_window:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+        self._sends += 1
+        if self._sends % _CHECKPOINT_EVERY == 0:
+            await trio.lowlevel.checkpoint()
+        return self._submit(partition, append, based_on)
+
+    async def flush(self, partition: int | None = None) -> None:
+        """Wait until every earlier append of this client (to one partition or all) has an outcome."""
+        if partition is not None:
+            self._check_open(partition)
+        answers = []
+        for each in sorted(self._appended) if partition is None else [partition]:
+            answer: _Answer[None] = _Answer()
+            self._flushes.add(answer)
+            answers.append(answer)
+            self._post(Flush(each, answer))
+        for answer in answers:
+            await answer.wait()
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def materialize(
+        self, view: View, partitions: Iterable[int] | None = None, *, batch_limit: int = 1000, on_poison: str = "stop"
+    ) -> AbstractAsyncContextManager[Application]:
+        """Keep a view up to date with partitions (all by default) and submit transactions based on it.
+
+        Args:
+            view: `SqliteView`, `DictView` or your own.
+            partitions: which ones.
+            batch_limit: transactions per commit of the view at most.
+            on_poison: what a transaction does that cannot be applied: "stop" ends the block with
+                ApplyFailedError, "pause" stops its partition and leaves the others.
+        """
+        wanted = tuple(range(self.num_partitions) if partitions is None else partitions)
+        for partition in wanted:
+            self._check_partition(partition)
+        return Application._open(self, view, wanted, batch_limit, on_poison)
+
+    def partition_of(self, key: int | str) -> int:
+        """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
+        if isinstance(key, str):
+            key = zlib.crc32(key.encode())
+        return key % self.num_partitions
+
+    # ---- appends: the hot path -----------------------------------------------------------------------
+
+    def _submit(self, partition: int, append: Append, based_on: int | None) -> Pending:
+        if self._closing or not 0 <= partition < self.num_partitions:
+            self._check_open(partition)
+        data = append.codec.dumps(append.value)
+        size = len(data)
+        header = append.header
+        if size > self._payload_size_max:
+            raise ValueError(
+                f"payload of {size} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
+            )
+        if header not in _INT_32:
+            raise ValueError(f"header {header} does not fit 32 bits")
+        write = read = adds = _NO_LOCKS
+        if append.write or append.read or append.append:
+            write, read, adds = lock_hashes(append.write), lock_hashes(append.read), lock_hashes(append.append)
+            if based_on is None and (write or read):
+                based_on = self._mark_for(partition)
+        checksum = zlib.crc32(data)
+        if checksum >= 1 << 31:
+            checksum -= 1 << 32
+        pending = Pending(self, partition, size)
+        self._unjudged += 1
+        self._unjudged_size += size
+        self._appended.add(partition)
+        self._post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum))
+        return pending
+
+    def _mark_for(self, partition: int) -> int:
+        feed = self._feeds.get(partition)
+        if feed is None or feed._mark is None:
+            raise ValueError(
+                "an append with locks needs based_on=MARK: the mark of the state that the decision was based on"
+            )
+        return feed._mark
+
+    def _on_committed(self, effect: Committed) -> None:
+        size = 0
+        for token, transaction_id in effect.outcomes:
+            pending = cast(Pending, token)
+            if pending._event is None:
+                pending._outcome = transaction_id
+            else:
+                pending._settle(transaction_id)
+            size += pending._size
+        self._judged(len(effect.outcomes), size)
+        if self._instrument is not None:
+            self._instrument.committed(effect.partition, len(effect.outcomes))
+
+    def _on_failed(self, effect: Failed) -> None:
+        pending = effect.token
+        assert isinstance(pending, Pending)
+        pending._settle(effect)
+        self._judged(1, pending._size)
+        if self._instrument is not None:
+            self._instrument.failed(effect.partition, effect.reason.name.lower())
+
+    def _judged(self, count: int, size: int) -> None:
+        self._unjudged -= count
+        self._unjudged_size -= size
+        if self._room is not None and self._unjudged_size * 2 <= self._send_window:
+            self._room.set()
+            self._room = None
+        if self._settled is not None and not self._unjudged:
+            self._settled.set()
+
+    def _error_of(self, failed: Failed) -> ClientError:
+        match failed.reason:
+            case Reason.LOCK:
+                return LockConflictError(failed.partition, failed.blocking_id)
+            case Reason.CLIENT_AHEAD:
+                return self._ahead(failed.partition)
+            case Reason.CLOSED:
+                return self._ended() or ClientClosedError("the client was closed: the outcome is unknown")
+            case _:
+                return NotCommittedError(failed.partition, failed.text or failed.reason.value)
+
+    def _ahead(self, partition: int) -> ClientAheadError:
+        status = self._node.status(partition, now_ms())
+        return ClientAheadError(partition, max(status.seen_mark, status.delivered_mark), None)
+
+    # ---- feeds and payloads ----------------------------------------------------------------------------
+
+    def _start_feed(self, feed: Feed) -> None:
+        self._check_open(feed.partition)
+        if feed.partition in self._feeds:
+            raise FeedBusyError(f"partition {feed.partition} has a feed in this client already")
+        self._feeds[feed.partition] = feed
+        self._post(Open(feed.partition, None if isinstance(feed._after, Tail) else feed._after, True))
+
+    def _stop_feed(self, feed: Feed) -> None:
+        del self._feeds[feed.partition]
+        self._post(StopFeed(feed.partition))
+
+    def _on_deliver(self, effect: Deliver) -> None:
+        feed = self._feeds.get(effect.partition)
+        if feed is not None:
+            feed._on_run(effect.run)
+            if self._instrument is not None:
+                self._instrument.delivered(effect.partition, len(effect.run))
+
+    def _ask_payloads(self, partition: int, transaction_ids: Iterable[int], who: Feed | _Slot) -> None:
+        fresh = []
+        for transaction_id in transaction_ids:
+            waiting = self._waiting.setdefault((partition, transaction_id), [])
+            if not waiting:
+                fresh.append(transaction_id)
+            waiting.append(who)
+        if fresh:
+            self._post(Fetch(partition, tuple(fresh)))
+
+    def _forget(self, partition: int, transaction_ids: Iterable[int], who: Feed | _Slot) -> None:
+        gone = []
+        for transaction_id in transaction_ids:
+            waiting = self._waiting.get((partition, transaction_id), [])
+            if who in waiting:
+                waiting.remove(who)
+                if not waiting:
+                    del self._waiting[partition, transaction_id]
+                    gone.append(transaction_id)
+        if gone:
+            self._post(Forget(partition, tuple(gone)))
+
+    def _on_fetched(self, effect: Fetched) -> None:
+        for transaction_id, data in effect.payloads:
+            for who in self._waiting.pop((effect.partition, transaction_id), ()):
+                who._on_payload(transaction_id, data)
+
+    async def _fetch_payload(self, partition: int, transaction_id: int) -> bytes:
+        self._check_open(partition)
+        slot = _Slot()
+        self._ask_payloads(partition, [transaction_id], slot)
+        try:
+            await slot.event.wait()
+        finally:
+            if slot.data is None:
+                self._forget(partition, [transaction_id], slot)
+        self._raise_if_ended(unless=slot.data is not None)
+        assert slot.data is not None
+        return slot.data
+
+    # ---- the other effects -------------------------------------------------------------------------------
+
+    def _on_flushed(self, effect: Flushed) -> None:
+        assert isinstance(effect.token, _Answer)
+        self._flushes.discard(effect.token)
+        effect.token.give(None)
+
+    def _on_mark_read(self, effect: MarkRead) -> None:
+        for answer in self._marks.pop(effect.partition, ()):
+            answer.give(effect.mark)
+
+    def _on_status_changed(self, effect: StatusChanged) -> None:
+        self._phases[effect.partition] = effect.phase
+        feed = self._feeds.get(effect.partition)
+        if feed is not None and effect.phase is Phase.CLIENT_AHEAD:
+            feed._fail(self._ahead(effect.partition))
+        self._phase_changed.set()
+        self._phase_changed = trio.Event()
+
+    def _on_joined(self, effect: Joined) -> None:
+        self.cluster, self.client_id = effect.cluster, effect.client_id
+        self.num_partitions = effect.partition_count
+        self._joined.set()
+
+    def _on_cluster_lost(self, effect: ClusterLost) -> None:
+        self._lost = effect.reason
+        self._joined.set()
+        if self._tasks is not None:
+            self._tasks.fail(ClientFailedError(effect.reason))
+
+    # ---- life ------------------------------------------------------------------------------------------
+
+    def _check_partition(self, partition: int) -> None:
+        if not 0 <= partition < self.num_partitions:
+            raise PartitionNotFoundError(f"partition {partition}: this cluster has 0 to {self.num_partitions - 1}")
+
+    def _check_open(self, partition: int) -> None:
+        self._raise_if_ended()
+        self._check_partition(partition)
+
+    def _raise_if_ended(self, *, unless: bool = False) -> None:
+        if self._closing and not unless:
+            raise self._ended() or ClientClosedError("the client was closed")
+
+    def _ended(self) -> ClientFailedError | None:
+        failure = self._tasks.failure if self._tasks is not None else None
+        if failure is None:
+            return None
+        if isinstance(failure, ClientFailedError):
+            return failure
+        error = ClientFailedError(f"the client failed: {failure!r}")
+        error.__cause__ = failure
+        return error
+
+    def _plugins(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            Committed: self._on_committed,
+            Failed: self._on_failed,
+            Deliver: self._on_deliver,
+            Fetched: self._on_fetched,
+            Flushed: self._on_flushed,
+            MarkRead: self._on_mark_read,
+            StatusChanged: self._on_status_changed,
+            Joined: self._on_joined,
+            ClusterLost: self._on_cluster_lost,
+        }
+
+    async def _settle(self, patience: float) -> None:
+        """Wait until nothing is under way, at most `patience` seconds."""
+        if self._unjudged and patience > 0:
+            self._settled = trio.Event()
+            with trio.move_on_after(patience):
+                await self._settled.wait()
+
+    def _end(self, driver: NodeDriver) -> None:
+        """Let everybody who waits go; at once, without awaiting anything."""
+        self._closing = True
+        if self._unjudged:
+            self._report(Level.WARNING, f"closed with {self._unjudged} appends whose outcome is unknown")
+        driver.post(CloseClient())
+        # One last step, here and now: a task that is being cancelled cannot wait for the pump.
+        driver.pump.run_once()
+        error = self._ended() or ClientClosedError("the client was closed")
+        for feed in self._feeds.values():
+            feed._fail(error)
+        for flush in self._flushes:
+            flush.fail(error)
+        for asked in self._marks.values():
+            for answer in asked:
+                answer.fail(error)
+        for waiting in self._waiting.values():
+            for who in waiting:
+                if isinstance(who, _Slot):
+                    who.event.set()
+        self._phase_changed.set()

@@ -1,0 +1,176 @@
+"""`open_client`: from a configuration to a running client."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlsplit
+
+import attrs
+import trio
+
+from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
+from waltz_core.client.settings import ClientSettings
+from waltz_core.errors import ConfigError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.machine import Tickets
+from waltz_core.record import record
+from waltz_trio.background import background
+from waltz_trio.client import Client, ClientLimits
+from waltz_trio.config import Config, net_limits, tls_settings
+from waltz_trio.instrument import Instrument
+from waltz_trio.log import reporter, warn_once
+from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.process import NodeDriver
+from waltz_trio.zk.embedded import EmbeddedZnodes
+from waltz_trio.zk.store import open_znode_store
+
+_URL_PREFIX = "waltz://"
+_PARTING_TIME = 1.0  # seconds to flush and close connections
+
+ConfigLike = Config | str | os.PathLike[str] | Mapping[str, object]
+"""A path, a mapping, a parsed configuration, or `waltz://host:port[?ca=PATH][&verify=off]`."""
+
+
+@record
+class Setup:
+    """A configuration, read."""
+
+    membership: Membership
+    settings: ClientSettings
+    limits: ClientLimits
+    tls: ClientTls
+    config: Config
+    zookeeper: tuple[str | EmbeddedZnodes, int] | None  # connect string, session time-out in ms
+
+
+@asynccontextmanager
+async def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> AsyncIterator[Client]:
+    """Connect to a cluster: `async with open_client("client.yml") as client: ...`.
+
+    Returns when the cluster has answered; partitions are mounted when they are used. Leaving the block
+    normally waits for appends under way (`client.closeTimeout`); nothing is left running.
+
+    Args:
+        config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=off]`.
+        instrument: told what the client does, for metrics.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+        ClientFailedError: the cluster cannot be used, or the client broke.
+    """
+    async with run_client(read_config(config), instrument) as client:
+        yield client
+
+
+@asynccontextmanager
+async def run_client(setup: Setup, instrument: Instrument | None = None) -> AsyncIterator[Client]:
+    """A client of a configuration that was read already."""
+    client = Client(setup.membership, setup.settings, setup.limits, instrument)
+    async with background("the client") as tasks:
+        client._tasks = tasks
+        driver = NodeDriver(
+            client._node,
+            name="client",
+            client_tls=setup.tls,
+            plugins=client._plugins(),
+            report=client._report,
+            limits=net_limits(setup.config),
+            recorded_batches=setup.config.number("debug.flightRecorder"),
+        )
+        client._post = driver.post
+        tasks.start_soon(driver.run)
+        if setup.zookeeper is not None:
+            tasks.start_soon(_keep_session, *setup.zookeeper, driver)
+        try:
+            await client._joined.wait()
+            yield client
+            await client._settle(setup.config.seconds("client.closeTimeout"))
+        finally:
+            client._end(driver)
+            with trio.CancelScope(shield=True):
+                await driver.stop(patience=_PARTING_TIME)
+
+
+async def _keep_session(where: str | EmbeddedZnodes, session_timeout_ms: int, driver: NodeDriver) -> None:
+    async with open_znode_store(where, driver.post_all, session_timeout_ms=session_timeout_ms) as driver.znodes:
+        await trio.sleep_forever()
+
+
+# ---- configuration -----------------------------------------------------------------------------------
+
+
+def read_config(source: ConfigLike) -> Setup:
+    if isinstance(source, str) and source.startswith(_URL_PREFIX):
+        return _read_url(source)
+    if isinstance(source, Config):
+        config, tls = source, tls_settings(source, "client.ssl.")
+    elif isinstance(source, Mapping):
+        config = Config(source, "open_client")
+        config.refuse_unknown()
+        # A program that names its cluster means that cluster: peers are verified, on loopback by pinning.
+        tls = attrs.evolve(tls_settings(config, "client.ssl."), pin_loopback=True)
+    else:
+        config = Config.load(source)
+        tls = tls_settings(config, "client.ssl.")
+    warn = warn_once(reporter("client"))
+    config.warn_unknown(warn)
+    membership = ZkMembership(config.text("cluster.root").rstrip("/"), Tickets(), random.Random())
+    where = config.text("zookeeper.connectString"), config.number("zookeeper.sessionTimeout")
+    return _setup(membership, config, ClientTls(tls, warn), where)
+
+
+def _read_url(url: str) -> Setup:
+    endpoint, tls = parse_url(url)
+    config = Config({}, url)
+    membership = ServerMembership(endpoint, client_settings(config))
+    return _setup(membership, config, ClientTls(tls, warn_once(reporter("client"))), None)
+
+
+def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
+    """The server that a `waltz://` address names, and how it is verified.
+
+    Raises:
+        ConfigError: not of the form `waltz://host:port[?ca=PATH][&verify=off]`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "waltz" or parts.path not in ("", "/") or parts.fragment or parts.username is not None:
+        raise ConfigError(f"expected waltz://host:port[?ca=PATH][&verify=off], found {url!r}")
+    options = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    unknown = options.keys() - {"ca", "verify"}
+    if unknown:
+        raise ConfigError(f"{url!r}: unknown option {sorted(unknown)[0]}; known: ca, verify")
+    verify = options.get("verify", ["on"])[-1]
+    if verify not in ("on", "off"):
+        raise ConfigError(f"{url!r}: verify is on or off, not {verify!r}")
+    ca = options["ca"][-1] if "ca" in options else None
+    tls = TlsSettings(prefix="", ca=ca, verify=False if verify == "off" else None, pin_loopback=True)
+    return parse_endpoint(parts.netloc), tls
+
+
+def client_settings(config: Config) -> ClientSettings:
+    """What the machine reads of a configuration."""
+    return ClientSettings(
+        nudge_ms=config.number("client.longWaitThreshold"),
+        feed_buffer_max=config.number("client.feedBufferMax"),
+        frame_size_max=config.number_or_none("network.frameSizeMax") or ClientSettings().frame_size_max,
+    )
+
+
+def _setup(
+    membership: Membership, config: Config, tls: ClientTls, zookeeper: tuple[str | EmbeddedZnodes, int] | None
+) -> Setup:
+    return Setup(
+        membership=membership,
+        settings=client_settings(config),
+        limits=ClientLimits(
+            max_in_flight=config.number("client.maxConcurrentTransactions"),
+            send_window=config.number("client.sendWindow"),
+            payload_size_max=config.number("server.payloadSizeMax"),
+        ),
+        tls=tls,
+        config=config,
+        zookeeper=zookeeper,
+    )

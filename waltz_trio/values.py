@@ -1,0 +1,186 @@
+"""What applications hand in and get back."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
+from waltz_core.locks import Lock, id_hash, name_hash
+from waltz_core.record import record
+from waltz_trio.codecs import Codec, Codecs, Raw
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Awaitable, Callable
+
+    from waltz_core.ids import ReqId
+
+T = TypeVar("T")
+
+LockLike = Lock | tuple[str, int]
+"""A lock, or its name and its 64-bit id."""
+
+_RAW = Raw()
+
+
+class Tail(enum.Enum):
+    """The type of `TAIL`."""
+
+    TAIL = "tail"
+
+
+TAIL: Final = Tail.TAIL
+"""Start behind the last committed transaction: only what is new."""
+
+
+@record
+class Append:
+    """A transaction to be: what `append`, `send` and `decide` functions work with.
+
+    Locks say what the decision depends on: the append is refused if a write or read lock was taken, as
+    `write` or `append`, by a transaction newer than the state the decision was based on.
+    """
+
+    value: Any  # what `codec` turns into the payload
+    codec: Codec[Any] = _RAW
+    header: int = 0  # 32-bit number that travels with the feed; readers can select by it
+    write: Iterable[LockLike] = ()  # checked and taken
+    read: Iterable[LockLike] = ()  # checked only
+    append: Iterable[LockLike] = ()  # taken only
+
+
+@record
+class Receipt:
+    """A committed submit."""
+
+    partition: int
+    transaction_id: int
+    attempts: int  # appends sent, the committed one included
+    conflicts: int  # appends refused because of a lock
+
+
+@record
+class Retry:
+    """How a submit tries again after losses and database errors; conflicts wait for the feed instead.
+
+    Times in seconds. `delay` is pure: the generator is passed in.
+    """
+
+    attempts: float = math.inf  # appends sent at most, conflicts included
+    base: float = 0.01  # first pause
+    factor: float = 2.0
+    cap: float = 5.0  # longest pause
+    jitter: float = 0.5  # share of a pause that is left to chance
+    give_up_after: float = math.inf  # no attempt starts later than this after the first
+
+    def delay(self, attempt: int, rng: random.Random) -> float:
+        """The pause before attempt number `attempt` + 1."""
+        whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64))
+        return whole * (1 - self.jitter * rng.random())
+
+
+class Transaction:
+    """One committed transaction of the feed."""
+
+    __slots__ = ("_data", "_fetch", "header", "id", "partition", "req_id")
+
+    def __init__(
+        self,
+        partition: int,
+        id: int,  # noqa: A002 - the public name
+        header: int,
+        req_id: ReqId,
+        data: bytes | None,
+        fetch: Callable[[int, int], Awaitable[bytes]] | None = None,
+    ) -> None:
+        self.partition = partition
+        self.id = id
+        self.header = header
+        self.req_id = req_id
+        self._data = data
+        self._fetch = fetch
+
+    def __repr__(self) -> str:
+        return f"Transaction(partition={self.partition}, id={self.id}, header={self.header})"
+
+    def load(self, codec: Codec[T] | Codecs = _RAW) -> T:  # type: ignore[assignment]  # Raw gives bytes
+        """The payload as a value; it must be there: prefetched, in a view, or after `fetch`.
+
+        Raises:
+            PayloadInvalidError: `codec` cannot decode it.
+            UnknownHeaderError: `codec` knows no codec for the header.
+            RuntimeError: the payload was not fetched.
+        """
+        if self._data is None:
+            raise RuntimeError(f"the payload of {self!r} was not fetched: use `await txn.fetch()`, or prefetch")
+        chosen: Codec[Any] = codec.of(self.header) if isinstance(codec, Codecs) else codec
+        try:
+            return chosen.loads(self._data)  # type: ignore[no-any-return]
+        except (WaltzError, UnknownHeaderError):
+            raise
+        except Exception as error:
+            raise PayloadInvalidError(
+                f"partition {self.partition}: the payload of transaction {self.id} cannot be decoded: {error}"
+            ) from error
+
+    async def fetch(self) -> bytes:
+        """The raw payload, read from the server if it is not there yet. Waits as long as it takes."""
+        if self._data is None:
+            assert self._fetch is not None
+            self._data = await self._fetch(self.partition, self.id)
+        return self._data
+
+
+@record
+class Batch:
+    """Consecutive transactions of one partition, at least one."""
+
+    partition: int
+    transactions: tuple[Transaction, ...]
+
+    @property
+    def first_id(self) -> int:
+        """Id of the first."""
+        return self.transactions[0].id
+
+    @property
+    def last_id(self) -> int:
+        """Id of the last: the mark once the batch is done."""
+        return self.transactions[-1].id
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self.transactions)
+
+    def __len__(self) -> int:
+        return len(self.transactions)
+
+
+_names: dict[int, str] = {}
+
+
+@functools.lru_cache(maxsize=10_000)
+def _hash_of_name(name: str) -> int:
+    value = name_hash(name)
+    other = _names.setdefault(value, name)
+    if other != name:
+        warnings.warn(
+            f"lock names {other!r} and {name!r} have the same hash: their locks conflict with each other",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return value
+
+
+def lock_hashes(locks: Iterable[LockLike]) -> tuple[int, ...]:
+    """The values that go on the wire: order and duplicates kept."""
+    found = []
+    for lock in locks:
+        name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
+        # Both halves are signed 32-bit integers, and so is what xor makes of them.
+        found.append(_hash_of_name(name) ^ id_hash(number))
+    return tuple(found)
