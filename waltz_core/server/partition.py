@@ -34,6 +34,7 @@ from waltz_core.server.appender import Appender, Committed, Passed, Refused, Ver
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FeedCache, encode_frames
+from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import LinkDown, LinkUnwanted, LinkUp, StorageAnswer, StorageEffect, StorageFailed
@@ -61,7 +62,6 @@ NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
 
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
-_DATA_RUN_MAX = 256  # payloads read from a replica at once
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
 
@@ -199,10 +199,7 @@ class PartitionServer:
         self._opened_at = 0
         self._barriers: dict[int, _Mount | _Flush] = {}
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
-        self._fetches: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked
-        self._poisoned: dict[int, str] = {}  # failed fetches, where failed_fetch_forgotten is off
-        self._reads: dict[int, tuple[int, int]] = {}  # token → first, count
-        self._reading: set[int] = set()  # transaction ids being read
+        self._fetches = DataFetches(partition_id, data_cache, tickets, rules)
         self._header_reads: dict[int, int] = {}  # token → first
         self._verdicts: list[Verdict] = []
         self._out: list[PartitionEffect] = []
@@ -439,82 +436,30 @@ class PartitionServer:
     # ---- data --------------------------------------------------------------------------------
 
     def _on_data(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
-        transaction_id = message.transaction_id
-        if transaction_id in self._poisoned:
-            error = self._poisoned[transaction_id]
-            self._out.append(
-                Reply(peer.conn, messages.TransactionDataResponse(message.req_id, transaction_id, False, error=error))
-            )
-            return
-        found = self._data_cache.get(self.partition_id, transaction_id)
-        if found is not None:
-            self._out.append(
-                Reply(peer.conn, messages.TransactionDataResponse(message.req_id, transaction_id, True, *found))
-            )
-            return
-        self._fetches.setdefault(transaction_id, []).append((peer.conn, message.req_id))
+        answer = self._fetches.ask(peer.conn, message.req_id, message.transaction_id)
+        if answer is not None:
+            self._out.append(Reply(peer.conn, answer))
 
     def _fetch(self, now: int) -> None:
-        """Read what is asked for and not cached: runs of consecutive ids in one request each."""
+        """Start reads of what was asked for and is not cached."""
         session = self.session
         if self.phase is not Phase.OPEN or session is None:
             return
-        mark = self._appender.commit_mark
-        wanted = sorted(tid for tid in self._fetches if tid not in self._reading)
-        first = count = 0
-        for transaction_id in wanted:
-            if not 0 <= transaction_id <= mark:
-                # Java: the text as it comes from the exception, without a blank in the middle.
-                self._refuse(
-                    transaction_id,
-                    "com.wepay.waltz.store.exception.TransactionNotFoundException: "
-                    f"partition={self.partition_id}transactionId={transaction_id}",
-                )
-                continue
-            if count and transaction_id == first + count and count < _DATA_RUN_MAX:
-                count += 1
-                continue
-            if count:
-                self._read_run(now, session, first, count)
-            first, count = transaction_id, 1
-        if count:
-            self._read_run(now, session, first, count)
 
-    def _read_run(self, now: int, session: StoreSession, first: int, count: int) -> None:
-        token = self._tickets.take()
-        self._reads[token] = first, count
-        self._reading.update(range(first, first + count))
-        session.read_records(now, token, first, count)
+        def read(token: int, first: int, count: int) -> None:
+            session.read_records(now, token, first, count)
 
-    def _refuse(self, transaction_id: int, text: str) -> None:
-        if not self._rules.failed_fetch_forgotten:
-            self._poisoned[transaction_id] = text  # Java: the failed future stays in its map
-        for conn, req_id in self._fetches.pop(transaction_id):
-            self._out.append(Reply(conn, messages.TransactionDataResponse(req_id, transaction_id, False, error=text)))
+        self._answer(self._fetches.launch(self._appender.commit_mark, read))
 
-    def _on_records(self, note: RecordsRead) -> None:
-        first, count = self._reads.pop(note.token)
-        self._reading.difference_update(range(first, first + count))
-        self._data_cache.add(self.partition_id, note.records)
-        for item in note.records:
-            for conn, req_id in self._fetches.pop(item.transaction_id, ()):
-                self._out.append(
-                    Reply(
-                        conn,
-                        messages.TransactionDataResponse(req_id, item.transaction_id, True, item.data, item.checksum),
-                    )
-                )
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        self._out.extend(Reply(conn, message) for conn, message in answers)
 
     def _on_read_failed(self, now: int, note: ReadFailed) -> None:
         if note.token in self._header_reads:
             self._feed.read_failed(now, self._header_reads.pop(note.token))
-            return
-        first, count = self._reads.pop(note.token)
-        self._reading.difference_update(range(first, first + count))
-        if self.session is not None and self.session.state is SessionState.OPEN:
-            for transaction_id in range(first, first + count):
-                if transaction_id in self._fetches:
-                    self._refuse(transaction_id, note.reason)
+        else:
+            final = self.session is not None and self.session.state is SessionState.OPEN
+            self._answer(self._fetches.failed(note, final=final))
 
     # ---- store sessions ----------------------------------------------------------------------
 
@@ -661,7 +606,7 @@ class PartitionServer:
                 first = self._header_reads.pop(token)
                 self._feed.headers(first, encode_frames(headers))
             case RecordsRead():
-                self._on_records(note)
+                self._answer(self._fetches.records(note))
             case ReadFailed():
                 self._on_read_failed(now, note)
             case ReplicaJoined(replica, acked):
