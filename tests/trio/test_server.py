@@ -1,0 +1,139 @@
+"""The server process without storage nodes: it joins, owns partitions, tells its health, and leaves in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.errors import ConfigError
+from waltz_trio.cluster_admin import create_cluster, read_servers
+from waltz_trio.config import Config
+from waltz_trio.server import ServerProcess
+from waltz_trio.zk.client import ZnodeClient, open_znode_client
+from waltz_trio.zk.embedded import EmbeddedZnodes, open_embedded_znodes
+
+PATHS = cluster_paths("/test/waltz")
+SETTINGS = {
+    "zookeeper.connectString": "in this process",
+    "zookeeper.sessionTimeout": 300,
+    "cluster.root": PATHS.root,
+    "server.host": "127.0.0.1",
+    "server.port": 0,
+    "server.jetty.port": 0,
+    "server.advertisedEndpoint": "server.example:7",
+    "server.ssl.verify": False,
+}
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[EmbeddedZnodes, ZnodeClient]]:
+    """A cluster of two partitions that has no storage nodes."""
+    async with open_embedded_znodes() as store, open_znode_client(store) as client:
+        await create_cluster(client, PATHS, "test", 2)
+        yield store, client
+
+
+async def owns(server: ServerProcess, count: int) -> None:
+    """Wait until a server owns so many partitions."""
+    with trio.fail_after(10):
+        while (found := server.snapshot()) is None or len(found.partitions) != count:
+            await trio.lowlevel.checkpoint()
+
+
+async def get(port: int | None, path: str) -> tuple[int, object]:
+    assert port is not None
+    answer = bytearray()
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        async for data in stream:
+            answer += data
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+async def test_a_server_joins_tells_its_state_and_leaves_in_order(nursery: trio.Nursery) -> None:
+    async with cluster() as (store, client):
+        server = ServerProcess(Config(SETTINGS), store)
+        ended = trio.Event()
+        reasons: list[str] = []
+
+        async def run(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            reasons.append(await server.run(task_status=task_status))
+            ended.set()
+
+        await nursery.start(run)
+        await owns(server, 2)
+        registered, _ = await read_servers(client, PATHS)
+        assert [str(found.endpoint) for found in registered] == ["server.example:7"]
+
+        status, health = await get(server.http_port, "/health")
+        assert status == 500
+        assert health == {
+            "server-health-check": {"healthy": False, "zookeeper": True, "partitions": {"0": False, "1": False}}
+        }
+        _, metrics = await get(server.http_port, "/metrics")
+        assert isinstance(metrics, dict)
+        gauges = {name: found.get("value") for name, found in metrics["gauges"].items()}
+        assert gauges["waltz-server.waltz-server-num-partitions"] == 2
+        assert gauges["waltz-server.cluster-name"] == "test"
+        assert gauges["waltz-server.endpoint"] == "server.example:7"
+        assert gauges["waltz-server.replica-info"] == {"0": [], "1": []}
+        assert gauges["waltz-server.partition-1.generation"] >= 0
+        assert metrics["meters"]["waltz-server.partition-0.transaction"]["count"] == 0
+
+        server.shutdown()
+        with trio.fail_after(10):
+            await ended.wait()
+        assert reasons == [""]
+        assert (await read_servers(client, PATHS))[0] == ()
+
+
+async def test_a_killed_server_stays_registered_for_its_session_time_out(nursery: trio.Nursery) -> None:
+    async with cluster() as (store, client):
+        server = ServerProcess(Config(SETTINGS), store)
+        await nursery.start(server.run)
+        await owns(server, 2)
+
+        server.kill()
+        assert len((await read_servers(client, PATHS))[0]) == 1
+
+        second = ServerProcess(Config(SETTINGS), store, name="second")
+        await nursery.start(second.run)
+        await owns(second, 2)
+        assert len((await read_servers(client, PATHS))[0]) == 1
+        second.cancel()
+
+
+async def test_a_taken_port_ends_the_process_before_it_joins() -> None:
+    async with cluster() as (store, client), trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        config = Config({**SETTINGS, "server.port": listener.socket.getsockname()[1]})
+
+        with pytest.raises(ConfigError, match=r"server\.port: cannot listen on .* in use"):
+            await ServerProcess(config, store).run()
+
+        assert (await read_servers(client, PATHS))[0] == ()
+        await listener.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_missing_key_or_a_wrong_pair_of_values_ends_the_process() -> None:
+    async with cluster() as (store, _):
+        wrong = Config({**SETTINGS, "server.minFetchSize": 1000})
+        with pytest.raises(ConfigError, match=r"server\.realtimeThreshold .* must be greater"):
+            await ServerProcess(wrong, store).run()
+        with pytest.raises(ConfigError, match=r"parameter not found: cluster\.root"):
+            await ServerProcess(Config({"server.port": 0, "server.host": "127.0.0.1"}), store).run()
+
+
+async def test_a_server_without_cluster_ends_with_a_reason() -> None:
+    async with open_embedded_znodes() as store:
+        with trio.fail_after(10):
+            reason = await ServerProcess(Config(SETTINGS), store).run()
+
+    assert reason
