@@ -1,0 +1,187 @@
+"""The client process of `benchmarks.append`: keeps appends in flight, measures, or reads a log back.
+
+python -m benchmarks.append_client JOB.json     lines of JSON on standard output: ready, warm, done, ended or read
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import time
+from array import array
+from collections import deque
+from pathlib import Path
+
+import attrs
+import trio
+
+import waltz_trio as waltz
+
+_SLOT = 10_000  # ns: width of a bucket of the histogram
+_SLOTS = 6_000_000  # up to a minute
+LOCK_COUNT = 100_000
+
+
+@attrs.frozen
+class Job:
+    """What one client process does."""
+
+    client: str  # configuration file
+    role: str  # "append" or "read"
+    partitions: int
+    size: int = 200
+    in_flight: int = 1000  # of this process, all partitions together
+    locks: int = 0
+    warm_up: float = 5.0
+    seconds: float = 20.0
+    count: int = 0  # appends after the warm-up; 0 = as `seconds` says
+    seed: int = 0
+    marks: tuple[int, ...] = ()  # read: last id of each partition
+
+    def write(self, path: Path) -> None:
+        """As a file for the command line."""
+        path.write_text(json.dumps(attrs.asdict(self)))
+
+
+class Histogram:
+    """Times in buckets of 10 µs: memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.buckets = array("I", bytes(4 * _SLOTS))
+        self.count = 0
+
+    def add(self, elapsed_ns: int, count: int = 1) -> None:
+        """`count` equal times."""
+        self.buckets[min(elapsed_ns // _SLOT, _SLOTS - 1)] += count
+        self.count += count
+
+    def percentile(self, share: float) -> float:
+        """The time, in ms, that `share` of all do not exceed."""
+        left = share * self.count
+        for number, count in enumerate(self.buckets):
+            left -= count
+            if count and left <= 0:
+                return (number + 0.5) * _SLOT / 1e6
+        return 0.0
+
+
+class Load:
+    """Keeps a number of appends unresolved in each partition."""
+
+    def __init__(self, job: Job, client: waltz.Client) -> None:
+        self.job = job
+        self.client = client
+        self.histogram = Histogram()
+        self.refused = 0
+        self.measuring = False
+        self.stopped = False
+        self.acknowledged = 0
+        self._enough = trio.Event()
+        self._random = random.Random(job.seed)
+        self._body = self._random.randbytes(job.size)
+
+    async def run(self) -> None:
+        """Warm up, measure, wait for what is in flight."""
+        async with trio.open_nursery() as nursery:
+            for partition in range(self.job.partitions):
+                nursery.start_soon(self._keep, partition)
+            await trio.sleep(self.job.warm_up)
+            self.measuring = True
+            begin = time.monotonic()
+            tell(event="warm")
+            with trio.move_on_after(math.inf if self.job.count else self.job.seconds):
+                await self._enough.wait()
+            elapsed = time.monotonic() - begin
+            self.measuring = False
+            tell(
+                event="done",
+                seconds=elapsed,
+                committed=self.histogram.count,
+                refused=self.refused,
+                p50_ms=self.histogram.percentile(0.50),
+                p99_ms=self.histogram.percentile(0.99),
+                buckets={n: c for n, c in enumerate(self.histogram.buckets) if c},
+            )
+            self.stopped = True
+        tell(event="ended", acknowledged=self.acknowledged)
+
+    async def _keep(self, partition: int) -> None:
+        window = max(1, self.job.in_flight // self.job.partitions)
+        flying: deque[tuple[int, waltz.Pending]] = deque()
+        now = time.monotonic_ns
+        mark = await self.client.committed_mark(partition)
+        while not self.stopped:
+            while len(flying) < window:
+                append = self._append()
+                at = now()
+                flying.append((at, await self.client.send(partition, append, based_on=mark if append.write else None)))
+            mark = await self._land(flying, mark)
+        while flying:
+            mark = await self._land(flying, mark)
+
+    def _append(self) -> waltz.Append:
+        if not self.job.locks:
+            return waltz.Append(self._body)
+        choose = self._random.randrange
+        return waltz.Append(self._body, write=[("row", choose(LOCK_COUNT)) for _ in range(self.job.locks)])
+
+    async def _land(self, flying: deque[tuple[int, waltz.Pending]], mark: int) -> int:
+        """Take the outcome of the oldest, and of all behind it that are known by now."""
+        sent, pending = flying.popleft()
+        while True:
+            try:
+                mark = max(mark, await pending.outcome())
+                self.acknowledged += 1
+                if self.measuring:
+                    self.histogram.add(time.monotonic_ns() - sent)
+                    if self.histogram.count == self.job.count:
+                        self._enough.set()
+            except waltz.LockConflictError:
+                self.refused += 1
+            if not flying or not flying[0][1].done:
+                return mark
+            sent, pending = flying.popleft()
+
+
+async def read(job: Job, client: waltz.Client) -> None:
+    """Read every partition from its start; ids must be dense and payloads of the right size."""
+    begin = time.monotonic()
+    count = 0
+    for partition, last in enumerate(job.marks):
+        expected = 0
+        if last < 0:
+            continue
+        async with client.feed(partition, after=-1, prefetch=1000) as feed:
+            async for batch in feed.batches(1000):
+                for txn in batch:
+                    assert txn.id == expected, f"partition {partition}: read {txn.id}, expected {expected}"
+                    assert len(txn.load()) == job.size
+                    expected += 1
+                if expected > last:
+                    break
+        count += expected
+    tell(event="read", count=count, seconds=time.monotonic() - begin)
+
+
+def tell(**what: object) -> None:
+    """One line for the parent."""
+    print(json.dumps(what), flush=True)
+
+
+async def main(job: Job) -> None:
+    """Open the client and do the job."""
+    async with waltz.open_client(job.client) as client:
+        if job.role == "read":
+            await read(job, client)
+            return
+        for partition in range(job.partitions):
+            await client.committed_mark(partition)
+        tell(event="ready")
+        sys.stdin.readline()  # all clients begin together
+        await Load(job, client).run()
+
+
+if __name__ == "__main__":
+    trio.run(main, Job(**json.loads(Path(sys.argv[1]).read_text())))
