@@ -1,0 +1,440 @@
+"""A server among storage nodes in the simulated world: what clients see, and what survives."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+from zlib import crc32
+
+import pytest
+
+from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
+from waltz_core.cluster import znodes
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.edge import Reading, ZkDone, ZkGet, ZkSet
+from waltz_core.ids import Endpoint, ReqId, make_req_id
+from waltz_core.wire import client_messages as messages
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+
+PATHS = cluster_paths(ROOT)
+
+
+class Client:
+    """A hand-driven client on one connection."""
+
+    def __init__(self, cluster: SimCluster, *, version: int = 5, client_id: int = 7, server: int = 0) -> None:
+        self.world = cluster.world
+        self.client_id = client_id
+        self.sequence = 0
+        self.generation = 1
+        self.received: list[Any] = []
+        self.connection: Connection[messages.ClientMessage] = Connection(CLIENT_PROTOCOL, "hand", {version})
+        self.peer: RawPeer = cluster.raw_peer(Endpoint(f"server{server}", 6000))
+        assert self.world.run_while(lambda: not self.peer.connected, 10_000)
+        self.peer.send(self.connection.hello())
+        self.wait(lambda: self.connection.version is not None)
+
+    def req_id(self, partition: int = 0) -> ReqId:
+        self.sequence += 1
+        return make_req_id(self.client_id, self.generation, partition, self.sequence)
+
+    def send(self, *sent: messages.ClientMessage) -> None:
+        data = bytearray()
+        for message in sent:
+            self.connection.encode(message, data)
+        self.peer.send(bytes(data))
+
+    def wait(self, condition: Any, limit: int = 30_000) -> None:
+        def done() -> bool:
+            self.connection.receive(self.peer.take_bytes(), self.received)
+            return bool(condition())
+
+        assert self.world.run_while(lambda: not done(), limit), self.received[-5:]
+
+    def ask(self, message: messages.ClientMessage) -> Any:
+        """Send a request and wait for the next message."""
+        before = len(self.received)
+        self.send(message)
+        self.wait(lambda: len(self.received) > before)
+        return self.received[-1]
+
+    def mount(self, mark: int = -1, partition: int = 0) -> ReqId:
+        req_id = self.req_id(partition)
+        self.send(messages.MountRequest(req_id, mark, 0))
+        ready = messages.MountResponse(req_id, messages.PartitionState.READY)
+        self.wait(lambda: ready in self.received)
+        mark = max((m.transaction_id for m in self.feed()), default=mark)
+        self.send(messages.FeedRequest(req_id, mark))
+        return req_id
+
+    def append(self, data: bytes, *, mark: int = -1, write: tuple[int, ...] = (), partition: int = 0) -> ReqId:
+        req_id = self.req_id(partition)
+        checksum = crc32(data)
+        signed = checksum - (1 << 32) if checksum >> 31 else checksum
+        self.send(messages.AppendRequest(req_id, mark, write, (), (), 0, data, signed))
+        return req_id
+
+    def feed(self) -> list[messages.FeedData]:
+        return [m for m in self.received if isinstance(m, messages.FeedData)]
+
+
+def opened(**options: Any) -> SimCluster:
+    cluster = SimCluster(options.pop("seed", 1), **options)
+    cluster.start()
+    cluster.until_open()
+    return cluster
+
+
+def session_of(cluster: SimCluster, partition: int = 0) -> znodes.PartitionMetadata:
+    tree = cluster.world.zookeeper.tree
+    answer = tree.apply(tree.open_session(), ZkGet(0, PATHS.partition(partition)))
+    assert isinstance(answer, ZkDone)
+    return znodes.decode_partition_metadata(answer.data or b"")
+
+
+def test_an_append_comes_back_in_the_feed_and_its_data_can_be_read() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    req_id = client.append(b"hello")
+    client.wait(client.feed)
+    assert client.feed() == [messages.FeedData(req_id, 0, 0)]
+    answer = client.ask(messages.TransactionDataRequest(client.req_id(), 0))
+    assert (answer.success, answer.data) == (True, b"hello")
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_lost_storage_node_costs_nothing_but_a_new_session(victim: int) -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"before")
+    client.wait(client.feed)
+    before = session_of(cluster).session_id
+
+    cluster.storages[victim].crash()
+    client.append(b"after")
+    client.wait(lambda: len(client.feed()) == 2)
+    assert session_of(cluster).session_id > before
+
+    cluster.storages[victim].start()
+    sid = session_of(cluster).session_id
+
+    def rejoined() -> bool:
+        states = session_of(cluster).replica_states
+        return all(s.session_id == sid and s.closing_mark == znodes.UNRESOLVED for s in states)
+
+    assert cluster.world.run_while(lambda: not rejoined(), 60_000)
+    client.append(b"with all three")
+    client.wait(lambda: len(client.feed()) == 3)
+
+
+def test_a_late_replica_copies_what_it_missed_and_can_then_carry_the_log() -> None:
+    """Far behind: beyond the tail kept in memory it is copied from another replica."""
+    cluster = opened(server_options={"batch_count_max": 50})
+    client = Client(cluster)
+    client.mount()
+    cluster.storages[2].crash()
+    for n in range(30):
+        for _ in range(50):
+            client.append(bytes(100))
+        client.wait(lambda n=n: len(client.feed()) == 50 * (n + 1))
+    cluster.storages[2].start()
+    cluster.world.run(cluster.world.now + 25_000)
+    cluster.storages[0].crash()
+    client.append(b"last")
+    client.wait(lambda: len(client.feed()) == 1501)
+    answer = client.ask(messages.TransactionDataRequest(client.req_id(), 0))
+    assert answer.success
+
+
+def test_without_a_quorum_appends_wait_and_then_commit_in_order() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    cluster.storages[0].crash()
+    cluster.storages[1].crash()
+    cluster.world.run(cluster.world.now + 2_000)
+    sent = [client.append(bytes([n])) for n in range(5)]
+    cluster.world.run(cluster.world.now + 5_000)
+    assert client.feed() == []
+    cluster.storages[0].start()
+    client.wait(lambda: len(client.feed()) == 5, 60_000)
+    assert [m.req_id for m in client.feed()] == sent
+
+
+def test_a_checkpoint_opens_a_new_session_under_load() -> None:
+    cluster = opened(server_options={"checkpoint_interval": 40})
+    before = session_of(cluster).session_id
+    client = Client(cluster)
+    client.mount()
+    for n in range(10):
+        for _ in range(20):
+            client.append(b"x")
+        client.wait(lambda n=n: len(client.feed()) == 20 * (n + 1))
+    assert session_of(cluster).session_id >= before + 3
+    assert [m.transaction_id for m in client.feed()] == list(range(200))
+
+
+def test_another_set_of_replicas_is_recovered_to() -> None:
+    cluster = SimCluster(2, storage_nodes=4)
+    cluster.start()
+    cluster.set_replicas(cluster.storages[:3])
+    cluster.until_open()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"a")
+    client.wait(client.feed)
+    cluster.set_replicas(cluster.storages[1:])
+    client.append(b"b")
+    client.wait(lambda: len(client.feed()) == 2)
+
+    def moved() -> bool:
+        states = session_of(cluster).replica_states
+        return sorted(s.replica_id.storage for s in states) == [str(s.data_endpoint) for s in cluster.storages[1:]]
+
+    assert cluster.world.run_while(lambda: not moved(), 60_000)
+
+
+def test_a_partition_that_moved_away_and_back_forgets_what_was_in_flight() -> None:
+    """The other server committed meanwhile: the lock table must know (server-D3)."""
+    cluster = opened(servers=2, seed=3)
+    world = cluster.world
+    owner = next(n for n in (0, 1) if cluster.servers[n].machine.snapshot(world.now).partitions)
+    other = 1 - owner
+    client = Client(cluster, server=owner)
+    client.mount()
+    world.zookeeper.suspend(cluster.servers[owner], 12_000)
+
+    def moved() -> bool:
+        partitions = cluster.servers[other].machine.snapshot(world.now).partitions
+        return bool(partitions) and partitions[0].healthy
+
+    assert world.run_while(lambda: not moved(), 60_000)
+    elsewhere = Client(cluster, server=other, client_id=8)
+    elsewhere.generation = session_of(cluster).generation
+    elsewhere.mount()
+    elsewhere.append(b"there", write=(5,))
+    elsewhere.wait(elsewhere.feed)
+    cluster.servers[other].crash()
+
+    def back() -> bool:
+        partitions = cluster.servers[owner].machine.snapshot(world.now).partitions
+        return bool(partitions) and partitions[0].healthy and partitions[0].generation > elsewhere.generation
+
+    assert world.run_while(lambda: not back(), 60_000)
+    again = Client(cluster, server=owner, client_id=9)
+    again.generation = session_of(cluster).generation
+    again.mount()
+    again.append(b"stale", write=(5,), mark=-1)
+    again.wait(lambda: any(isinstance(m, messages.LockFailure) for m in again.received))
+
+
+def test_metadata_restored_from_an_older_state_stops_the_partition() -> None:
+    """Ruling R6: replicas have answered a session that ZooKeeper does not know of any more."""
+    cluster = opened(server_options={"checkpoint_interval": 5})
+    client = Client(cluster)
+    client.mount()
+    old = session_of(cluster)
+    for n in range(40):
+        client.append(b"x")
+        client.wait(lambda n=n: len(client.feed()) == n + 1)
+    assert session_of(cluster).session_id > old.session_id + 3
+    cluster.world.zookeeper.write([ZkSet(0, PATHS.partition(0), znodes.encode_partition_metadata(old), -1)])
+    cluster.servers[0].crash()
+    cluster.servers[0].start()
+    cluster.world.run(cluster.world.now + 30_000)
+    (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+    assert not partition.healthy
+    assert partition.reason
+    assert session_of(cluster).session_id <= old.session_id + 3, "the session id must not climb past the fence"
+
+
+def test_a_server_without_storage_connections_says_so() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    cluster.storages[1].crash()
+    answer = client.ask(messages.CheckStorageConnectivityRequest(client.req_id()))
+    cluster.world.run(cluster.world.now + 1_000)
+    answer = client.ask(messages.CheckStorageConnectivityRequest(client.req_id()))
+    assert answer.connectivity == (("storage0:7000", True), ("storage1:7000", False), ("storage2:7000", True))
+
+
+def test_codec_5_gives_the_cluster_and_fresh_client_ids() -> None:
+    cluster = opened()
+    first, second = Client(cluster), Client(cluster)
+    one = first.ask(messages.ClusterInfoRequest(first.req_id(), True, True))
+    two = second.ask(messages.ClusterInfoRequest(second.req_id(), True, False))
+    plain = second.ask(messages.ClusterInfoRequest(second.req_id(), False, False))
+    assert (one.name, one.key, one.num_partitions) == ("simulated", UUID(bytes=KEY), 1)
+    assert {one.client_id, two.client_id} == {1, 2}
+    assert plain.client_id == -1
+    assert one.servers == (messages.ServerEntry(Endpoint("server0", 6000), ((0, 1),)),)
+
+
+def test_subscribers_are_told_of_changes() -> None:
+    cluster = SimCluster(4, servers=2, partitions=2)
+    cluster.start()
+    cluster.servers[1].crash()
+    cluster.until_open()
+    client = Client(cluster)
+    client.ask(messages.ClusterInfoRequest(client.req_id(), False, True))
+    cluster.servers[1].start()
+
+    def both() -> bool:
+        last = client.received[-1]
+        return isinstance(last, messages.ClusterInfoResponse) and [len(s.partitions) for s in last.servers] == [1, 1]
+
+    client.wait(both, 60_000)
+
+
+def test_codec_5_answers_what_it_does_not_do() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    answer = client.ask(messages.StatisticsRequest(client.req_id(), -1, ()))
+    assert answer.code == messages.ErrorCode.NOT_IMPLEMENTED
+    assert client.ask(messages.LogStartRequest(client.req_id())).high_water_mark == -1
+    assert client.ask(messages.LogStartRequest(client.req_id(99))).code == messages.ErrorCode.NOT_SERVED
+    (status,) = client.ask(messages.PartitionStatusRequest(client.req_id())).partitions
+    assert (status.state, status.generation) == (messages.ServedState.READY, 1)
+
+
+def test_a_partition_that_was_never_open_has_no_marks() -> None:
+    cluster = SimCluster(1)
+    cluster.start()
+    for storage in cluster.storages:
+        storage.crash()
+    world = cluster.world
+    assert world.run_while(lambda: not cluster.servers[0].machine.snapshot(world.now).partitions, 10_000)
+    client = Client(cluster)
+    assert client.ask(messages.HighWaterMarkRequest(client.req_id())).high_water_mark == -(2**63)
+    assert client.ask(messages.LogStartRequest(client.req_id())).code == messages.ErrorCode.NOT_READY
+    (status,) = client.ask(messages.PartitionStatusRequest(client.req_id())).partitions
+    assert status.state in (messages.ServedState.OPENING, messages.ServedState.RECOVERING)
+
+
+def test_health_tells_the_truth() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    assert client.ask(messages.ServerPartitionsHealthStatRequest(client.req_id())).health == ((0, True),)
+    cluster.storages[0].crash()
+    cluster.storages[1].crash()
+    cluster.world.run(cluster.world.now + 1_000)
+    assert client.ask(messages.ServerPartitionsHealthStatRequest(client.req_id())).health == ((0, False),)
+
+
+def test_preferred_partitions_move_to_the_server_that_asks() -> None:
+    cluster = opened(servers=2, partitions=4)
+    client = Client(cluster)
+    mine = client.ask(messages.ServerPartitionsAssignmentRequest(client.req_id())).partitions
+    wanted = tuple(p for p in range(4) if p not in mine)
+    assert client.ask(messages.AddPreferredPartitionRequest(client.req_id(), wanted)).result
+
+    def moved() -> bool:
+        return set(wanted) <= set(client.ask(messages.ServerPartitionsAssignmentRequest(client.req_id())).partitions)
+
+    client.wait(moved)
+    assert client.ask(messages.RemovePreferredPartitionRequest(client.req_id(), wanted)).result
+
+
+def test_a_payload_beyond_the_limit_closes_the_connection_and_names_the_key() -> None:
+    cluster = opened(server_options={"payload_size_max": 100})
+    client = Client(cluster)
+    client.mount()
+    client.append(bytes(101))
+    assert cluster.world.run_while(lambda: not client.peer.closed, 10_000)
+    assert any("server.payloadSizeMax" in report.text for _, report in cluster.servers[0].reports)
+
+
+def test_clients_are_held_back_while_a_partition_queues_too_much() -> None:
+    """Nothing is dropped: reading stops until there is room again."""
+    cluster = opened(server_options={"payload_size_max": 1000})
+    client = Client(cluster)
+    client.mount()
+    held: list[bool] = []
+    cluster.storages[0].crash()
+    cluster.storages[1].crash()
+    cluster.world.run(cluster.world.now + 1_000)
+    perform = cluster.servers[0]._perform
+
+    def watch(effect: Any) -> None:
+        if isinstance(effect, Reading):
+            held.append(effect.wanted)
+        perform(effect)
+
+    cluster.servers[0]._perform = watch  # type: ignore[method-assign]  # listens only
+    for _ in range(20):
+        client.append(bytes(500))
+        cluster.world.run(cluster.world.now + 20)
+    assert held == [False]
+    cluster.storages[0].start()
+    client.wait(lambda: len(client.feed()) == 20, 60_000)
+    assert held[-1] is True
+
+
+def test_a_slow_reader_is_paused_and_gets_everything_later() -> None:
+    from waltz_core.edge import Writable
+
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    server = cluster.servers[0]
+    conn = max(server.conns)
+    server.post(Writable(conn, False))
+    cluster.world.run(cluster.world.now + 5)
+    for _ in range(10):
+        client.append(b"x")
+    cluster.world.run(cluster.world.now + 500)
+    assert client.feed() == []
+    server.post(Writable(conn, True))
+    client.wait(lambda: len(client.feed()) == 10)
+
+
+def test_feeds_lagging_far_behind_are_read_back_from_the_replicas() -> None:
+    cluster = opened(server_options={"feed_cache_bytes": 0, "data_cache_bytes": 0})
+    writer = Client(cluster)
+    writer.mount()
+    for n in range(12):
+        for _ in range(500):
+            writer.append(b"x")
+        writer.wait(lambda n=n: len(writer.feed()) == 500 * (n + 1))
+    reader = Client(cluster, client_id=8)
+    reader.mount()
+    reader.wait(lambda: len(reader.feed()) == 6000)
+    assert [m.transaction_id for m in reader.feed()] == list(range(6000))
+    reader.send(*(messages.TransactionDataRequest(reader.req_id(), tid) for tid in range(600)))
+
+    def answers() -> list[messages.TransactionDataResponse]:
+        return [m for m in reader.received if isinstance(m, messages.TransactionDataResponse)]
+
+    reader.wait(lambda: len(answers()) == 600)
+    assert all(m.success for m in answers())
+
+
+def test_an_orderly_end_lets_go_of_the_partitions_at_once() -> None:
+    from waltz_core.edge import Shutdown
+
+    cluster = opened(servers=2, seed=5)
+    world = cluster.world
+    owner = next(n for n in (0, 1) if cluster.servers[n].machine.snapshot(world.now).partitions)
+    cluster.servers[owner].post(Shutdown())
+    started = world.now
+    cluster.servers[owner].on_told = None
+    assert world.run_while(lambda: cluster.servers[owner].ended is None, 10_000)
+    assert cluster.servers[owner].ended is not None
+    assert cluster.servers[owner].ended.reason == ""
+
+    def moved() -> bool:
+        partitions = cluster.servers[1 - owner].machine.snapshot(world.now).partitions
+        return bool(partitions) and partitions[0].healthy
+
+    assert world.run_while(lambda: not moved(), 10_000)
+    assert world.now - started < 2_000
+
+
+def test_a_cluster_that_is_not_there_ends_the_process_with_a_reason() -> None:
+    cluster = SimCluster(1)
+    cluster.servers[0].start()
+    assert cluster.world.run_while(lambda: cluster.servers[0].ended is None, 10_000)
+    assert cluster.servers[0].ended is not None
+    assert ROOT in cluster.servers[0].ended.reason
