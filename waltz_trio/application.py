@@ -150,7 +150,7 @@ class Application:
             raise ValueError(f"at least 1 transaction a batch, not {batch_limit}")
         self = cls(client, view, batch_limit, on_poison)
         try:
-            async with background("the application") as tasks, AsyncExitStack() as stack:
+            async with AsyncExitStack() as stack, background("the application") as tasks:
                 self._tasks = tasks
                 for partition in partitions:
                     mark = await self._in_view(view.load_mark, partition)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import attrs
 
@@ -18,6 +19,9 @@ from waltz_core.ids import Endpoint, ReqId, req_client, req_generation, req_part
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRequest,
+    Capability,
+    ClusterInfoRequest,
+    ClusterInfoResponse,
     FeedData,
     FeedRequest,
     FeedSuspended,
@@ -29,6 +33,7 @@ from waltz_core.wire.client_messages import (
     MountRequest,
     MountResponse,
     PartitionState,
+    ServerEntry,
     TransactionDataRequest,
     TransactionDataResponse,
 )
@@ -55,6 +60,32 @@ class SmallLog:
         self.records.append(request)
         for lock in (*(request.write_locks or ()), *(request.append_locks or ())):
             self.locks[lock] = self.mark
+
+
+@attrs.define
+class SmallView:
+    """What servers tell about the cluster."""
+
+    revision: int = 0
+    last_client_id: int = 0
+    servers: list[SmallServer] = attrs.field(factory=list)
+    subscribers: list[tuple[ServerConn, ReqId]] = attrs.field(factory=list)
+
+    def tell(self, conn: ServerConn, req_id: ReqId, client_id: int) -> None:
+        entries = tuple(ServerEntry(server.endpoint, tuple(sorted(server.owned.items()))) for server in self.servers)
+        partitions = len(self.servers[0].logs)
+        capabilities = Capability.CLUSTER_INFO | Capability.CLUSTER_CHANGES | Capability.CLIENT_IDS
+        conn.send(
+            ClusterInfoResponse(
+                req_id, self.revision, "small", UUID(int=1), partitions, client_id, capabilities, entries
+            )
+        )
+
+    def changed(self) -> None:
+        """Tell everybody who asked."""
+        self.revision += 1
+        for conn, req_id in self.subscribers:
+            self.tell(conn, req_id, -1)
 
 
 @attrs.define
@@ -89,6 +120,7 @@ class SmallServer:
     def __init__(self, endpoint: Endpoint, logs: dict[int, SmallLog], *, window: int = 3, versions: Any = VERSIONS):
         self.endpoint = endpoint
         self.logs = logs
+        self.view = SmallView()
         self.window = window
         self.versions = versions
         self.owned: dict[int, int] = {}  # partition → generation
@@ -194,7 +226,9 @@ class SmallServer:
         partition = req_partition(req_id)
         if conn.client is None:
             conn.client = req_client(req_id)
-        if isinstance(message, MountRequest):
+        if isinstance(message, ClusterInfoRequest):
+            self._info(conn, message)
+        elif isinstance(message, MountRequest):
             self._mount(conn, partition, message)
         elif isinstance(message, TransactionDataRequest):
             self._read(conn, partition, message)
@@ -213,6 +247,15 @@ class SmallServer:
                 )
             elif isinstance(message, AppendRequest) and req_generation(req_id) == self.owned[partition]:
                 self.queues[partition].append((conn, message))
+
+    def _info(self, conn: ServerConn, message: ClusterInfoRequest) -> None:
+        client_id = -1
+        if message.client_id_wanted:
+            client_id = self.view.last_client_id = self.view.last_client_id + 1
+        self.view.subscribers = [one for one in self.view.subscribers if one[0] is not conn]
+        if message.subscribe:
+            self.view.subscribers.append((conn, message.req_id))
+        self.view.tell(conn, message.req_id, client_id)
 
     def _mount(self, conn: ServerConn, partition: int, message: MountRequest) -> None:
         if conn.net_seq is None:

@@ -47,6 +47,7 @@ class Link:
 
     __slots__ = (
         "_codec",
+        "_encode",
         "_failures",
         "_redial_at",
         "_rng",
@@ -118,6 +119,7 @@ class Link:
         self._codec = Connection(
             CLIENT_PROTOCOL, HELLO_TEXT, self._versions, self._settings.frame_size_max, rules=self._rules
         )
+        self._encode = self._codec.encode
         self.writable = True
         self.last_read = self.last_write = now
         self.out += self._codec.hello()
@@ -142,8 +144,7 @@ class Link:
         Raises:
             ProtocolError: the negotiated version cannot carry it; nothing was added.
         """
-        assert self._codec is not None
-        self._codec.encode(message, self.out)
+        self._encode(message, self.out)
 
     def flush(self, now: int, out: list[Effect]) -> None:
         """Emit what was encoded in this step."""

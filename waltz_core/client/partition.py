@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from struct import Struct
 
 from waltz_core.client.calls import (
     Deliver,
@@ -38,6 +39,7 @@ from waltz_core.wire.client_messages import (
 )
 
 _SETTLED = (Phase.CLOSED, Phase.MOUNTED, Phase.CLIENT_AHEAD)  # nothing is under way
+_REQ_ID = Struct(">iiii").pack  # as make_req_id, for the hot path
 _RESUME_MS = 100  # a feed that has been quiet for this long is not what fills the buffer
 
 
@@ -201,12 +203,15 @@ class ClientPartition:
     def submit(self, submit: Submit, now: int, out: list[Effect]) -> None:
         """Append a transaction, as soon as the partition is mounted."""
         self._submitted += 1
-        if self._phase is Phase.CLIENT_AHEAD:
+        link = self._link
+        if self._phase is Phase.MOUNTED and not self._queue and not self._parked and link is not None and link.writable:
+            self._send_append(submit, self._submitted, link, now, out)
+        elif self._phase is Phase.CLIENT_AHEAD:
             out.append(Failed(self.partition, submit.token, Reason.CLIENT_AHEAD))
-            return
-        self._queue.append(submit)
-        if self._phase is Phase.MOUNTED:
-            self._drain(now, out)
+        else:
+            self._queue.append(submit)
+            if self._phase is Phase.MOUNTED:
+                self._drain(now, out)
 
     def flush(self, token: object, now: int, out: list[Effect]) -> None:
         """Tell when everything submitted so far has an outcome."""
@@ -496,26 +501,7 @@ class ClientPartition:
             self._ask_feed()
         while queue and link.writable:
             submit = queue.popleft()
-            ordinal = self._submitted - len(queue)
-            req_id = self._next_req_id()
-            mark = self._seen if submit.client_mark is None else submit.client_mark
-            try:
-                link.send(
-                    AppendRequest(
-                        req_id,
-                        mark,
-                        submit.write_locks,
-                        submit.read_locks,
-                        submit.append_locks,
-                        submit.header,
-                        submit.data,
-                        submit.checksum,
-                    )
-                )
-            except ProtocolError as error:
-                out.append(Failed(self.partition, submit.token, Reason.REFUSED, text=str(error)))
-                continue
-            self.monitor.register(ordinal, req_id, submit.token, now)
+            self._send_append(submit, self._submitted - len(queue), link, now, out)
         if self._flush_waiters:
             self._answer_flushes(out)
             self._request_flush(now)
@@ -525,6 +511,27 @@ class ClientPartition:
             self._held_at = None
         elif self._held_at is None:
             self._held_at = now
+
+    def _send_append(self, submit: Submit, ordinal: int, link: Link, now: int, out: list[Effect]) -> None:
+        self._sequence = sequence = _wrap(self._sequence + 1)
+        req_id = _REQ_ID(self._client_id, self.generation, self.partition, sequence)
+        mark = submit.client_mark
+        request = AppendRequest(
+            req_id,  # type: ignore[arg-type]  # the type is a name for bytes; calling it costs more than packing
+            self._seen if mark is None else mark,
+            submit.write_locks,
+            submit.read_locks,
+            submit.append_locks,
+            submit.header,
+            submit.data,
+            submit.checksum,
+        )
+        try:
+            link.send(request)
+        except ProtocolError as error:
+            out.append(Failed(self.partition, submit.token, Reason.REFUSED, text=str(error)))
+            return
+        self.monitor.register(ordinal, request.req_id, submit.token, now)
 
     def _after_verdicts(self, now: int, out: list[Effect]) -> None:
         if self._flush_waiters:
