@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from waltz_core.cluster.assignment import Member
 from waltz_core.cluster.znodes import PartitionAssignment
 from waltz_core.errors import ProtocolError
+from waltz_core.rules import LEGACY, SafetyRules
 from waltz_core.store.quorum import decide, majority
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
 from waltz_core.wire.hello import decode_hello
@@ -245,3 +248,14 @@ class _Table:
             decide(marks.values(), lowest=lowest, absent=absent, quorum=quorum).mark is not None
             for marks in (self._marks, self._tops)
         )
+
+
+# ---- storage ---------------------------------------------------------------------------------
+
+_STORAGE_RULES = ("open_required", "fence_persisted", "append_atomic", "truncation_floor", "unassigned_refused")
+
+
+def storage_session_rules(answers: Callable[[SafetyRules], Sequence[object]]) -> frozenset[str]:
+    """The rules that, each switched on alone, change an answer of a node that is made of lists."""
+    before = answers(LEGACY)
+    return frozenset(name for name in _STORAGE_RULES if answers(attrs.evolve(LEGACY, **{name: True})) != before)

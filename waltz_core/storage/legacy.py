@@ -167,12 +167,14 @@ def _recover(segment: Segment, index: _Index, local_low_water_mark: int, size: i
             raise JavaError(f"{SE}segment corrupted: record corrupted")
         next_id, offset = next_id + 1, offset + record_size
     first, offsets = next_id, array("Q")
-    buffer, base = b"", offset
+    buffer, base = (yield from read(segment.data_path, offset, _CHUNK)), offset
     while True:
-        record_size = _check_in(buffer, offset - base, next_id)
-        if record_size < 0 and base + len(buffer) < size:
+        record_size = check_record(buffer, offset - base, next_id)
+        if record_size < 0 and offset > base and base + len(buffer) < size:
             buffer, base = (yield from read(segment.data_path, offset, _CHUNK)), offset
-            record_size = yield from _check(segment.data_path, offset, next_id, size, buffer)
+            record_size = check_record(buffer, 0, next_id)
+        if record_size < 0:
+            record_size = yield from _check(segment.data_path, offset, next_id, size)
         if record_size < 0:
             break
         offsets.append(offset)
@@ -187,14 +189,9 @@ def _recover(segment: Segment, index: _Index, local_low_water_mark: int, size: i
     segment.window_first = next_id
 
 
-def _check_in(buffer: bytes, at: int, transaction_id: int) -> int:
-    return check_record(buffer, at, transaction_id) if at < len(buffer) else -1
-
-
-def _check(path: str, at: int, transaction_id: int, size: int, buffer: bytes = b"") -> Procedure[int]:
+def _check(path: str, at: int, transaction_id: int, size: int) -> Procedure[int]:
     """Java: Segment.checkRecord, which allocates what the length field says before it looks at the file."""
-    if len(buffer) < HEAD_SIZE:
-        buffer = yield from read(path, at, HEAD_SIZE)
+    buffer = yield from read(path, at, HEAD_SIZE)
     if len(buffer) < HEAD_SIZE or int.from_bytes(buffer[:8], "big", signed=True) != transaction_id:
         return -1
     length = announced_size(buffer, 0) - RECORD_SIZE_MIN
@@ -205,8 +202,7 @@ def _check(path: str, at: int, transaction_id: int, size: int, buffer: bytes = b
         raise JavaError("java.lang.OutOfMemoryError: Java heap space")
     if at + RECORD_SIZE_MIN + length > size:
         return -1
-    if len(buffer) < RECORD_SIZE_MIN + length:
-        buffer = yield from read(path, at, RECORD_SIZE_MIN + length)
+    buffer = yield from read(path, at, RECORD_SIZE_MIN + length)
     return check_record(buffer, 0, transaction_id)
 
 
