@@ -1,0 +1,79 @@
+"""Metadata of a partition: announcing a session, naming its replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.recovery_world import PARTITION, state
+from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
+from waltz_core.errors import GenerationMismatchError
+from waltz_core.store.metadata import announced, last_session, recovered_metadata, same_metadata, states_by_storage
+
+
+def test_the_first_session_is_number_zero() -> None:
+    """Empty metadata has session -1 and generation -1."""
+    assert announced(EMPTY_METADATA, 0) == PartitionMetadata(0, 0, ())
+
+
+def test_announcing_a_session_changes_no_state() -> None:
+    """Until its recovery is over, the states are those of the last session."""
+    states = (state("a", 4, UNRESOLVED), state("b", 3, 9))
+    assert announced(PartitionMetadata(2, 4, states), 3) == PartitionMetadata(3, 5, states)
+
+
+def test_a_server_with_an_old_assignment_announces_nothing() -> None:
+    """Its generation is smaller than the one stored."""
+    with pytest.raises(GenerationMismatchError, match="has generation 1"):
+        announced(PartitionMetadata(2, 4, ()), 1)
+
+
+def test_each_assigned_replica_is_named_taking_part_or_good_up_to_a_mark() -> None:
+    """One replica of each kind; the one that is not assigned any more is forgotten."""
+    old = PartitionMetadata(
+        2,
+        5,
+        (
+            state("part", 4, UNRESOLVED),
+            state("absent", 4, UNRESOLVED),
+            state("older", 2, 7),
+            state("gone", 4, UNRESOLVED),
+            state("again", 5, UNRESOLVED),
+        ),
+    )
+
+    new = recovered_metadata(
+        old,
+        partition_id=PARTITION,
+        generation=2,
+        session_id=5,
+        assigned=("part", "absent", "older", "again", "new", "newer"),
+        taking_part={"part", "newer"},
+        resolved=12,
+    )
+
+    assert new == PartitionMetadata(
+        2,
+        5,
+        (
+            state("part", 5, UNRESOLVED),
+            state("absent", 4, 12),
+            state("older", 2, 7),
+            state("again", 5, UNRESOLVED),
+            state("new", -1, 12),
+            state("newer", 5, UNRESOLVED),
+        ),
+    )
+    assert last_session(states_by_storage(new)) == 5
+
+
+def test_the_order_of_states_is_of_no_meaning() -> None:
+    """0.13.2 writes them in the order of a hash map."""
+    one, other = state("a", 1, 2), state("b", 1, 2)
+    assert same_metadata(PartitionMetadata(1, 2, (one, other)), PartitionMetadata(1, 2, (other, one)))
+    assert not same_metadata(PartitionMetadata(1, 2, (one, other)), PartitionMetadata(1, 2, (one,)))
+    assert not same_metadata(PartitionMetadata(1, 2, ()), PartitionMetadata(1, 3, ()))
+
+
+def test_no_session_is_before_the_first() -> None:
+    """No states: nobody ever took part."""
+    assert last_session({}) == -1
