@@ -76,8 +76,8 @@ async def accept_loop(sock: socket.socket, accepted: Callable[[socket.socket, st
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     await trio.sleep(_EXHAUSTED_PAUSE)
-    except (trio.ClosedResourceError, ValueError):
-        return
+    except (trio.ClosedResourceError, ValueError, OSError):
+        return  # closed: told to stop
     finally:
         close(sock)
 
