@@ -142,19 +142,27 @@ class Application:
     @classmethod
     @asynccontextmanager
     async def _open(
-        cls, client: Client, view: View, partitions: tuple[int, ...], batch_limit: int, on_poison: str
+        cls,
+        client: Client,
+        view: View,
+        partitions: tuple[int, ...],
+        batch_limit: int,
+        max_in_flight: int,
+        on_poison: str,
     ) -> AsyncIterator[Application]:
         if on_poison not in _POISON:
             raise ValueError(f"on_poison is one of {', '.join(_POISON)}, not {on_poison!r}")
         if batch_limit < 1:
             raise ValueError(f"at least 1 transaction a batch, not {batch_limit}")
+        if max_in_flight < 1:
+            raise ValueError(f"at least 1 submit in flight, not {max_in_flight}")
         self = cls(client, view, batch_limit, on_poison)
         try:
             async with AsyncExitStack() as stack, background("the application") as tasks:
                 self._tasks = tasks
                 for partition in partitions:
                     mark = await self._in_view(view.load_mark, partition)
-                    self._parts[partition] = _Part(partition, mark, client._max_in_flight)
+                    self._parts[partition] = _Part(partition, mark, max_in_flight)
                     feed = await stack.enter_async_context(client.feed(partition, after=mark, prefetch=batch_limit))
                     tasks.start_soon(self._follow, self._parts[partition], feed)
                 yield self

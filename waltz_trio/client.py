@@ -315,7 +315,13 @@ class Client:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def materialize(
-        self, view: View, partitions: Iterable[int] | None = None, *, batch_limit: int = 1000, on_poison: str = "stop"
+        self,
+        view: View,
+        partitions: Iterable[int] | None = None,
+        *,
+        batch_limit: int = 1000,
+        max_in_flight: int | None = None,
+        on_poison: str = "stop",
     ) -> AbstractAsyncContextManager[Application]:
         """Keep a view up to date with partitions (all by default) and submit transactions based on it.
 
@@ -323,13 +329,15 @@ class Client:
             view: `SqliteView`, `DictView` or your own.
             partitions: which ones.
             batch_limit: transactions per commit of the view at most.
+            max_in_flight: submits of a partition under way at a time (`client.maxConcurrentTransactions`).
             on_poison: what a transaction does that cannot be applied: "stop" ends the block with
                 ApplyFailedError, "pause" stops its partition and leaves the others.
         """
         wanted = tuple(range(self.num_partitions) if partitions is None else partitions)
         for partition in wanted:
             self._check_partition(partition)
-        return Application._open(self, view, wanted, batch_limit, on_poison)
+        limit = self._max_in_flight if max_in_flight is None else max_in_flight
+        return Application._open(self, view, wanted, batch_limit, limit, on_poison)
 
     def partition_of(self, key: int | str) -> int:
         """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
