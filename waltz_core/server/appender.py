@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from waltz_core.ids import req_generation
 from waltz_core.locks import LockTable
-from waltz_core.log import Record
 from waltz_core.record import record
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest
-from waltz_core.wire.storage_codec import encode_records
+from waltz_core.wire.storage_codec import encode_run
+
+RECORD_OVERHEAD = 40  # bytes of a record besides its data, on the wire and on disk
 
 
 @record
@@ -33,17 +34,15 @@ class Refused:
 
 @record
 class Committed:
-    """A run of transactions is on a quorum of replicas."""
+    """Transactions `first`, `first + 1`, … are on a quorum of replicas."""
 
-    records: tuple[Record, ...]
-
-    @property
-    def first(self) -> int:
-        return self.records[0].transaction_id
+    first: int
+    appends: Sequence[AppendRequest]
 
     @property
     def last(self) -> int:
-        return self.records[-1].transaction_id
+        """Id of the last one."""
+        return self.first + len(self.appends) - 1
 
 
 @record
@@ -54,8 +53,34 @@ class Passed:
 
 
 Verdict: TypeAlias = Refused | Committed | Passed
-_Queued: TypeAlias = tuple[int, AppendRequest] | Barrier
-_Flying: TypeAlias = tuple[int, AppendRequest, Record] | Barrier
+
+
+class _Run:
+    """Appends of one connection that came together; those before `at` are decided."""
+
+    __slots__ = ("appends", "at", "conn")
+
+    def __init__(self, conn: int, appends: list[AppendRequest]) -> None:
+        self.conn = conn
+        self.appends = appends
+        self.at = 0
+
+
+class _Flight:
+    """A batch on its way: `conns` says from which connection each of its appends came."""
+
+    __slots__ = ("appends", "conns", "first", "locked", "size")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.appends: list[AppendRequest] = []
+        self.conns: list[int] = []
+        self.locked = False  # some append of it has locks
+        self.size = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.appends) - 1
 
 
 class Appender:
@@ -77,6 +102,7 @@ class Appender:
         "_locks",
         "_open",
         "_queue",
+        "_queued",
         "_queued_bytes",
         "_quorum",
         "commit_mark",
@@ -92,9 +118,10 @@ class Appender:
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
         self._flight_bytes_max = flight_bytes_max
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[_Run | Barrier] = deque()
+        self._queued = 0  # appends and barriers in it
         self._queued_bytes = 0
-        self._flying: deque[_Flying] = deque()
+        self._flying: deque[_Flight | Barrier] = deque()
         self._flight_bytes = 0
         self._open = False
         self._quorum = 0
@@ -105,12 +132,12 @@ class Appender:
     @property
     def pending(self) -> int:
         """Appends and barriers without a verdict."""
-        return len(self._queue) + len(self._flying)
+        return self._queued + self.in_flight + sum(isinstance(item, Barrier) for item in self._flying)
 
     @property
     def queued(self) -> int:
         """Appends and barriers that wait for the lock check."""
-        return len(self._queue)
+        return self._queued
 
     @property
     def queued_bytes(self) -> int:
@@ -122,15 +149,17 @@ class Appender:
         """Transactions replicated and not yet committed."""
         return self.next_id - 1 - self.commit_mark
 
-    def enqueue(self, conn: int, requests: Iterable[AppendRequest]) -> None:
-        """Queue appends of one connection, in order."""
-        for request in requests:
-            self._queue.append((conn, request))
-            self._queued_bytes += len(request.data)
+    def enqueue(self, conn: int, requests: list[AppendRequest]) -> None:
+        """Queue appends of one connection, in order; the list is ours from here on."""
+        if requests:
+            self._queue.append(_Run(conn, requests))
+            self._queued += len(requests)
+            self._queued_bytes += sum([len(request.data) for request in requests])
 
     def barrier(self, token: int) -> None:
         """Queue a barrier behind everything received so far."""
         self._queue.append(Barrier(token))
+        self._queued += 1
 
     def opened(self, quorum: int, replicas: Iterable[str]) -> None:
         """A store session is open at the commit mark; `replicas` hold everything up to it."""
@@ -160,7 +189,7 @@ class Appender:
         assert mark >= self.commit_mark, (mark, self.commit_mark)
         assert mark < self.next_id, (mark, self.next_id)
         self._commit(mark, out)
-        self._requeue()
+        self._return_flights()
 
     def restart(self, mark: int, generation: int) -> None:
         """Start at `mark` without a past: the first session, or somebody else wrote since our last one.
@@ -169,14 +198,17 @@ class Appender:
         barrier that a flush or a mount sets. What is queued stays if it was meant for this generation.
         """
         assert not self._open
-        dropped = [item for item in self._flying if isinstance(item, Barrier)]
+        kept: list[_Run | Barrier] = [item for item in self._flying if isinstance(item, Barrier)]
         self._flying.clear()
         self._flight_bytes = 0
-        kept = [
-            item for item in self._queue if isinstance(item, Barrier) or req_generation(item[1].req_id) == generation
-        ]
-        self._queue = deque([*dropped, *kept])
-        self._queued_bytes = sum(len(item[1].data) for item in self._queue if not isinstance(item, Barrier))
+        for item in self._queue:
+            if isinstance(item, _Run):
+                appends = [a for a in item.appends[item.at :] if req_generation(a.req_id) == generation]
+                if appends:
+                    kept.append(_Run(item.conn, appends))
+            else:
+                kept.append(item)
+        self._requeue(kept)
         self._locks.reset(mark)
         self.commit_mark = mark
         self.next_id = mark + 1
@@ -204,76 +236,112 @@ class Appender:
         self._pass_barriers(out)
 
     def launch(self, out: list[Verdict]) -> Batch | None:
-        """Take the next batch from the queue; None when nothing can be launched now."""
+        """Take the next batch from the queue; None when nothing can be launched now.
+
+        A barrier ends a batch, so that every batch commits as a whole.
+        """
         if not self._open or not self._queue or self._flight_bytes >= self._flight_bytes_max:
             return None
-        records: list[Record] = []
-        size = 0
-        queue, flying, locks = self._queue, self._flying, self._locks
-        next_id = self.next_id
-        while queue and len(records) < self._batch_count_max and size < self._batch_bytes_max:
+        queue = self._queue
+        flight = _Flight(self.next_id)
+        while queue and len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max:
             head = queue[0]
             if isinstance(head, Barrier):
+                if flight.appends:
+                    break
                 queue.popleft()
-                flying.append(head)
-                continue
-            conn, request = head
-            write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
-            if write or read or append:
-                if not locks.begin(write, read, append):
-                    break  # undecided until an earlier append commits; overtaking it would break the order
-                mark = locks.estimate(write, read)
+                self._queued -= 1
+                self._flying.append(head)
+            elif self._take(head, flight, out):
+                queue.popleft()
             else:
-                mark = -1  # Java: no locks count as -1, so a client mark below -1 is refused
-            queue.popleft()
-            self._queued_bytes -= len(request.data)
-            if mark > request.client_mark:
-                if write or read or append:
-                    locks.end(write, append)
-                out.append(Refused(conn, request, mark))
-                continue
-            item = Record(next_id, request.req_id, request.header, request.data, request.checksum)
-            records.append(item)
-            flying.append((conn, request, item))
-            size += len(request.data) + 40
-            next_id += 1
+                break
         self._pass_barriers(out)
-        if not records:
+        if not flight.appends:
             return None
-        first = self.next_id
-        self.next_id = next_id
-        encoded = encode_records(records)
-        self._flight_bytes += size
-        return Batch(first, len(records), encoded)
+        self._flying.append(flight)
+        self.next_id = flight.last + 1
+        self._flight_bytes += flight.size
+        return Batch(flight.first, len(flight.appends), encode_run(flight.first, flight.appends))
+
+    def _take(self, run: _Run, flight: _Flight, out: list[Verdict]) -> bool:
+        """Move appends from a run into a batch; False when the run is not used up."""
+        locks, appends, at = self._locks, flight.appends, run.at
+        size, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
+        end = min(end, at + self._batch_count_max - len(appends))
+        first, before = at, len(appends)
+        for at in range(first, end):
+            request = run.appends[at]
+            write, read, append = request.write_locks, request.read_locks, request.append_locks
+            if write or read or append:
+                assert write is not None
+                assert read is not None
+                assert append is not None
+                if not locks.begin(write, read, append):
+                    end = at  # undecided until an earlier append commits; overtaking it would break the order
+                    break
+                flight.locked = True
+                mark = locks.estimate(write, read)
+                if mark > request.client_mark:
+                    locks.end(write, append)
+                    out.append(Refused(run.conn, request, mark))
+                    continue
+            elif request.client_mark < -1:
+                out.append(Refused(run.conn, request, -1))  # Java: no locks count as -1
+                continue
+            appends.append(request)
+            size += len(request.data) + RECORD_OVERHEAD
+            if size >= size_max:
+                end = at + 1
+                break
+        flight.conns += [run.conn] * (len(appends) - before)
+        flight.size = size
+        self._queued -= end - first
+        self._queued_bytes -= sum([len(request.data) for request in run.appends[first:end]])
+        run.at = end
+        return end == len(run.appends)
 
     def drop_queue(self) -> None:
         """The partition goes away: nothing queued will ever be written by us."""
         self._queue.clear()
-        self._queued_bytes = 0
+        self._queued = self._queued_bytes = 0
 
     def _commit(self, mark: int, out: list[Verdict]) -> None:
-        flying, locks = self._flying, self._locks
-        records: list[Record] = []
+        flying = self._flying
         while flying and self.commit_mark < mark:
             head = flying.popleft()
             if isinstance(head, Barrier):
-                # A barrier inside the run: what stands before it is committed first.
-                if records:
-                    out.append(Committed(tuple(records)))
-                    records = []
                 out.append(Passed(head.token))
                 continue
-            _, request, item = head
-            write, append = request.write_locks, request.append_locks
-            if write or append or request.read_locks:
-                locks.commit(write or (), append or (), item.transaction_id)
-                locks.end(write or (), append or ())
-            self._flight_bytes -= len(item.data) + 40
-            self.commit_mark = item.transaction_id
-            records.append(item)
-        if records:
-            out.append(Committed(tuple(records)))
+            if head.last > mark:
+                flying.appendleft(self._split(head, mark))
+            if head.locked:
+                self._release(head)
+            self._flight_bytes -= head.size
+            self.commit_mark = head.last
+            out.append(Committed(head.first, head.appends))
         assert self.commit_mark == mark
+
+    def _split(self, flight: _Flight, mark: int) -> _Flight:
+        """Cut a batch behind `mark`; returns what is above."""
+        rest = _Flight(mark + 1)
+        kept = mark + 1 - flight.first
+        rest.appends, flight.appends = flight.appends[kept:], flight.appends[:kept]
+        rest.conns, flight.conns = flight.conns[kept:], flight.conns[:kept]
+        rest.locked = flight.locked
+        rest.size = sum(len(request.data) + RECORD_OVERHEAD for request in rest.appends)
+        flight.size -= rest.size
+        return rest
+
+    def _release(self, flight: _Flight, *, committed: bool = True) -> None:
+        """Let go of the locks of a batch."""
+        locks = self._locks
+        for at, request in enumerate(flight.appends, start=flight.first):
+            write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
+            if write or read or append:
+                if committed:
+                    locks.commit(write, append, at)
+                locks.end(write, append)
 
     def _pass_barriers(self, out: list[Verdict]) -> None:
         flying = self._flying
@@ -284,17 +352,29 @@ class Appender:
             flying.popleft()
             out.append(Passed(head.token))
 
-    def _requeue(self) -> None:
-        locks = self._locks
-        while self._flying:
-            item = self._flying.pop()
+    def _return_flights(self) -> None:
+        """Put what is in flight back to the head of the queue, in order."""
+        returned: list[_Run | Barrier] = []
+        for item in self._flying:
             if isinstance(item, Barrier):
-                self._queue.appendleft(item)
+                returned.append(item)
                 continue
-            conn, request, _ = item
-            if request.write_locks or request.append_locks or request.read_locks:
-                locks.end(request.write_locks or (), request.append_locks or ())
-            self._queue.appendleft((conn, request))
-            self._queued_bytes += len(request.data)
+            self._release(item, committed=False)
+            for conn, request in zip(item.conns, item.appends, strict=True):
+                last = returned[-1] if returned else None
+                if isinstance(last, _Run) and last.conn == conn:
+                    last.appends.append(request)
+                else:
+                    returned.append(_Run(conn, [request]))
+        self._flying.clear()
         self._flight_bytes = 0
+        self._requeue([*returned, *self._queue])
         self.next_id = self.commit_mark + 1
+
+    def _requeue(self, items: list[_Run | Barrier]) -> None:
+        """Make `items` the queue."""
+        self._queue = deque(items)
+        runs = [item for item in items if isinstance(item, _Run)]
+        appends = [request for run in runs for request in run.appends[run.at :]]
+        self._queued = len(appends) + len(items) - len(runs)
+        self._queued_bytes = sum(len(request.data) for request in appends)

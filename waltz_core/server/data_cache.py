@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from waltz_core.log import Record
+from waltz_core.wire.storage_codec import HasRecord
 
-_OVERHEAD = 320  # bytes a cached entry costs besides its payload
+_OVERHEAD = 360  # bytes a cached entry costs besides its payload
 
 
 class DataCache:
@@ -16,34 +16,34 @@ class DataCache:
     __slots__ = ("_bytes", "_bytes_max", "_entries", "misses")
 
     def __init__(self, bytes_max: int) -> None:
-        self._entries: OrderedDict[tuple[int, int], tuple[bytes, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, int], HasRecord] = OrderedDict()
         self._bytes = 0
         self._bytes_max = bytes_max
         self.misses = 0
 
-    def add(self, partition_id: int, records: Iterable[Record]) -> None:
-        """Remember payloads; one larger than a quarter of the cache is not kept (as 0.13.2)."""
+    def add(self, partition_id: int, first: int, transactions: Iterable[HasRecord]) -> None:
+        """Remember payloads of ids `first`, …; one larger than a quarter of the cache is not kept (as 0.13.2)."""
         entries, limit = self._entries, self._bytes_max // 4
-        for item in records:
-            size = len(item.data) + _OVERHEAD
+        for transaction_id, found in enumerate(transactions, start=first):
+            size = len(found.data) + _OVERHEAD
             if size <= limit:
-                key = (partition_id, item.transaction_id)
+                key = (partition_id, transaction_id)
                 if key not in entries:
                     self._bytes += size
-                    entries[key] = item.data, item.checksum
+                    entries[key] = found
         while self._bytes > self._bytes_max:
-            _, (data, _) = entries.popitem(last=False)
-            self._bytes -= len(data) + _OVERHEAD
+            _, found = entries.popitem(last=False)
+            self._bytes -= len(found.data) + _OVERHEAD
 
     def get(self, partition_id: int, transaction_id: int) -> tuple[bytes, int] | None:
         """Payload and checksum, None on a miss."""
         found = self._entries.get((partition_id, transaction_id))
         if found is None:
             self.misses += 1
-        return found
+            return None
+        return found.data, found.checksum
 
     def forget(self, partition_id: int) -> None:
         """Drop everything of a partition: somebody else may have written it meanwhile."""
         for key in [key for key in self._entries if key[0] == partition_id]:
-            data, _ = self._entries.pop(key)
-            self._bytes -= len(data) + _OVERHEAD
+            self._bytes -= len(self._entries.pop(key).data) + _OVERHEAD

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from struct import Struct
+from typing import Protocol
 
-from waltz_core.log import Record, RecordHeader
+from waltz_core.ids import ReqId
 
 # One FeedData frame: magic 'L', codec version, length 29, type 4, request id, transaction id, header.
 # Every frame has the same size, so a run of them is sliced, not encoded again, for each subscriber.
@@ -17,10 +18,25 @@ _FEED_DATA = 4
 _BLOCK = 1024  # transactions per block
 
 
-def encode_frames(headers: Iterable[Record | RecordHeader]) -> bytes:
-    """Feed frames under codec version 0, one after the other."""
+class HasHeader(Protocol):
+    """What the feed shows of a transaction besides its id."""
+
+    @property
+    def req_id(self) -> ReqId: ...
+
+    @property
+    def header(self) -> int: ...
+
+
+def encode_frames(first: int, transactions: Iterable[HasHeader]) -> bytes:
+    """Feed frames under codec version 0 of ids `first`, `first + 1`, …"""
     pack = _FRAME.pack
-    return b"".join([pack(b"L", 0, _BODY_SIZE, _FEED_DATA, h.req_id, h.transaction_id, h.header) for h in headers])
+    return b"".join(
+        [
+            pack(b"L", 0, _BODY_SIZE, _FEED_DATA, found.req_id, transaction_id, found.header)
+            for transaction_id, found in enumerate(transactions, start=first)
+        ]
+    )
 
 
 def with_version(frames: bytes, version: int) -> bytes:

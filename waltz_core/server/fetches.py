@@ -67,7 +67,7 @@ class DataFetches:
     def records(self, note: RecordsRead) -> list[Answer]:
         """A read was answered, perhaps with fewer records than asked: the rest is asked for again."""
         self._reading.difference_update(self._reads.pop(note.token))
-        self._cache.add(self._partition_id, note.records)
+        self._cache.add(self._partition_id, note.records[0].transaction_id, note.records)
         return [
             (conn, TransactionDataResponse(req_id, item.transaction_id, True, item.data, item.checksum))
             for item in note.records

@@ -326,29 +326,31 @@ class ServerNode:
 
     def _dispatch(self, now: int, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
         """Hand messages on, runs for one partition at once."""
+        if conn.client_id is None and batch:
+            conn.client_id = req_client(batch[0].req_id)
         run: list[messages.ClientMessage] = []
-        run_partition = -1
+        run_key = b""
         for message in batch:
-            if conn.client_id is None:
-                conn.client_id = req_client(message.req_id)
-            if type(message) in _NODE_MESSAGES:
-                self._deliver(now, conn, run_partition, run)
+            key = message.req_id[8:12]  # the partition id, undecoded: it is the same for whole runs
+            kind = type(message)
+            if kind in _NODE_MESSAGES:
+                self._deliver(now, conn, run)
                 run = []
                 self._on_node_message(now, conn, message)
                 continue
-            partition_id = req_partition(message.req_id)
-            if partition_id != run_partition and run:
-                self._deliver(now, conn, run_partition, run)
+            if key != run_key:
+                self._deliver(now, conn, run)
                 run = []
-            run_partition = partition_id
-            if type(message) is messages.MountRequest and conn.net_sequence is None:
+                run_key = key
+            if isinstance(message, messages.MountRequest) and conn.net_sequence is None:
                 conn.net_sequence = message.seq_num
             run.append(message)
-        self._deliver(now, conn, run_partition, run)
+        self._deliver(now, conn, run)
 
-    def _deliver(self, now: int, conn: _ClientConn, partition_id: int, run: list[messages.ClientMessage]) -> None:
+    def _deliver(self, now: int, conn: _ClientConn, run: list[messages.ClientMessage]) -> None:
         if not run or conn.closing:
             return
+        partition_id = req_partition(run[0].req_id)
         partition = self._partitions.get(partition_id)
         if partition is not None:
             partition.received(now, conn, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
 from waltz_core.cluster.znodes import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
 
+_GENERATION = Struct(">i")  # the second of the four ints of a request id
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
@@ -358,26 +360,24 @@ class PartitionServer:
         self.counters["transaction"] += len(requests)
         if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
             return  # Java: messages of a superseded connection are dropped without a word
-        generation, payload_max = self.generation, self._config.payload_size_max
+        payload_max = self._config.payload_size_max
+        expected = _GENERATION.pack(self.generation)
         accepted = [
             request
             for request in requests
-            if req_generation(request.req_id) == generation
-            and len(request.data) <= payload_max
+            if request.req_id[4:8] == expected
             and request.write_locks is not None
             and request.read_locks is not None
             and request.append_locks is not None
         ]
-        for request in requests:
-            if len(request.data) > payload_max:
-                self._out.append(
-                    CloseConn(
-                        peer.conn,
-                        f"payload of {len(request.data)} bytes, at most {payload_max} accepted "
-                        "(configuration key server.payloadSizeMax)",
-                    )
+        if max([len(request.data) for request in requests]) > payload_max:
+            accepted = [request for request in accepted if len(request.data) <= payload_max]
+            self._out.append(
+                CloseConn(
+                    peer.conn,
+                    f"a payload of more than {payload_max} bytes, the limit of configuration key server.payloadSizeMax",
                 )
-                break
+            )
         self._appender.enqueue(peer.conn, accepted)
 
     def _on_feed(self, peer: Peer, message: messages.FeedRequest) -> None:
@@ -604,7 +604,7 @@ class PartitionServer:
                 self._appender.voted(replica, mark)
             case HeadersRead(token, headers):
                 first = self._header_reads.pop(token)
-                self._feed.headers(first, encode_frames(headers))
+                self._feed.headers(first, encode_frames(first, headers))
             case RecordsRead():
                 self._answer(self._fetches.records(note))
             case ReadFailed():
@@ -768,12 +768,14 @@ class PartitionServer:
                 self._on_passed(verdict.token)
 
     def _on_committed(self, verdict: Committed) -> None:
-        records = verdict.records
-        self.counters["successful-append"] += len(records)
-        self._data_cache.add(self.partition_id, records)
+        appends = verdict.appends
+        self.counters["successful-append"] += len(appends)
+        self._data_cache.add(self.partition_id, verdict.first, appends)
         if self.session is not None:
             self.session.committed(verdict.last)
-        self._feed.committed(verdict.first, encode_frames(records), self._out)  # type: ignore[arg-type]  # as above
+        effects: list[FeedEffect] = []
+        self._feed.committed(verdict.first, encode_frames(verdict.first, appends), effects)
+        self._out += effects
 
     def _serve_feed(self, now: int) -> None:
         effects: list[FeedEffect] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
+from typing import Protocol
 
+from waltz_core.ids import ReqId
 from waltz_core.log import Record
 from waltz_core.wire.primitives import (
     BOOL,
@@ -106,6 +108,22 @@ def _decode_append(buffer: bytes, start: int, end: int) -> tuple[AppendRequest, 
     return AppendRequest(session_id, seq_num, partition_id, records, offline), at
 
 
+class HasRecord(Protocol):
+    """What becomes a record once it has an id."""
+
+    @property
+    def req_id(self) -> ReqId: ...
+
+    @property
+    def header(self) -> int: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def checksum(self) -> int: ...
+
+
 def encode_records(records: Iterable[Record]) -> bytes:
     """The records of an append; encoded once per batch, sent to every replica by `encode_append`."""
     start, int32 = _RECORD_START.pack, _INT.pack
@@ -117,6 +135,16 @@ def encode_records(records: Iterable[Record]) -> bytes:
             data,
             int32(record.checksum),
         )
+    return b"".join(parts)
+
+
+def encode_run(first: int, appends: Iterable[HasRecord]) -> bytes:
+    """The same for ids `first`, `first + 1`, … of things that have everything of a record but the id."""
+    start, int32 = _RECORD_START.pack, _INT.pack
+    parts: list[bytes] = []
+    for transaction_id, append in enumerate(appends, start=first):
+        data = append.data
+        parts += (start(transaction_id, append.req_id, append.header, len(data)), data, int32(append.checksum))
     return b"".join(parts)
 
 

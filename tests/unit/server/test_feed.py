@@ -19,7 +19,7 @@ END = FeedSuspended(REQ)
 
 
 def frames(first: int, count: int) -> bytes:
-    return encode_frames(RecordHeader(first + n, REQ, 0) for n in range(count))
+    return encode_frames(first, (RecordHeader(first + n, REQ, 0) for n in range(count)))
 
 
 def sent(out: list[FeedEffect], conn: int) -> int:
@@ -33,7 +33,7 @@ def test_frames_are_what_the_codec_writes() -> None:
     from waltz_core.wire.client_messages import FeedData
 
     connection.encode(FeedData(REQ, 5, -2), expected)
-    assert with_version(encode_frames([RecordHeader(5, REQ, -2)]), 3) == bytes(expected)
+    assert with_version(encode_frames(5, [RecordHeader(5, REQ, -2)]), 3) == bytes(expected)
     assert with_version(b"", 4) == b""
 
 
@@ -164,13 +164,13 @@ def test_a_smaller_share_evicts() -> None:
 def test_the_data_cache_forgets_the_oldest_and_never_keeps_giants() -> None:
     cache = DataCache(4000)
     records = [Record(n, REQ, 0, bytes(100), n) for n in range(20)]
-    cache.add(3, records)
-    cache.add(3, [Record(99, REQ, 0, bytes(2000), 0)])
+    cache.add(3, 0, records)
+    cache.add(3, 99, [Record(99, REQ, 0, bytes(2000), 0)])
     assert cache.get(3, 19) == (bytes(100), 19)
     assert cache.get(3, 0) is None
     assert cache.get(3, 99) is None
     assert cache.misses == 2
-    cache.add(3, records[-1:])
+    cache.add(3, 19, records[-1:])
     cache.forget(3)
     assert cache.get(3, 19) is None
 
