@@ -63,7 +63,7 @@ class Session:
         return rules
 
     def _desk(self, disk: SimDisk, rules: SafetyRules) -> Desk:
-        return Desk(disk, self.key, self.count, threshold=self.threshold, rules=rules)
+        return Desk(disk, self.key, self.count, threshold=self.threshold, rules=rules, codecs=(0,))
 
     # ---- the conversation ------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class StorageConfig:
     wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970
     frame_size_max: int = 1 << 30
     version: str = "unknown"  # of this software, for metrics
+    codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
 
 
 class Shared:

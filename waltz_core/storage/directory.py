@@ -11,8 +11,9 @@ from waltz_core.storage import control as ctl
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.control import ControlHeader
 from waltz_core.storage.effects import Create, FileEntry, SyncDirectory, SyncFile, WriteAt
-from waltz_core.storage.legacy import SE, JavaError
+from waltz_core.storage.legacy import JavaError
 from waltz_core.storage.procedure import Procedure, list_names, read, write
+from waltz_core.storage.refusals import SE
 
 
 def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Procedure[bytes]:

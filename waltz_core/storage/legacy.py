@@ -23,9 +23,9 @@ from waltz_core.storage.record_codec import (
     decode_unverified,
     encode_run,
 )
+from waltz_core.storage.refusals import SE
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header, index_name
 
-SE = "com.wepay.waltz.storage.exception.StorageException: "
 _CHECKPOINT = 1000  # Java: Segment.CHECKPOINT_INTERVAL
 _CHUNK = 1 << 20
 _SEEK_MAX = 1 << 44  # a file of the vectors' file system ends here; seeking behind it is refused

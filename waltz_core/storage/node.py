@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from waltz_core.edge import Accepted, CloseConn, Closed, Level, Port, Received, Report, Send, Writable
+from waltz_core.edge import (
+    Accepted,
+    CloseConn,
+    Closed,
+    Level,
+    Port,
+    Reading,
+    Received,
+    Report,
+    Send,
+    Shutdown,
+    Writable,
+)
 from waltz_core.errors import CorruptionError, ProtocolError
 from waltz_core.machine import Tickets
 from waltz_core.rules import SAFE, SafetyRules
@@ -27,40 +39,59 @@ from waltz_core.storage.effects import (
     StorageReady,
     StorageStopped,
 )
-from waltz_core.storage.legacy import SE, JavaError, io_text
+from waltz_core.storage.legacy import JavaError, io_text
 from waltz_core.storage.procedure import DiskError, Procedure, Runner
+from waltz_core.storage.refusals import SE, Refusal, not_assigned
 from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
 from waltz_core.storage.reports import Outbox
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_core.wire.shared import Condition, FailureCode
 
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
-PARKED_MAX = 10_000  # messages kept for a peer that does not read its answers, before it is dropped
+CAPABILITIES = admin.AdminCapability.REPLICA_STATE
+PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = wire.StorageMessage | admin.AdminMessage
-Event: TypeAlias = Accepted | Received | Writable | Closed | DiskEvent | Stop
+Event: TypeAlias = Accepted | Received | Writable | Closed | DiskEvent | Stop | Shutdown
+
+_NOT_IMPLEMENTED = frozenset(
+    {
+        admin.AcceptLimboRequest,
+        admin.DigestRequest,
+        admin.LogStartRequest,
+        admin.RecordRangeRequest,
+        admin.RepairRequest,
+        admin.SegmentListRequest,
+        admin.SegmentReadRequest,
+        admin.SetLogStartRequest,
+        admin.StatisticsRequest,
+    }
+)
 
 
 class _Peer:
     """One connection of a server or a tool."""
 
-    __slots__ = ("busy", "closing", "conn", "connection", "is_admin", "name", "opened", "parked", "writable")
+    __slots__ = ("busy", "closing", "conn", "connection", "held", "is_admin", "name", "opened", "parked", "writable")
 
-    def __init__(self, event: Accepted, frame_size_max: int, rules: SafetyRules) -> None:
+    def __init__(self, event: Accepted, config: StorageConfig, rules: SafetyRules) -> None:
         self.conn = event.conn
         self.name = event.peer
         self.is_admin = event.port is Port.ADMIN
+        codecs = config.codecs if rules.fence_persisted else (0,)
         self.connection: Connection[wire.StorageMessage] | Connection[admin.AdminMessage]
         if self.is_admin:
-            self.connection = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, (0,), frame_size_max, rules=rules)
+            self.connection = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, codecs, config.frame_size_max, rules=rules)
         else:
-            self.connection = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, (0,), frame_size_max, rules=rules)
+            self.connection = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, codecs, config.frame_size_max, rules=rules)
         self.opened = False  # the cluster key was checked
         self.writable = True
         self.busy = False  # an administrative change of this peer is under way
         self.closing = False
+        self.held = False  # no bytes are taken from it for the time being
         self.parked: deque[Message] = deque()
 
 
@@ -113,6 +144,17 @@ class StorageNode:
         self._stopped = False
         self._opening = 0
 
+        self._admin_handlers: dict[type, Callable[[_Peer, Any, list[object]], None]] = {
+            admin.PartitionAvailableRequest: self._on_available,
+            admin.PartitionAssignmentRequest: self._on_assignment,
+            admin.RecordListRequest: self._on_record_list,
+            admin.LastSessionInfoRequest: self._on_session_info,
+            admin.MetricsRequest: self._on_metrics,
+            admin.AssignedPartitionStatusRequest: self._on_status,
+            admin.NodeInfoRequest: self._on_node_info,
+            admin.ReplicaStateRequest: self._on_replica_state,
+        }
+
     # ---- machine ---------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
@@ -164,7 +206,7 @@ class StorageNode:
             case DiskDone() | DiskFailed() | DiskBytes() | DiskListing():
                 self._runner.on_event(event, out)
             case Accepted():
-                peer = _Peer(event, self.config.frame_size_max, self.rules)
+                peer = _Peer(event, self.config, self.rules)
                 self._peers[event.conn] = peer
                 out.append(Send(event.conn, peer.connection.hello()))
             case Writable(conn=conn, writable=writable):
@@ -173,7 +215,7 @@ class StorageNode:
                     self._resume(self._peers[conn], out)
             case Closed(conn=conn):
                 self._peers.pop(conn, None)
-            case Stop():
+            case Stop() | Shutdown():
                 self._stopping = True
 
     def _idle(self) -> bool:
@@ -195,6 +237,8 @@ class StorageNode:
             buffer = buffers.get(conn)
             if buffer is None:
                 buffer = buffers[conn] = bytearray()
+            if type(message) is wire.LastSessionInfoResponse and not peer.connection.version:
+                message = _for_codec_0(message)
             peer.connection.encode(message, buffer)  # type: ignore[arg-type]  # answers go where the request came from
         out.extend(Send(conn, buffer) for conn, buffer in buffers.items())
 
@@ -287,8 +331,9 @@ class StorageNode:
             failure = str(error)
         if peer.parked or not peer.writable or peer.busy:
             peer.parked.extend(messages)
-            if len(peer.parked) > PARKED_MAX:
-                failure = f"{len(peer.parked)} requests sent without reading the answers"
+            if len(peer.parked) > PARKED_MAX and not peer.held:
+                peer.held = True
+                out.append(Reading(peer.conn, False))
         else:
             self._serve(peer, messages, out)
         if failure is not None:
@@ -311,6 +356,9 @@ class StorageNode:
         if peer.parked and peer.writable and not peer.busy:
             messages, peer.parked = list(peer.parked), deque()
             self._serve(peer, messages, out)
+        if peer.held and not peer.parked and not peer.closing:
+            peer.held = False
+            out.append(Reading(peer.conn, True))
 
     def _drop(self, peer: _Peer, reason: str, out: list[object]) -> None:
         if peer.closing:
@@ -326,20 +374,24 @@ class StorageNode:
         if type(message) is wire.OpenRequest:
             refusal = self._open_refusal(message.key, message.num_partitions)
             peer.opened = peer.opened or refusal is None
-            answer = wire.SuccessResponse(-1, -1, -1) if refusal is None else wire.FailureResponse(-1, -1, -1, refusal)
-            self._outbox.reply(peer.conn, answer)
+            if refusal is None:
+                self._outbox.reply(peer.conn, wire.SuccessResponse(-1, -1, -1))
+            else:
+                code = FailureCode.WRONG_CLUSTER
+                self._outbox.reply(peer.conn, wire.FailureResponse(-1, -1, -1, refusal, code=code))
             return
         partition_id = message.partition_id
         if self.rules.open_required and not peer.opened:
-            text = f"{SE}the connection was not opened: send OpenRequest first"
+            why = Refusal(f"{SE}the connection was not opened: send OpenRequest first", FailureCode.WRONG_CLUSTER)
         elif 0 <= partition_id < len(self.replicas):
             replica = self.replicas[partition_id]
             replica.submit(peer.conn, message, out)
             self._touched[partition_id] = replica
             return
         else:
-            text = f"java.lang.Exception: Partition:{partition_id} is not assigned."
-        self._outbox.reply(peer.conn, wire.FailureResponse(message.session_id, message.seq_num, partition_id, text))
+            why = not_assigned(partition_id)
+        ids = message.session_id, message.seq_num, partition_id
+        self._outbox.reply(peer.conn, wire.FailureResponse(*ids, str(why), code=why.code, detail=why.detail))
 
     def _open_refusal(self, key: UUID, partition_count: int) -> str | None:
         if key.bytes != self.config.key:
@@ -357,43 +409,71 @@ class StorageNode:
         if isinstance(message, admin.AdminOpenRequest):
             refusal = self._open_refusal(message.key, message.num_partitions)
             peer.opened = peer.opened or refusal is None
-            self._outbox.reply(
-                peer.conn,
-                admin.AdminSuccessResponse(-1) if refusal is None else admin.AdminFailureResponse(-1, refusal),
-            )
+            if refusal is None:
+                self._outbox.reply(peer.conn, admin.AdminSuccessResponse(-1))
+            else:
+                self._refuse(peer, -1, Refusal(refusal, FailureCode.WRONG_CLUSTER))
             return
         if self.rules.open_required and not peer.opened:
-            self._refuse(peer, message.seq_num, f"{SE}the connection was not opened: send AdminOpenRequest first")
+            text = f"{SE}the connection was not opened: send AdminOpenRequest first"
+            self._refuse(peer, message.seq_num, Refusal(text, FailureCode.WRONG_CLUSTER))
             return
-        match message:
-            case admin.PartitionAvailableRequest(seq_num=seq, partition_ids=ids, toggled=on):
-                self._change(peer, ids, _Change(seq, lambda replica, done: replica.set_available(on, done), whole=True))
-            case admin.PartitionAssignmentRequest(seq_num=seq, partition_ids=ids, toggled=True):
-                self._change(peer, ids, _Change(seq, lambda replica, done: replica.assign(done)))
-            case admin.PartitionAssignmentRequest(seq_num=seq, partition_ids=ids, delete_storage_files=delete):
-                self._change(
-                    peer, ids, _Change(seq, lambda replica, done: replica.unassign(delete, done), assigned_only=True)
-                )
-            case admin.RecordListRequest(partition_id=partition_id):
-                replica = self._replica_for_admin(peer, message.seq_num, partition_id)
-                if replica is not None:
-                    replica.read_for_admin(peer.conn, message, out)
-                    self._touched[partition_id] = replica
-            case admin.LastSessionInfoRequest(partition_id=partition_id):
-                replica = self._replica_for_admin(peer, message.seq_num, partition_id)
-                if replica is not None:
-                    info = replica.session_info()
-                    self._outbox.reply(peer.conn, admin.LastSessionInfoResponse(message.seq_num, partition_id, info))
-            case admin.MetricsRequest():
-                text = metrics.as_json(self.replicas, self.config.version)
-                self._outbox.reply(peer.conn, admin.MetricsResponse(message.seq_num, text))
-            case admin.AssignedPartitionStatusRequest():
-                self._outbox.reply(peer.conn, admin.AssignedPartitionStatusResponse(message.seq_num, self._status()))
-            case _:
-                self._drop(peer, f"{type(message).__name__} is not a request", out)
+        handler = self._admin_handlers.get(type(message))
+        if handler is not None:
+            handler(peer, message, out)
+        elif type(message) in _NOT_IMPLEMENTED:
+            text = f"{SE}{type(message).__name__} is not implemented by this storage node"
+            self._refuse(peer, message.seq_num, Refusal(text, FailureCode.NOT_IMPLEMENTED))
+        else:
+            self._drop(peer, f"{type(message).__name__} is not a request", out)
 
-    def _refuse(self, peer: _Peer, seq_num: int, text: str) -> None:
-        self._outbox.reply(peer.conn, admin.AdminFailureResponse(seq_num, text))
+    def _on_available(self, peer: _Peer, message: admin.PartitionAvailableRequest, out: list[object]) -> None:
+        def apply(replica: StorageReplica, done: AdminDone) -> None:
+            replica.set_available(message.toggled, done)
+
+        self._change(peer, message.partition_ids, _Change(message.seq_num, apply, whole=True))
+
+    def _on_assignment(self, peer: _Peer, message: admin.PartitionAssignmentRequest, out: list[object]) -> None:
+        def apply(replica: StorageReplica, done: AdminDone) -> None:
+            if message.toggled:
+                replica.assign(done)
+            else:
+                replica.unassign(message.delete_storage_files, done)
+
+        change = _Change(message.seq_num, apply, assigned_only=not message.toggled)
+        self._change(peer, message.partition_ids, change)
+
+    def _on_record_list(self, peer: _Peer, message: admin.RecordListRequest, out: list[object]) -> None:
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is not None:
+            replica.read_for_admin(peer.conn, message, out)
+            self._touched[message.partition_id] = replica
+
+    def _on_session_info(self, peer: _Peer, message: admin.LastSessionInfoRequest, out: list[object]) -> None:
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is not None:
+            info = replica.session_info()
+            self._outbox.reply(peer.conn, admin.LastSessionInfoResponse(message.seq_num, message.partition_id, info))
+
+    def _on_metrics(self, peer: _Peer, message: admin.MetricsRequest, out: list[object]) -> None:
+        text = metrics.as_json(self.replicas, self.config.version)
+        self._outbox.reply(peer.conn, admin.MetricsResponse(message.seq_num, text))
+
+    def _on_status(self, peer: _Peer, message: admin.AssignedPartitionStatusRequest, out: list[object]) -> None:
+        self._outbox.reply(peer.conn, admin.AssignedPartitionStatusResponse(message.seq_num, self._status()))
+
+    def _on_node_info(self, peer: _Peer, message: admin.NodeInfoRequest, out: list[object]) -> None:
+        key, count = UUID(bytes=self.config.key), self.config.partition_count
+        software = f"waltz-log {self.config.version}"
+        self._outbox.reply(peer.conn, admin.NodeInfoResponse(message.seq_num, key, count, CAPABILITIES, software))
+
+    def _on_replica_state(self, peer: _Peer, message: admin.ReplicaStateRequest, out: list[object]) -> None:
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is not None:
+            self._outbox.reply(peer.conn, replica.admin_state(message.seq_num))
+
+    def _refuse(self, peer: _Peer, seq_num: int, why: Refusal) -> None:
+        self._outbox.reply(peer.conn, admin.AdminFailureResponse(seq_num, str(why), code=why.code, detail=why.detail))
 
     def _status(self) -> tuple[tuple[int, bool], ...]:
         """Assigned partitions, and whether each is available and in service."""
@@ -408,7 +488,7 @@ class StorageNode:
             replica = self.replicas[partition_id]
             if replica.state is not State.UNASSIGNED:
                 return replica
-        self._refuse(peer, seq_num, f"java.lang.Exception: Partition:{partition_id} is not assigned.")
+        self._refuse(peer, seq_num, not_assigned(partition_id))
         return None
 
     def _change(self, peer: _Peer, partition_ids: tuple[int, ...] | None, change: _Change) -> None:
@@ -429,16 +509,17 @@ class StorageNode:
     def _outside(self, partition_ids: Sequence[int]) -> int | None:
         return next((one for one in partition_ids if not 0 <= one < len(self.replicas)), None)
 
-    def _change_refusal(self, partition_ids: tuple[int, ...] | None, change: _Change) -> str | None:
+    def _change_refusal(self, partition_ids: tuple[int, ...] | None, change: _Change) -> Refusal | None:
         """Why nothing at all is changed."""
         if partition_ids is None:
-            return f"{SE}the list of partitions is null"
+            return Refusal(f"{SE}the list of partitions is null")
         outside = self._outside(partition_ids)
         if outside is not None:
-            return f"{SE}partition {outside} does not exist: the cluster has {len(self.replicas)} partitions, from 0"
+            text = f"{SE}partition {outside} does not exist: the cluster has {len(self.replicas)} partitions, from 0"
+            return Refusal(text, FailureCode.NOT_ASSIGNED)
         for one in partition_ids:
             if change.assigned_only and self.replicas[one].state is State.UNASSIGNED:
-                return f"java.lang.Exception: Partition:{one} is not assigned."
+                return not_assigned(one)
         return None
 
     def _change_next(self, peer: _Peer, change: _Change) -> None:
@@ -466,3 +547,11 @@ class StorageNode:
         self._outbox.reply(peer.conn, answer)
         peer.busy = False
         self._resumable.append(peer)
+
+
+def _for_codec_0(answer: wire.LastSessionInfoResponse) -> wire.StorageMessage:
+    """A server of 0.13.2 cannot be told of limbo: it is refused, and so counts this replica as absent."""
+    if answer.condition not in (Condition.LIMBO, Condition.STOPPED):
+        return answer
+    text = f"{SE}partition {answer.partition_id} is out of service: {answer.reason}"
+    return wire.FailureResponse(answer.session_id, answer.seq_num, answer.partition_id, text)

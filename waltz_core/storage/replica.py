@@ -6,61 +6,34 @@ synced together. Reads of what is durable do not wait in the lane.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
 from waltz_core.edge import Level
-from waltz_core.errors import CorruptionError, FencedError, NotAssignedError, StorageError
-from waltz_core.log import Record, RecordHeader, SessionInfo
-from waltz_core.storage import control as ctl
+from waltz_core.errors import StorageError
+from waltz_core.log import Record, RecordHeader
 from waltz_core.storage import index as index_file
-from waltz_core.storage import legacy, side
+from waltz_core.storage import legacy
 from waltz_core.storage.config import Shared
-from waltz_core.storage.control import ASSIGNED, AVAILABLE, ControlEntry
-from waltz_core.storage.effects import (
-    Cut,
-    FaultKind,
-    MakeDirectory,
-    Operation,
-    SyncDirectory,
-    SyncFile,
-    Unlink,
-    WriteAt,
-)
+from waltz_core.storage.control import ControlEntry
+from waltz_core.storage.custody import DROP, AdminDone, Custody, State
+from waltz_core.storage.effects import Cut, FaultKind, SyncDirectory, SyncFile, Unlink
 from waltz_core.storage.legacy import io_text
-from waltz_core.storage.log_files import AppendPlan, Ground, LogFiles, Segment, plan_append
-from waltz_core.storage.opening import Opened, Opening
-from waltz_core.storage.procedure import DiskError, Procedure, list_names, write
+from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_append
+from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.reading import locate, read_range
+from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
-from waltz_core.storage.sides import SideFiles
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.shared import FailureCode
+
+__all__ = ["DROP", "AdminDone", "State", "StorageReplica"]
 
 BATCH_BYTES_MAX = 16 << 20  # of one write; what a power failure can tear is bounded by it
 MARK_EVERY_MS = 1000  # how far the durable mark may lag behind
-
-SE = legacy.SE
-CU = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "
-
-
-class State(enum.Enum):
-    """Condition of a partition on this node."""
-
-    UNASSIGNED = "unassigned"  # not ours; files may lie there
-    OPENING = "opening"  # files are being examined
-    OPEN = "open"
-    LIMBO = "limbo"  # files contradict themselves: nothing but intact records is given out
-    STOPPED = "stopped"  # the disk failed: as limbo, until opened again
-
-
-DROP = "the connection is dropped"  # an outcome of administrative requests of 0.13.2: no answer at all
-
-AdminDone: TypeAlias = Callable[[str | None], None]
-"""Called when an administrative change is durable (None) or was refused (why)."""
 
 Reading: TypeAlias = (
     wire.RecordRequest | wire.RecordHeaderRequest | wire.RecordListRequest | wire.RecordHeaderListRequest
@@ -112,76 +85,21 @@ class _Job:
         self.refuse = refuse  # who is told if an administrative change fails
 
 
-class StorageReplica:
-    """One partition, assigned to this node or not.
-
-    States: UNASSIGNED → OPENING → OPEN | LIMBO; OPEN → STOPPED when the disk fails; all → UNASSIGNED when
-    unassigned; LIMBO, STOPPED → OPENING when assigned again.
-    """
-
-    __slots__ = (
-        "_busy",
-        "_busy_mark",
-        "_control_problem",
-        "_exclusive",
-        "_fence",
-        "_ground",
-        "_lane",
-        "_outbox",
-        "_pumping",
-        "_reads",
-        "_rules",
-        "_seen",
-        "_shared",
-        "_sides",
-        "counters",
-        "entry",
-        "faults",
-        "log",
-        "partition_id",
-        "reason",
-        "state",
-    )
+class StorageReplica(Custody):
+    """One partition, assigned to this node or not: its lane and what it answers."""
 
     def __init__(
         self, partition_id: int, entry: ControlEntry, shared: Shared, control_problem: str | None = None
     ) -> None:
-        config = shared.config
-        self.partition_id = partition_id
-        self.entry = entry
-        self.state = State.UNASSIGNED
-        self.reason = ""  # why LIMBO or STOPPED
-        self.log: LogFiles | None = None
-        self.faults: set[int] = set()  # ids whose records are damaged
+        super().__init__(partition_id, entry, shared, control_problem)
         self.counters: dict[str, int] = dict.fromkeys(["append", "append-batches", *_COUNTERS.values()], 0)
-        self._shared = shared
-        self._rules = shared.rules
-        self._outbox = shared.outbox
-        self._control_problem = control_problem
-        self._ground = Ground(
-            str(partition_id), partition_id, config.key, config.segment_size_threshold, config.shown_directory
-        )
-        self._sides = SideFiles(self._ground.directory)
-        self._fence = entry.current.session_id  # highest session answered
-        self._seen = self._fence  # highest session that arrived: what 0.13.2 compares with
         self._lane: deque[_Job] = deque()
+        self._exclusive_waiting = 0  # jobs in the lane beside which no read may run
         self._busy = False  # a job of the lane is under way
-        self._pumping = False  # jobs that end at once must not pile up on the stack
         self._exclusive = False  # and no read may run beside it
+        self._pumping = False  # jobs that end at once must not pile up on the stack
         self._reads = 0  # reads under way beside the lane
         self._busy_mark = False  # the durable mark is being written
-
-    # ---- what others see -------------------------------------------------------------------------
-
-    @property
-    def max_id(self) -> int:
-        """Id of the last durable record, -1 if there is none."""
-        return -1 if self.log is None else self.log.max_id
-
-    @property
-    def fence(self) -> int:
-        """Highest session answered."""
-        return self._fence if self._rules.fence_persisted else self._seen
 
     @property
     def queue_count(self) -> int:
@@ -193,11 +111,6 @@ class StorageReplica:
         """Nothing waits and nothing is under way."""
         return not (self._busy or self._lane or self._reads or self._busy_mark)
 
-    def session_info(self) -> SessionInfo:
-        """What the last `SetLowWaterMark` persisted."""
-        current = self.entry.current
-        return SessionInfo(current.session_id, current.low_water_mark, current.local_low_water_mark)
-
     # ---- requests --------------------------------------------------------------------------------
 
     def submit(self, conn: int, message: wire.StorageMessage, out: list[object]) -> None:
@@ -205,10 +118,11 @@ class StorageReplica:
         if message.session_id > self._seen and self.state is not State.UNASSIGNED:
             self._seen = message.session_id
         if self.state is State.UNASSIGNED and not self._lane and not self._busy:
-            self._fail(conn, message, f"java.lang.Exception: Partition:{message.partition_id} is not assigned.")
+            self._fail(conn, message, not_assigned(self.partition_id))
             return
         if len(self._lane) >= self._shared.config.queue_count_max:
-            self._fail(conn, message, f"{SE}partition {self.partition_id}: too many requests are waiting")
+            text = f"{SE}partition {self.partition_id}: too many requests are waiting"
+            self._fail(conn, message, Refusal(text, FailureCode.OVERLOADED))
             return
         if isinstance(message, _READS) and self._reads_at_once(message):
             self._reads += 1
@@ -216,13 +130,13 @@ class StorageReplica:
                 self._answered(conn, message, self._serve_read(conn, message)), self._read_done, out
             )
             return
-        self._lane.append(_Job(conn, message, exclusive=type(message) is wire.TruncateRequest))
+        self._queue(_Job(conn, message, exclusive=type(message) is wire.TruncateRequest))
 
     def read_for_admin(self, conn: int, request: admin.RecordListRequest, out: list[object]) -> None:
         """A read of the admin port: no session, no availability."""
         job = _Job(work=lambda: self._admin_list(conn, request))
         if self._lane_is_closed():
-            self._lane.append(job)
+            self._queue(job)
             return
         self._reads += 1
         assert job.work is not None
@@ -231,19 +145,25 @@ class StorageReplica:
     def open(self, done: AdminDone) -> None:
         """Open the files of a partition that the control file says is assigned; `pump` follows."""
         self.state = State.OPENING
-        self._lane.append(_Job(work=lambda: self._open_assigned(done), exclusive=True, refuse=done))
+        self._queue(_Job(work=lambda: self._open_assigned(done), exclusive=True, refuse=done))
 
     def assign(self, done: AdminDone) -> None:
         """Take the partition on; `pump` follows."""
-        self._lane.append(_Job(work=lambda: self._assign(done), exclusive=True, refuse=done))
+        self._queue(_Job(work=lambda: self._assign(done), exclusive=True, refuse=done))
 
     def unassign(self, delete: bool, done: AdminDone) -> None:
         """Give the partition up and, if asked to, delete its files; `pump` follows."""
-        self._lane.append(_Job(work=lambda: self._unassign(delete, done), exclusive=True, refuse=done))
+        self._queue(_Job(work=lambda: self._unassign(delete, done), exclusive=True, refuse=done))
 
     def set_available(self, available: bool, done: AdminDone) -> None:
         """Allow or forbid reads and writes; `pump` follows."""
-        self._lane.append(_Job(work=lambda: self._set_available(available, done), refuse=done))
+        self._queue(_Job(work=lambda: self._set_available(available, done), refuse=done))
+
+    # ---- the lane --------------------------------------------------------------------------------
+
+    def _queue(self, job: _Job) -> None:
+        self._lane.append(job)
+        self._exclusive_waiting += job.exclusive
 
     def pump(self, out: list[object]) -> None:
         """Start whatever can be started."""
@@ -264,18 +184,9 @@ class StorageReplica:
             if head.exclusive and (self._reads or self._busy_mark):
                 return
             self._lane.popleft()
+            self._exclusive_waiting -= head.exclusive
             self._busy, self._exclusive = True, head.exclusive
             self._shared.runner.start(self._job(head), self._job_done, out)
-
-    def write_mark(self, out: list[object]) -> None:
-        """The durable mark is due."""
-        self._plan_mark(None)
-        if self._busy_mark or self._lane_is_closed() or self.state is not State.OPEN:
-            return
-        self._busy_mark = True
-        self._shared.runner.start(self._write_mark(), self._mark_done, out)
-
-    # ---- the lane --------------------------------------------------------------------------------
 
     def _job_done(self, out: list[object]) -> None:
         self._busy = self._exclusive = False
@@ -291,7 +202,7 @@ class StorageReplica:
 
     def _lane_is_closed(self) -> bool:
         """Files may change under a read: it has to wait in the lane."""
-        return self._exclusive or any(job.exclusive for job in self._lane)
+        return self._exclusive or self._exclusive_waiting > 0
 
     def _job(self, job: _Job) -> Procedure[None]:
         if job.message is not None:
@@ -301,7 +212,6 @@ class StorageReplica:
         try:
             yield from job.work()
         except DiskError as fault:
-            self._stop(fault)
             if job.refuse is not None:
                 job.refuse(io_text(fault))
         except StorageError as error:
@@ -313,12 +223,18 @@ class StorageReplica:
         try:
             yield from work
         except DiskError as fault:
-            self._fail(conn, message, io_text(fault))
+            self._fail(conn, message, _io_refusal(fault))
         except StorageError as error:
-            self._fail(conn, message, str(error))
+            self._fail(conn, message, error)
 
-    def _fail(self, conn: int, message: wire.StorageMessage, text: str) -> None:
-        self._outbox.reply(conn, wire.FailureResponse(message.session_id, message.seq_num, message.partition_id, text))
+    def _fail(self, conn: int, message: wire.StorageMessage, why: StorageError) -> None:
+        code, detail = (why.code, why.detail) if isinstance(why, Refusal) else (FailureCode.OTHER, -1)
+        self._outbox.reply(
+            conn,
+            wire.FailureResponse(
+                message.session_id, message.seq_num, message.partition_id, str(why), code=code, detail=detail
+            ),
+        )
 
     # ---- serving ---------------------------------------------------------------------------------
 
@@ -334,14 +250,9 @@ class StorageReplica:
                 yield from legacy.append(self._ground, self._files, message.records, self._shared.wall_ms)
                 self._succeed(conn, message)
             case wire.LastSessionInfoRequest():
-                yield from self._enter(message, message.used_by_offline_recovery)
+                yield from self._enter(message, message.used_by_offline_recovery, reporting=True)
                 self._count(_COUNTERS[type(message)])
-                self._outbox.reply(
-                    conn,
-                    wire.LastSessionInfoResponse(
-                        message.session_id, message.seq_num, self.partition_id, self.session_info()
-                    ),
-                )
+                self._report_session(conn, message)
             case wire.MaxTransactionIdRequest():
                 yield from self._enter(message, message.used_by_offline_recovery)
                 self._count(_COUNTERS[type(message)])
@@ -357,8 +268,24 @@ class StorageReplica:
                 self._answer_id(conn, message, (yield from self._truncate(message.transaction_id)))
             case _:
                 yield from self._enter(message, False)
-                code = _TYPE_CODES.get(type(message), -1)
-                raise StorageError(f"java.lang.IllegalStateException: unknown message type: {code}")
+                number = _TYPE_CODES.get(type(message))
+                if number is None:
+                    text = f"{SE}{type(message).__name__} is not implemented by this storage node"
+                    raise Refusal(text, FailureCode.NOT_IMPLEMENTED)
+                raise StorageError(f"java.lang.IllegalStateException: unknown message type: {number}")
+
+    def _report_session(self, conn: int, message: wire.LastSessionInfoRequest) -> None:
+        """The first answer of a session: what is persisted, and how far this replica trusts its log."""
+        ids = message.session_id, message.seq_num, self.partition_id
+        if not self._rules.fence_persisted:
+            self._outbox.reply(conn, wire.LastSessionInfoResponse(*ids, self.session_info()))
+            return
+        self._outbox.reply(
+            conn,
+            wire.LastSessionInfoResponse(
+                *ids, self.session_info(), self.fence, self.condition(), self.suspects(), self.reason or None
+            ),
+        )
 
     def _answer_id(self, conn: int, message: wire.StorageMessage, transaction_id: int) -> None:
         self._outbox.reply(
@@ -372,82 +299,52 @@ class StorageReplica:
     def _count(self, name: str) -> None:
         self.counters[name] += 1
 
-    @property
-    def _files(self) -> LogFiles:
-        if self.log is None:
-            raise StorageError(f"{SE}partition {self.partition_id} is out of service: {self.reason}")
-        return self.log
-
     # ---- permission ------------------------------------------------------------------------------
 
-    def _refusal(self, message: wire.StorageMessage, offline: bool, reading: bool = False) -> StorageError | None:
+    def _refusal(self, message: wire.StorageMessage, offline: bool, state_matters: bool = True) -> StorageError | None:
         """Why a request is not served; a session above the fence is no reason."""
         current = self.entry.current
         if self.state is State.UNASSIGNED:
-            return NotAssignedError(f"java.lang.Exception: Partition:{self.partition_id} is not assigned.")
+            return not_assigned(self.partition_id)
         if not current.assigned:
-            return NotAssignedError(f"{SE}partition {self.partition_id} is not assigned to storage node.")
-        if self.log is None or (self.state is not State.OPEN and not reading):
-            return StorageError(f"{SE}partition {self.partition_id} is out of service: {self.reason}")
+            text = f"{SE}partition {self.partition_id} is not assigned to storage node."
+            return Refusal(text, FailureCode.NOT_ASSIGNED)
+        if self.state is not State.OPEN and state_matters:
+            return self.out_of_service()
         if offline:
             if current.available:
-                return StorageError(f"{SE}cannot run offline recovery while partition is online")
+                return Refusal(f"{SE}cannot run offline recovery while partition is online", FailureCode.UNAVAILABLE)
             if message.session_id != current.session_id:
-                return FencedError(
+                return Refusal(
                     f"{SE}partition last session id has changed to {current.session_id}, "
-                    f"but request context contains {message.session_id}"
+                    f"but request context contains {message.session_id}",
+                    FailureCode.FENCED,
+                    current.session_id,
                 )
             return None
         if not current.available:
-            return StorageError(
-                f"{SE}read and write for partition={self.partition_id} have been disabled on storage node"
+            return Refusal(
+                f"{SE}read and write for partition={self.partition_id} have been disabled on storage node",
+                FailureCode.UNAVAILABLE,
             )
         # With the fence in memory only, a session counts from its arrival, so none can be above it here.
         if message.session_id < self.fence:
-            return FencedError(
-                f"{CU}session id has changed to {self.fence}, but request context contains {message.session_id}"
-            )
+            return fenced(self.fence, message.session_id)
         return None
 
-    def _enter(self, message: wire.StorageMessage, offline: bool, reading: bool = False) -> Procedure[None]:
+    def _enter(
+        self, message: wire.StorageMessage, offline: bool, reading: bool = False, reporting: bool = False
+    ) -> Procedure[None]:
         """Let a request in, fencing off older sessions first.
 
         Raises:
             StorageError: it is not let in.
         """
-        refusal = self._refusal(message, offline, reading)
+        refusal = self._refusal(message, offline, not (reading or reporting))
         if refusal is not None:
             raise refusal
         if not offline and message.session_id > self.fence:
             yield from self._raise_fence(message.session_id)
-
-    def _raise_fence(self, session_id: int) -> Procedure[None]:
-        """Shut out all older sessions, durably: they stay out after a restart."""
-        yield from self._write(
-            *self._sides.create_missing(),
-            *self._sides.fence_operations(session_id, self.entry.current, self._belongs()),
-        )
-        self._fence = session_id
-
-    def _belongs(self) -> Belongs:
-        current = self.entry.current
-        last = 0 if self.log is None else self.log.last.first_id
-        return Belongs(current.sequence, current.session_id, last)
-
-    def _write(self, *operations: Operation) -> Procedure[None]:
-        """Write something whose failure leaves the state of the files unknown: the partition stops."""
-        try:
-            yield from write(*operations)
-        except DiskError as fault:
-            if fault.kind is not FaultKind.FULL:
-                self._stop(fault)
-            raise
-
-    def _stop(self, fault: DiskError) -> None:
-        if self.state in (State.OPEN, State.OPENING):
-            self.state = State.STOPPED
-            self.reason = f"the disk failed: {fault}; assign the partition again to reopen it"
-            self._outbox.report(Level.ERROR, f"partition {self.partition_id} stopped: {fault}")
 
     # ---- appends ---------------------------------------------------------------------------------
 
@@ -466,7 +363,7 @@ class StorageReplica:
             refusal = self._refusal(message, message.used_by_offline_recovery)
             if refusal is not None:
                 lane.popleft()
-                self._fail(conn, message, str(refusal))
+                self._fail(conn, message, refusal)
                 continue
             if message.session_id > self.fence and not message.used_by_offline_recovery:
                 if not accepted:
@@ -478,7 +375,7 @@ class StorageReplica:
             self.counters["append"] += 1
             following = _following_id(message.records, next_id)
             if following is None:
-                self._fail(conn, message, f"{SE}transaction out of order")
+                self._fail(conn, message, out_of_order(next_id - 1))
                 continue
             accepted.append((conn, message))
             if message.records:
@@ -499,7 +396,7 @@ class StorageReplica:
             yield from self._raise_fence(message.session_id)
         except DiskError as fault:
             self._lane.popleft()
-            self._fail(conn, message, io_text(fault))
+            self._fail(conn, message, _io_refusal(fault))
 
     def _append(self, plan: AppendPlan, accepted: list[tuple[int, wire.AppendRequest]]) -> Procedure[None]:
         try:
@@ -507,7 +404,7 @@ class StorageReplica:
         except DiskError as fault:
             yield from self._retreat(plan, fault)
             for conn, message in accepted:
-                self._fail(conn, message, io_text(fault))
+                self._fail(conn, message, _io_refusal(fault))
             return
         plan.commit()
         self.counters["append-batches"] += 1
@@ -538,51 +435,37 @@ class StorageReplica:
         if highest > mark:
             raise StorageError(f"{SE}low-water mark is lower than the max transaction id")
         if message.session_id < current.session_id:
-            raise FencedError(
+            raise Refusal(
                 f"{CU}session id has changed to {current.session_id}, "
-                f"but low watermark request contains session id {message.session_id}"
+                f"but low watermark request contains session id {message.session_id}",
+                FailureCode.FENCED,
+                current.session_id,
             )
         if mark < current.low_water_mark:
-            raise StorageError(
+            raise Refusal(
                 f"{SE}unable to set low watermark to value {mark} "
-                f"because it's less than current low watermark {current.low_water_mark}"
+                f"because it's less than current low watermark {current.low_water_mark}",
+                FailureCode.BELOW_MARK,
+                current.low_water_mark,
             )
         if highest < current.local_low_water_mark:
-            raise StorageError(
+            raise Refusal(
                 f"{SE}unable to set local low watermark to value {highest} "
-                f"because it's less than current local low watermark {current.local_low_water_mark}"
+                f"because it's less than current local low watermark {current.local_low_water_mark}",
+                FailureCode.BELOW_MARK,
+                current.local_low_water_mark,
             )
         last = self._files.last
         yield from self._write(SyncFile(last.index_path), SyncFile(last.data_path))
         yield from self._update_control(message.session_id, mark, highest, current.flags)
 
-    def _update_control(self, session_id: int, mark: int, local_mark: int, flags: int) -> Procedure[None]:
-        """Write the control struct, then the side files that name it."""
-        struct = self.entry.plan(session_id, mark, local_mark, flags)
-        yield from self._write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(struct)), SyncFile(ctl.NAME))
-        self.entry.adopt(struct)
-        if self.log is not None and self.state is State.OPEN:
-            yield from self._refresh_sides()
-
-    def _refresh_sides(self) -> Procedure[None]:
-        """Bring the side files up to the present control struct, last segment and end of the log."""
-        belongs, operations = self._belongs(), list[Operation]()
-        if self._rules.fence_persisted or self._rules.torn_not_corrupt:
-            operations += self._sides.create_missing()
-        if self._rules.torn_not_corrupt:
-            operations += self._sides.mark_operations(self.max_id, belongs)
-        if self._rules.fence_persisted:
-            self._fence = max(self._fence, self.entry.current.session_id)
-            operations += self._sides.fence_operations(self._fence, self.entry.current, belongs)
-        if operations:
-            yield from self._write(*operations)
-            self._plan_mark(None)
-
-    def _plan_mark(self, due_ms: int | None) -> None:
-        if due_ms is None:
-            self._shared.due.pop(self.partition_id, None)
-        else:
-            self._shared.due[self.partition_id] = due_ms
+    def write_mark(self, out: list[object]) -> None:
+        """The durable mark is due."""
+        self._plan_mark(None)
+        if self._busy_mark or self._lane_is_closed() or self.state is not State.OPEN:
+            return
+        self._busy_mark = True
+        self._shared.runner.start(self._write_mark(), self._mark_done, out)
 
     def _write_mark(self) -> Procedure[None]:
         """Write the durable mark: everything up to the end of the log as it is known now is on disk."""
@@ -607,9 +490,8 @@ class StorageReplica:
             return last_kept
         floor = self.entry.current.low_water_mark if self._rules.truncation_floor else -1
         if last_kept < floor:
-            raise StorageError(
-                f"{SE}truncation to {last_kept} refused: the low-water mark is {floor}, nothing below it may be cut"
-            )
+            text = f"{SE}truncation to {last_kept} refused: nothing up to the low-water mark, {floor}, may be cut"
+            raise Refusal(text, FailureCode.BELOW_MARK, floor)
         kept = [segment for segment in log.segments if segment.first_id <= last_kept + 1]
         last = kept[-1] if kept else log.segments[0]
         place = yield from self._cut_place(log, last, last_kept)
@@ -641,7 +523,8 @@ class StorageReplica:
             return HEADER_SIZE
         place = yield from locate(log, segment, last_kept)
         if place is None:
-            raise StorageError(f"{SE}truncation to {last_kept} refused: that transaction is damaged here")
+            text = f"{SE}truncation to {last_kept} refused: that transaction is damaged here"
+            raise Refusal(text, FailureCode.CORRUPT, last_kept)
         return sum(place)
 
     # ---- reads -----------------------------------------------------------------------------------
@@ -685,9 +568,8 @@ class StorageReplica:
         if damaged is not None:
             self._note_fault(damaged)
             if not records:
-                raise CorruptionError(
-                    f"{SE}transaction {damaged} of partition {self.partition_id} is damaged on this storage node"
-                )
+                text = f"{SE}transaction {damaged} of partition {self.partition_id} is damaged on this storage node"
+                raise Refusal(text, FailureCode.CORRUPT, damaged)
         return records
 
     def _read_unverified(self, log: LogFiles, first: int, count: int) -> Procedure[list[Record]]:
@@ -706,7 +588,7 @@ class StorageReplica:
         self._outbox.report(
             Level.ERROR, f"partition {self.partition_id}: transaction {transaction_id} is damaged on this storage node"
         )
-        self._lane.append(_Job(work=self._write_faults))
+        self._queue(_Job(work=self._write_faults))
 
     def _write_faults(self) -> Procedure[None]:
         yield from self._write(
@@ -716,201 +598,19 @@ class StorageReplica:
     def _admin_list(self, conn: int, request: admin.RecordListRequest) -> Procedure[None]:
         try:
             if self.state is State.UNASSIGNED:
-                raise NotAssignedError(f"java.lang.Exception: Partition:{self.partition_id} is not assigned.")
+                raise not_assigned(self.partition_id)
             records = yield from self._read(request.transaction_id, request.max_num_records)
-        except DiskError as fault:
-            self._outbox.reply(conn, admin.AdminFailureResponse(request.seq_num, io_text(fault)))
         except StorageError as error:
-            self._outbox.reply(conn, admin.AdminFailureResponse(request.seq_num, str(error)))
+            why = _io_refusal(error) if isinstance(error, DiskError) else error
+            code, detail = (why.code, why.detail) if isinstance(why, Refusal) else (FailureCode.OTHER, -1)
+            answer = admin.AdminFailureResponse(request.seq_num, str(why), code=code, detail=detail)
+            self._outbox.reply(conn, answer)
         else:
             self._outbox.reply(conn, admin.RecordListResponse(request.seq_num, request.partition_id, tuple(records)))
 
-    # ---- opening, assignment ---------------------------------------------------------------------
 
-    def open_as_java(self) -> Procedure[None]:
-        """Open at process start with the rules off.
-
-        Raises:
-            JavaError: 0.13.2 would not start.
-            DiskError: a file cannot be read or written.
-        """
-        self.log = yield from legacy.open_partition(self._ground, self.entry, self._shared.wall_ms)
-        self._seen = self.entry.current.session_id
-        self.state = State.OPEN
-
-    def _open_assigned(self, done: AdminDone) -> Procedure[None]:
-        try:
-            opened = yield from self._open_files(assigned=True)
-        except DiskError as fault:
-            opened = Opened()
-            opened.blame(f"the disk failed while opening: {fault}")
-        except CorruptionError as error:
-            opened = Opened()
-            opened.blame(str(error))
-        yield from self._adopt(opened)
-        done(None if self._rules.partitions_isolated else opened.problem)
-
-    def _open_files(self, assigned: bool) -> Procedure[Opened]:
-        found = yield from list_names(self._ground.directory)
-        yield from self._sides.load(found)
-        if self._rules.fence_persisted:
-            yield from self._restore_control()
-            self._fence = max(self._sides.fence.session_id, self.entry.current.session_id)
-        if self._control_problem is not None:
-            opened = Opened()
-            opened.blame(self._control_problem)
-            return opened
-        current = self.entry.current
-
-        def mark_beside(last_segment: int) -> int | None:
-            return self._sides.mark_beside(Belongs(current.sequence, current.session_id, last_segment))
-
-        opening = Opening(
-            self._ground,
-            self.entry,
-            mark_beside,
-            found,
-            self._rules,
-            assigned=assigned,
-            created_ms=self._shared.wall_ms,
-        )
-        return (yield from opening.run())
-
-    def _restore_control(self) -> Procedure[None]:
-        """Take the control struct's third copy if the control file has lost the newest state."""
-        copy = self._sides.fence.struct
-        if copy is None:
-            return
-        if self._control_problem is None and not ctl.newer(copy.sequence, self.entry.current.sequence):
-            return
-        yield from self._write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(copy)), SyncFile(ctl.NAME))
-        self.entry.adopt(copy)
-        self._control_problem = None
-        self._outbox.report(
-            Level.WARNING,
-            f"partition {self.partition_id}: {ctl.NAME} had lost its newest state "
-            f"(sequence {copy.sequence}, session {copy.session_id}); restored from {side.FENCE}",
-        )
-
-    def _adopt(self, opened: Opened) -> Procedure[None]:
-        """Make what was found the state."""
-        self.log = opened.log
-        self.faults = set(opened.faults)
-        for note in opened.notes:
-            self._outbox.report(Level.WARNING, f"partition {self.partition_id}: {note}")
-        if opened.problem is not None:
-            self.state, self.reason = State.LIMBO, opened.problem
-            self._outbox.report(
-                Level.ERROR,
-                f"partition {self.partition_id} is in limbo: {opened.problem}; its files are left as they are, "
-                "it takes part in nothing until it is repaired",
-            )
-            return
-        self.state, self.reason = State.OPEN, ""
-        yield from self._recheck_faults()
-        if not self._sides_are_current():
-            yield from self._refresh_sides()
-
-    def _sides_are_current(self) -> bool:
-        belongs = self._belongs()
-        slot = self._sides.slots[side.FENCE]
-        return (
-            slot is not None
-            and slot.belongs == belongs
-            and self._sides.fence == side.Fence(self._fence, self.entry.current)
-            and self._sides.mark_beside(belongs) == self.max_id
-        )
-
-    def _recheck_faults(self) -> Procedure[None]:
-        """Read again what was damaged: the partition may have been repaired by other means."""
-        for first, last in self._sides.remembered:
-            for transaction_id in range(max(0, first), min(last, self.max_id, first + 1000) + 1):
-                records, damaged = yield from read_range(self._files, transaction_id, 1, 1)
-                if damaged is not None and not records:
-                    self.faults.add(transaction_id)
-
-    def _assign(self, done: AdminDone) -> Procedure[None]:
-        if self.state is not State.OPEN:
-            if not self._rules.torn_not_corrupt:
-                yield from self.open_as_java()
-            else:
-                yield from self._reopen()
-        current = self.entry.current
-        yield from self._update_control(
-            current.session_id, current.low_water_mark, current.local_low_water_mark, current.flags | ASSIGNED
-        )
-        done(None)
-
-    def _reopen(self) -> Procedure[None]:
-        """Open for an assignment: a partition not yet ours stays so if its files are damaged."""
-        was = self.state
-        self.state = State.OPENING
-        try:
-            yield from self._write(MakeDirectory(self._ground.directory), SyncDirectory(""))
-            opened = yield from self._open_files(assigned=was is not State.UNASSIGNED)
-            if opened.problem is None or was is not State.UNASSIGNED:
-                yield from self._adopt(opened)
-        except StorageError:
-            self.state = was
-            raise
-        if opened.problem is not None:
-            self.state = was if was is State.UNASSIGNED else State.LIMBO
-            raise CorruptionError(f"{SE}partition {self.partition_id} cannot be opened: {opened.problem}")
-
-    def _unassign(self, delete: bool, done: AdminDone) -> Procedure[None]:
-        if self.state is State.UNASSIGNED:
-            if self._rules.unassigned_refused:
-                raise NotAssignedError(f"java.lang.Exception: Partition:{self.partition_id} is not assigned.")
-            yield from self._reset_control()
-            done(DROP)
-            return
-        if self._rules.fence_persisted and self.log is not None:
-            # From here on the copy of the control struct must not come back; the fence stays as long as the files.
-            yield from self._write(
-                *self._sides.create_missing(), *self._sides.fence_operations(self._fence, None, self._belongs())
-            )
-        yield from self._reset_control()
-        segments = [] if self.log is None else self.log.segments
-        self.state, self.reason, self.log, self._control_problem = State.UNASSIGNED, "", None, None
-        self._seen = -1
-        self._plan_mark(None)
-        self.faults.clear()
-        if delete:
-            yield from self._delete_files(segments)
-        done(None)
-
-    def _reset_control(self) -> Procedure[None]:
-        (place, data), (place2, data2) = self.entry.reset_writes()
-        between = (SyncFile(ctl.NAME),) if self._rules.partitions_isolated else ()
-        yield from self._write(
-            WriteAt(ctl.NAME, place, data), *between, WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
-        )
-        self.entry.adopt_reset()
-
-    def _delete_files(self, segments: list[Segment]) -> Procedure[None]:
-        directory = self._ground.directory
-        if not self._rules.partitions_isolated:
-            paths = [path for one in segments for path in (one.data_path, one.index_path)]
-            yield from self._write(*map(Unlink, paths))
-            return
-        found = yield from list_names(directory)
-        # The index of a segment first, the newest segment first: what a crash leaves is a shorter log.
-        names = sorted((one.name for one in found if one.name.endswith((".seg", ".idx"))), reverse=True)
-        names.sort(key=lambda name: (name[:-4], name.endswith(".idx")), reverse=True)
-        self._fence = -1
-        yield from self._write(
-            *(Unlink(f"{directory}/{name}") for name in names),
-            *self._sides.remove_operations(),
-            SyncDirectory(directory),
-        )
-
-    def _set_available(self, available: bool, done: AdminDone) -> Procedure[None]:
-        if self._control_problem is not None:
-            raise CorruptionError(f"{SE}partition {self.partition_id}: {self._control_problem}")
-        current = self.entry.current
-        flags = current.flags | AVAILABLE if available else current.flags & ~AVAILABLE
-        yield from self._update_control(current.session_id, current.low_water_mark, current.local_low_water_mark, flags)
-        done(None)
+def _io_refusal(fault: DiskError) -> Refusal:
+    return Refusal(io_text(fault), FailureCode.IO)
 
 
 def _following_id(records: tuple[Record, ...], next_id: int) -> int | None:
