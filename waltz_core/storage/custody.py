@@ -1,0 +1,370 @@
+"""The files of one partition on a storage node: opening, assignment, control struct and side files."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TypeAlias
+
+from waltz_core.edge import Level
+from waltz_core.errors import CorruptionError, StorageError
+from waltz_core.log import SessionInfo
+from waltz_core.storage import control as ctl
+from waltz_core.storage import legacy, side
+from waltz_core.storage.config import Shared
+from waltz_core.storage.control import ASSIGNED, AVAILABLE, ControlEntry
+from waltz_core.storage.effects import FaultKind, MakeDirectory, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.log_files import Ground, LogFiles, Segment
+from waltz_core.storage.opening import Opened, Opening
+from waltz_core.storage.procedure import DiskError, Procedure, list_names, write
+from waltz_core.storage.reading import read_range
+from waltz_core.storage.refusals import SE, Refusal, not_assigned
+from waltz_core.storage.side import Belongs
+from waltz_core.storage.sides import SideFiles
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.shared import Cause, Condition, FailureCode, SuspectRange
+
+
+class State(enum.Enum):
+    """Condition of a partition on this node."""
+
+    UNASSIGNED = "unassigned"  # not ours; files may lie there
+    OPENING = "opening"  # files are being examined
+    OPEN = "open"
+    LIMBO = "limbo"  # files contradict themselves: nothing but intact records is given out
+    STOPPED = "stopped"  # the disk failed: as limbo, until opened again
+
+
+DROP = "the connection is dropped"  # an outcome of administrative requests of 0.13.2: no answer at all
+
+AdminDone: TypeAlias = Callable[[str | None], None]
+"""Called when an administrative change is durable (None) or was refused (why)."""
+
+
+class Custody:
+    """What a node keeps of one partition, and every change to it but those of the log.
+
+    States: UNASSIGNED → OPENING → OPEN | LIMBO; OPEN → STOPPED when the disk fails; all → UNASSIGNED when
+    unassigned; LIMBO, STOPPED → OPENING when assigned again.
+    """
+
+    def __init__(self, partition_id: int, entry: ControlEntry, shared: Shared, control_problem: str | None) -> None:
+        config = shared.config
+        self.partition_id = partition_id
+        self.entry = entry
+        self.state = State.UNASSIGNED
+        self.reason = ""  # why LIMBO or STOPPED
+        self.log: LogFiles | None = None
+        self.faults: set[int] = set()  # ids whose records are damaged
+        self._shared = shared
+        self._rules = shared.rules
+        self._outbox = shared.outbox
+        self._control_problem = control_problem
+        self._ground = Ground(
+            str(partition_id), partition_id, config.key, config.segment_size_threshold, config.shown_directory
+        )
+        self._sides = SideFiles(self._ground.directory)
+        self._fence = entry.current.session_id  # highest session answered
+        self._seen = self._fence  # highest session that arrived: what 0.13.2 compares with
+
+    # ---- what others see -------------------------------------------------------------------------
+
+    @property
+    def max_id(self) -> int:
+        """Id of the last durable record, -1 if there is none."""
+        return -1 if self.log is None else self.log.max_id
+
+    @property
+    def fence(self) -> int:
+        """Highest session answered."""
+        return self._fence if self._rules.fence_persisted else self._seen
+
+    def session_info(self) -> SessionInfo:
+        """What the last `SetLowWaterMark` persisted."""
+        current = self.entry.current
+        return SessionInfo(current.session_id, current.low_water_mark, current.local_low_water_mark)
+
+    def condition(self) -> Condition:
+        """How far this replica trusts its log."""
+        if self.state is State.LIMBO:
+            return Condition.LIMBO
+        if self.state is State.STOPPED:
+            return Condition.STOPPED
+        return Condition.SUSPECT if self.faults else Condition.SOUND
+
+    def suspects(self) -> tuple[SuspectRange, ...]:
+        """Records that are refused."""
+        return tuple(SuspectRange(a, b, Cause.CHECKSUM) for a, b in side.ranges_of(self.faults)[: side.RANGES_MAX])
+
+    def admin_state(self, seq_num: int) -> admin.ReplicaStateResponse:
+        """Everything this replica knows of itself."""
+        return admin.ReplicaStateResponse(
+            seq_num,
+            self.partition_id,
+            self.session_info(),
+            self.fence,
+            self.max_id,
+            0,
+            self.max_id,
+            self.condition(),
+            self.suspects(),
+            self.reason or None,
+        )
+
+    def out_of_service(self) -> Refusal:
+        """What LIMBO and STOPPED answer."""
+        code = FailureCode.IO if self.state is State.STOPPED else FailureCode.LIMBO
+        return Refusal(f"{SE}partition {self.partition_id} is out of service: {self.reason}", code, self.max_id)
+
+    @property
+    def _files(self) -> LogFiles:
+        if self.log is None:
+            raise self.out_of_service()
+        return self.log
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def _write(self, *operations: Operation) -> Procedure[None]:
+        """Write something whose failure leaves the state of the files unknown: the partition stops."""
+        try:
+            yield from write(*operations)
+        except DiskError as fault:
+            if fault.kind is not FaultKind.FULL:
+                self._stop(fault)
+            raise
+
+    def _stop(self, fault: DiskError) -> None:
+        if self.state in (State.OPEN, State.OPENING):
+            self.state = State.STOPPED
+            self.reason = f"the disk failed: {fault}; assign the partition again to reopen it"
+            self._outbox.report(Level.ERROR, f"partition {self.partition_id} stopped: {fault}")
+
+    def _belongs(self) -> Belongs:
+        current = self.entry.current
+        last = 0 if self.log is None else self.log.last.first_id
+        return Belongs(current.sequence, current.session_id, last)
+
+    def _raise_fence(self, session_id: int) -> Procedure[None]:
+        """Shut out all older sessions, durably: they stay out after a restart."""
+        yield from self._write(
+            *self._sides.create_missing(),
+            *self._sides.fence_operations(session_id, self.entry.current, self._belongs()),
+        )
+        self._fence = session_id
+
+    def _update_control(self, session_id: int, mark: int, local_mark: int, flags: int) -> Procedure[None]:
+        """Write the control struct, then the side files that name it."""
+        struct = self.entry.plan(session_id, mark, local_mark, flags)
+        yield from self._write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(struct)), SyncFile(ctl.NAME))
+        self.entry.adopt(struct)
+        if self.log is not None and self.state is State.OPEN:
+            yield from self._refresh_sides()
+
+    def _refresh_sides(self) -> Procedure[None]:
+        """Bring the side files up to the present control struct, last segment and end of the log."""
+        belongs, operations = self._belongs(), list[Operation]()
+        if self._rules.fence_persisted or self._rules.torn_not_corrupt:
+            operations += self._sides.create_missing()
+        if self._rules.torn_not_corrupt:
+            operations += self._sides.mark_operations(self.max_id, belongs)
+        if self._rules.fence_persisted:
+            self._fence = max(self._fence, self.entry.current.session_id)
+            operations += self._sides.fence_operations(self._fence, self.entry.current, belongs)
+        if operations:
+            yield from self._write(*operations)
+            self._plan_mark(None)
+
+    def _plan_mark(self, due_ms: int | None) -> None:
+        if due_ms is None:
+            self._shared.due.pop(self.partition_id, None)
+        else:
+            self._shared.due[self.partition_id] = due_ms
+
+    # ---- opening ---------------------------------------------------------------------------------
+
+    def open_as_java(self) -> Procedure[None]:
+        """Open at process start with the rules off.
+
+        Raises:
+            JavaError: 0.13.2 would not start.
+            DiskError: a file cannot be read or written.
+        """
+        self.log = yield from legacy.open_partition(self._ground, self.entry, self._shared.wall_ms)
+        self._seen = self.entry.current.session_id
+        self.state = State.OPEN
+
+    def _open_assigned(self, done: AdminDone) -> Procedure[None]:
+        try:
+            opened = yield from self._open_files(assigned=True)
+        except DiskError as fault:
+            opened = Opened()
+            opened.blame(f"the disk failed while opening: {fault}")
+        except CorruptionError as error:
+            opened = Opened()
+            opened.blame(str(error))
+        yield from self._adopt(opened)
+        done(None if self._rules.partitions_isolated else opened.problem)
+
+    def _open_files(self, assigned: bool) -> Procedure[Opened]:
+        found = yield from list_names(self._ground.directory)
+        yield from self._sides.load(found)
+        if self._rules.fence_persisted:
+            yield from self._restore_control()
+            self._fence = max(self._sides.fence.session_id, self.entry.current.session_id)
+        if self._control_problem is not None:
+            opened = Opened()
+            opened.blame(self._control_problem)
+            return opened
+        current = self.entry.current
+
+        def mark_beside(last_segment: int) -> int | None:
+            return self._sides.mark_beside(Belongs(current.sequence, current.session_id, last_segment))
+
+        opening = Opening(
+            self._ground,
+            self.entry,
+            mark_beside,
+            found,
+            self._rules,
+            assigned=assigned,
+            created_ms=self._shared.wall_ms,
+        )
+        return (yield from opening.run())
+
+    def _restore_control(self) -> Procedure[None]:
+        """Take the control struct's third copy if the control file has lost the newest state."""
+        copy = self._sides.fence.struct
+        if copy is None:
+            return
+        if self._control_problem is None and not ctl.newer(copy.sequence, self.entry.current.sequence):
+            return
+        yield from self._write(WriteAt(ctl.NAME, self.entry.place(), ctl.encode_struct(copy)), SyncFile(ctl.NAME))
+        self.entry.adopt(copy)
+        self._control_problem = None
+        self._outbox.report(
+            Level.WARNING,
+            f"partition {self.partition_id}: {ctl.NAME} had lost its newest state "
+            f"(sequence {copy.sequence}, session {copy.session_id}); restored from {side.FENCE}",
+        )
+
+    def _adopt(self, opened: Opened) -> Procedure[None]:
+        """Make what was found the state."""
+        self.log = opened.log
+        self.faults = set(opened.faults)
+        for note in opened.notes:
+            self._outbox.report(Level.WARNING, f"partition {self.partition_id}: {note}")
+        if opened.problem is not None:
+            self.state, self.reason = State.LIMBO, opened.problem
+            self._outbox.report(
+                Level.ERROR,
+                f"partition {self.partition_id} is in limbo: {opened.problem}; its files are left as they are, "
+                "it takes part in nothing until it is repaired",
+            )
+            return
+        self.state, self.reason = State.OPEN, ""
+        yield from self._recheck_faults()
+        if not self._sides_are_current():
+            yield from self._refresh_sides()
+
+    def _sides_are_current(self) -> bool:
+        belongs = self._belongs()
+        slot = self._sides.slots[side.FENCE]
+        return (
+            slot is not None
+            and slot.belongs == belongs
+            and self._sides.fence == side.Fence(self._fence, self.entry.current)
+            and self._sides.mark_beside(belongs) == self.max_id
+        )
+
+    def _recheck_faults(self) -> Procedure[None]:
+        """Read again what was damaged: the partition may have been repaired by other means."""
+        for first, last in self._sides.remembered:
+            for transaction_id in range(max(0, first), min(last, self.max_id, first + 1000) + 1):
+                records, damaged = yield from read_range(self._files, transaction_id, 1, 1)
+                if damaged is not None and not records:
+                    self.faults.add(transaction_id)
+
+    # ---- assignment ------------------------------------------------------------------------------
+
+    def _assign(self, done: AdminDone) -> Procedure[None]:
+        if self.state is not State.OPEN:
+            if not self._rules.torn_not_corrupt:
+                yield from self.open_as_java()
+            else:
+                yield from self._reopen()
+        current = self.entry.current
+        yield from self._update_control(
+            current.session_id, current.low_water_mark, current.local_low_water_mark, current.flags | ASSIGNED
+        )
+        done(None)
+
+    def _reopen(self) -> Procedure[None]:
+        """Open for an assignment: a partition not yet ours stays so if its files are damaged."""
+        was = self.state
+        self.state = State.OPENING
+        try:
+            yield from self._write(MakeDirectory(self._ground.directory), SyncDirectory(""))
+            opened = yield from self._open_files(assigned=was is not State.UNASSIGNED)
+            if opened.problem is None or was is not State.UNASSIGNED:
+                yield from self._adopt(opened)
+        except StorageError:
+            self.state = was
+            raise
+        if opened.problem is not None:
+            self.state = was if was is State.UNASSIGNED else State.LIMBO
+            raise CorruptionError(f"{SE}partition {self.partition_id} cannot be opened: {opened.problem}")
+
+    def _unassign(self, delete: bool, done: AdminDone) -> Procedure[None]:
+        if self.state is State.UNASSIGNED:
+            if self._rules.unassigned_refused:
+                raise not_assigned(self.partition_id)
+            yield from self._reset_control()
+            done(DROP)
+            return
+        if self._rules.fence_persisted and self.log is not None:
+            # From here on the copy of the control struct must not come back; the fence stays as long as the files.
+            yield from self._write(
+                *self._sides.create_missing(), *self._sides.fence_operations(self._fence, None, self._belongs())
+            )
+        yield from self._reset_control()
+        segments = [] if self.log is None else self.log.segments
+        self.state, self.reason, self.log, self._control_problem = State.UNASSIGNED, "", None, None
+        self._seen = -1
+        self._plan_mark(None)
+        self.faults.clear()
+        if delete:
+            yield from self._delete_files(segments)
+        done(None)
+
+    def _reset_control(self) -> Procedure[None]:
+        (place, data), (place2, data2) = self.entry.reset_writes()
+        between = (SyncFile(ctl.NAME),) if self._rules.partitions_isolated else ()
+        yield from self._write(
+            WriteAt(ctl.NAME, place, data), *between, WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
+        )
+        self.entry.adopt_reset()
+
+    def _delete_files(self, segments: list[Segment]) -> Procedure[None]:
+        directory = self._ground.directory
+        if not self._rules.partitions_isolated:
+            paths = [path for one in segments for path in (one.data_path, one.index_path)]
+            yield from self._write(*map(Unlink, paths))
+            return
+        found = yield from list_names(directory)
+        # The index of a segment first, the newest segment first: what a crash leaves is a shorter log.
+        names = sorted((one.name for one in found if one.name.endswith((".seg", ".idx"))), reverse=True)
+        names.sort(key=lambda name: (name[:-4], name.endswith(".idx")), reverse=True)
+        self._fence = -1
+        yield from self._write(
+            *(Unlink(f"{directory}/{name}") for name in names),
+            *self._sides.remove_operations(),
+            SyncDirectory(directory),
+        )
+
+    def _set_available(self, available: bool, done: AdminDone) -> Procedure[None]:
+        if self._control_problem is not None:
+            raise CorruptionError(f"{SE}partition {self.partition_id}: {self._control_problem}")
+        current = self.entry.current
+        flags = current.flags | AVAILABLE if available else current.flags & ~AVAILABLE
+        yield from self._update_control(current.session_id, current.low_water_mark, current.local_low_water_mark, flags)
+        done(None)

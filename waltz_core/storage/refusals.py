@@ -1,0 +1,34 @@
+"""Why a storage node refuses: the text of 0.13.2 where it has one, and a code for peers that know codes."""
+
+from __future__ import annotations
+
+from waltz_core.errors import StorageError
+from waltz_core.wire.shared import FailureCode
+
+SE = "com.wepay.waltz.storage.exception.StorageException: "
+CU = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "
+
+
+class Refusal(StorageError):  # noqa: N818  an answer, not an error of ours
+    """Becomes a failure response; `detail` belongs to the code."""
+
+    def __init__(self, text: str, code: FailureCode = FailureCode.OTHER, detail: int = -1) -> None:
+        super().__init__(text)
+        self.code = code
+        self.detail = detail
+
+
+def not_assigned(partition_id: int) -> Refusal:
+    """The partition is not ours, or does not exist."""
+    return Refusal(f"java.lang.Exception: Partition:{partition_id} is not assigned.", FailureCode.NOT_ASSIGNED)
+
+
+def fenced(present: int, found: int) -> Refusal:
+    """A message of an older store session."""
+    text = f"{CU}session id has changed to {present}, but request context contains {found}"
+    return Refusal(text, FailureCode.FENCED, present)
+
+
+def out_of_order(max_id: int) -> Refusal:
+    """An append that does not continue the log."""
+    return Refusal(f"{SE}transaction out of order", FailureCode.OUT_OF_ORDER, max_id)
