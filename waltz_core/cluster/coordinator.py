@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from waltz_core.cluster.assignment import (
     FewerPartitionsError,
@@ -258,6 +258,8 @@ class Coordinator:
                     self._on_changed(path)
                 case ZkStateChanged():
                     self._on_state(event, out)
+                case _:
+                    assert_never(event)
         self._expire(now, out)
         self._advance(now, out)
 

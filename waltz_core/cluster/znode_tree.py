@@ -7,6 +7,7 @@ ends is the caller's decision. Answers are those of a server that applies one re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import assert_never
 
 from waltz_core.edge import (
     ZkChildren,
@@ -229,6 +230,8 @@ class ZnodeTree:
                         answer = self._set(ticket, operation, changes)
                     case ZkDelete():
                         answer = self._delete(ticket, operation, changes)
+                    case _:
+                        assert_never(operation)
         except _RefusedError:
             for undo in reversed(changes.undo):
                 undo()
