@@ -232,6 +232,10 @@ class NodeDriver:
         if channel is not None:
             channel.read(effect.wanted)
 
+    def end(self, reason: str = "") -> None:
+        """Note that the machine is done, where an effect of its own says so."""
+        self._on_ended(Ended(reason))
+
     def _on_ended(self, effect: Ended) -> None:
         if not self.ended.is_set():
             self.end_reason = effect.reason

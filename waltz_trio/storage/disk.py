@@ -1,0 +1,219 @@
+"""Carries out disk effects: one writer thread per data directory with group commit, a few readers beside it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TypeAlias
+
+import trio
+
+from waltz_core.storage.effects import (
+    DiskBatch,
+    DiskBytes,
+    DiskDone,
+    DiskEvent,
+    DiskFailed,
+    DiskList,
+    DiskListing,
+    DiskRead,
+    Operation,
+    SyncDirectory,
+    SyncFile,
+)
+from waltz_trio.storage.files import Files, kind_of
+
+READERS = 2
+Deliver: TypeAlias = Callable[[Sequence[DiskEvent]], object]
+
+_Sync: TypeAlias = SyncFile | SyncDirectory
+_STOP = object()
+
+
+class DiskStatistics:
+    """Counts since the start; written by the writer thread, read by anybody."""
+
+    __slots__ = ("batches", "groups", "recent_ms", "sync_seconds", "syncs")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.groups = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self.recent_ms: deque[float] = deque(maxlen=100)  # the last syncs
+
+    @property
+    def sync_ms(self) -> float:
+        """Mean time of the last 100 syncs."""
+        recent = list(self.recent_ms)
+        return sum(recent) / len(recent) if recent else 0.0
+
+
+class Disk:
+    """The files of one data directory, driven by effects.
+
+    `perform` queues an effect and returns at once; completions arrive at `deliver` in the Trio thread. After
+    `close` every queued batch has been carried out. `abandon` is how a killed process looks from the disk: what was not
+    carried out never is, nothing is synced any more, and nothing is delivered.
+    """
+
+    def __init__(self, files: Files, deliver: Deliver, token: trio.lowlevel.TrioToken | None = None) -> None:
+        self.files = files
+        self.statistics = DiskStatistics()
+        self._deliver = deliver
+        self._token = token or trio.lowlevel.current_trio_token()
+        self._batches: SimpleQueue[object] = SimpleQueue()
+        self._reads: SimpleQueue[object] = SimpleQueue()
+        self._abandoned = False
+        self._arrived: deque[DiskEvent] = deque()  # completions on their way to the Trio thread
+        self._threads = [Thread(target=self._write_loop, name="waltz-disk", daemon=True)]
+        self._threads += [Thread(target=self._read_loop, name="waltz-read", daemon=True) for _ in range(READERS)]
+        self._ended = Event()
+        for thread in self._threads:
+            thread.start()
+
+    def perform(self, effect: DiskBatch | DiskRead | DiskList) -> None:
+        """Queue an effect."""
+        (self._batches if type(effect) is DiskBatch else self._reads).put(effect)
+
+    async def close(self) -> None:
+        """Carry out what is queued, then close every file."""
+        self._end()
+        await trio.to_thread.run_sync(self._join, abandon_on_cancel=True)
+        self.files.close()
+
+    def abandon(self) -> None:
+        """Let go without a flush. An operation under way ends by itself; the lock is released behind it."""
+        self._abandoned = True
+        self._end()
+        Thread(target=self._close_later, name="waltz-abandon", daemon=True).start()
+
+    def wait_abandoned(self, timeout: float) -> bool:
+        """Wait until the last operation of an abandoned disk has ended; blocking."""
+        return self._ended.wait(timeout)
+
+    def _end(self) -> None:
+        self._batches.put(_STOP)
+        for _ in range(READERS):
+            self._reads.put(_STOP)
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _close_later(self) -> None:
+        self._join()
+        self.files.close()
+        self._ended.set()
+
+    # ---- the writer ------------------------------------------------------------------------------
+
+    def _write_loop(self) -> None:
+        stopped = False
+        while not stopped:
+            group: list[DiskBatch] = []
+            item = self._batches.get()
+            while True:
+                if item is _STOP:
+                    stopped = True
+                    break
+                assert isinstance(item, DiskBatch)
+                group.append(item)
+                if self._batches.empty():
+                    break
+                item = self._batches.get()
+            if group and not self._abandoned:
+                self._post(self._carry_out(group))
+
+    def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
+        """Write all batches, then sync every file they end with, each once."""
+        failures: dict[int, OSError] = {}
+        wanted: dict[_Sync, list[int]] = {}
+        for batch in group:
+            body, syncs = _trailing_syncs(batch.operations)
+            try:
+                for operation in body:
+                    if self._abandoned:
+                        return []
+                    self._apply(operation)
+            except OSError as error:
+                failures[batch.ticket] = error
+                continue
+            for sync in syncs:
+                wanted.setdefault(sync, []).append(batch.ticket)
+        # Files before directories: a name must not become durable before what it stands for.
+        for sync in sorted(wanted, key=lambda one: type(one) is SyncDirectory):
+            if self._abandoned:
+                return []
+            try:
+                self._apply(sync)
+            except OSError as error:
+                for ticket in wanted[sync]:
+                    failures.setdefault(ticket, error)
+        self.statistics.batches += len(group)
+        self.statistics.groups += 1
+        return [
+            _failed(batch.ticket, failures[batch.ticket]) if batch.ticket in failures else DiskDone(batch.ticket)
+            for batch in group
+        ]
+
+    def _apply(self, operation: Operation) -> None:
+        if type(operation) is SyncFile or type(operation) is SyncDirectory:
+            start = time.perf_counter()
+            self.files.apply(operation)
+            spent = time.perf_counter() - start
+            self.statistics.syncs += 1
+            self.statistics.sync_seconds += spent
+            self.statistics.recent_ms.append(spent * 1000)
+        else:
+            self.files.apply(operation)
+
+    # ---- the readers -----------------------------------------------------------------------------
+
+    def _read_loop(self) -> None:
+        while (effect := self._reads.get()) is not _STOP:
+            if self._abandoned:
+                continue
+            assert isinstance(effect, DiskRead | DiskList)
+            self._post([self._look(effect)])
+
+    def _look(self, effect: DiskRead | DiskList) -> DiskEvent:
+        try:
+            if isinstance(effect, DiskRead):
+                return DiskBytes(effect.ticket, self.files.read(effect.path, effect.offset, effect.length))
+            return DiskListing(effect.ticket, self.files.entries(effect.path))
+        except OSError as error:
+            return _failed(effect.ticket, error)
+
+    # ---- to the Trio thread ----------------------------------------------------------------------
+
+    def _post(self, events: list[DiskEvent]) -> None:
+        if self._abandoned or not events:
+            return
+        self._arrived.extend(events)
+        try:
+            self._token.run_sync_soon(self._arrive, idempotent=True)
+        except trio.RunFinishedError:
+            self._abandoned = True
+
+    def _arrive(self) -> None:
+        events = []
+        while self._arrived:
+            events.append(self._arrived.popleft())
+        if events and not self._abandoned:
+            self._deliver(events)
+
+
+def _trailing_syncs(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], list[_Sync]]:
+    """What must be carried out in place, and the syncs at the end that may wait for those of other batches."""
+    at = len(operations)
+    while at and isinstance(operations[at - 1], SyncFile | SyncDirectory):
+        at -= 1
+    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]
+
+
+def _failed(ticket: int, error: OSError) -> DiskFailed:
+    return DiskFailed(ticket, kind_of(error), error.strerror or str(error))
