@@ -35,11 +35,14 @@ class SimStorage:
         self.cluster = cluster
         self.data_endpoint = Endpoint(f"storage{number}", 7000)
         self.admin_endpoint = Endpoint(f"storage{number}", 7001)
+        self.rules = cluster.storage_rules
         self.ready = False
         self.failed: StorageFailed | None = None
         self.node = SimNode(cluster.world, f"storage{number}", self._machine)
         self.node.uses_zookeeper = False
         self.disk = WorldDisk(cluster.world, self.node)
+        self.power_fails = False  # the next crash takes what was not synced with it
+        self.node.on_crash = self._on_crash
         self.node.plugins.update(self.disk.plugins())
         self.node.plugins[StorageReady] = self._on_ready
         self.node.plugins[StorageFailed] = self._on_failed
@@ -51,10 +54,15 @@ class SimStorage:
         self.failed = None
         self.node.start()
 
-    def crash(self) -> None:
-        """Kill the process; what was not synced is at the disk's mercy."""
-        self.node.crash()
-        self.disk.crash()
+    def crash(self, power: bool = True, silent: bool = False) -> None:
+        """Kill the process, or cut its power: then what was not synced is at the disk's mercy."""
+        self.power_fails = power
+        self.node.crash(silent)
+        self.power_fails = False
+
+    def _on_crash(self) -> None:
+        self.ready = False
+        self.disk.crash(self.power_fails)
         self._listen(False)
 
     def stop(self) -> None:
@@ -68,7 +76,7 @@ class SimStorage:
             segment_size_threshold=self.cluster.segment_size,
             wall_clock_offset_ms=1_700_000_000_000,
         )
-        return StorageNode(config, self.cluster.storage_rules)
+        return StorageNode(config, self.rules)
 
     def _on_ready(self, effect: Any) -> None:
         self.ready = True
@@ -105,6 +113,7 @@ class SimCluster:
         versions: frozenset[int] = frozenset(VERSIONS),
         segment_size: int = 1_000_000_000,
         server_options: dict[str, Any] | None = None,
+        preferred: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self.world = World(seed)
         self.partitions = partitions
@@ -113,13 +122,17 @@ class SimCluster:
         self.segment_size = segment_size
         self._versions = versions
         self._server_options = server_options or {}
+        self._preferred = preferred
         self._peers = 0
         self.storages = [SimStorage(self, n) for n in range(storage_nodes)]
         self.servers = [self._server(n) for n in range(servers)]
 
     def _server(self, number: int) -> SimNode:
         endpoint = Endpoint(f"server{number}", 6000)
-        config = ServerConfig(ROOT, endpoint, versions=self._versions, **self._server_options)
+        options: dict[str, Any] = {"versions": self._versions, **self._server_options}
+        if number < len(self._preferred):
+            options["preferred_partitions"] = self._preferred[number]
+        config = ServerConfig(ROOT, endpoint, **options)
 
         def machine() -> ServerNode:
             return ServerNode(config, random.Random(f"{self.world.seed}/server{number}"), self.rules)
@@ -130,9 +143,10 @@ class SimCluster:
 
     # ---- setting up --------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Create the cluster, start everything, assign every partition to every storage node."""
+    def start(self, replicas: int | None = None) -> None:
+        """Create the cluster, start everything, assign every partition to all storage nodes, or to the first few."""
         self._create()
+        self.set_replicas(self.storages[:replicas])
         for storage in self.storages:
             storage.start()
         assert self.world.run_while(lambda: not all(s.ready for s in self.storages), 60_000)
@@ -202,7 +216,7 @@ class SimCluster:
             open_ids: set[int] = set()
             for server in self.servers:
                 if server.alive:
-                    snapshot = server.machine.snapshot(self.world.now)
+                    snapshot = server.machine.snapshot(server.clock)
                     open_ids.update(p.partition_id for p in snapshot.partitions if p.healthy)
             return len(open_ids) == self.partitions
 

@@ -322,6 +322,15 @@ class SimDisk:
         """All files as the process sees them."""
         return {name: bytes(file.volatile) for name, file in sorted(self._files.items())}
 
+    def durable_names(self) -> list[str]:
+        """Files whose names survive a power failure."""
+        return [name for name in self._durable_files if name.rpartition("/")[0] in self._durable_directories]
+
+    def durable(self, path: str) -> bytearray | None:
+        """What of a file is certain to survive a power failure; None if it need not be there at all."""
+        file = self._durable_files.get(path)
+        return None if file is None or path.rpartition("/")[0] not in self._durable_directories else file.durable
+
     def directories(self) -> set[str]:
         """All directories as the process sees them."""
         return self._directories - {""}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -27,10 +27,12 @@ from waltz_core.edge import (
     Received,
     Report,
     Send,
+    Writable,
     ZkChanged,
     ZkChildren,
     ZkCreate,
     ZkDelete,
+    ZkDone,
     ZkError,
     ZkFailed,
     ZkGet,
@@ -42,7 +44,7 @@ from waltz_core.edge import (
 )
 from waltz_core.ids import Endpoint
 
-ZK_REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)
+_ZK_KINDS = frozenset({ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti})
 
 
 class World:
@@ -59,6 +61,8 @@ class World:
         self.network = Network(self)
         self.zookeeper = ZooKeeper(self)
         self.nodes: dict[str, SimNode] = {}
+        self.after_step: Callable[[SimNode], None] | None = None  # looks at a node before its effects are performed
+        self.tolerates: Callable[[str], bool] = lambda text: "stays out" in text  # reports of errors that are no bug
         self.log: list[str] = []
         self.verbose = False
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
@@ -105,7 +109,11 @@ class World:
 
 
 class SimNode:
-    """Runs one process machine; `start` makes a new one from its durable state, `crash` forgets it."""
+    """Runs one process machine; `start` makes a new one from its durable state, `crash` forgets it.
+
+    Attributes:
+        offset, drift_ppm: what the clock of this process shows: offset in ms, and how much too fast it goes.
+    """
 
     def __init__(self, world: World, name: str, machine: Callable[[], Any], *, zk_session_ms: int = 4_000) -> None:
         self.world = world
@@ -115,22 +123,45 @@ class SimNode:
         self.frozen = False
         self.ended: Ended | None = None
         self.reports: list[tuple[int, Report]] = []
-        self.conns: dict[int, Pipe] = {}
+        self.conns: dict[int, Way] = {}  # where to send on a connection
         self.listening: dict[Port, Endpoint] = {}
         self.told: list[Any] = []
         self.on_told: Callable[[Any], None] | None = None
+        self.on_crash: Callable[[], None] | None = None
         self.plugins: dict[type, Callable[[Any], None]] = {}
         self.zk_session_ms = zk_session_ms
         self.uses_zookeeper = True
         self.effect_count = 0
         self.crash_at_effect: int | None = None  # crash between two effects
+        self.offset = 0
+        self.drift_ppm = 0
+        self.epoch = 0  # grows with every start and crash
         self._make = machine
         self._inbox: list[Any] = []
         self._scheduled = False
         self._wake_at: int | None = None
-        self._epoch = 0
         self._last_accepted = 0
+        self._dialing: set[int] = set()
         world.nodes[name] = self
+
+    # ---- clock -------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> int:
+        """The time of this process."""
+        return self._local(self.world.now)
+
+    def _local(self, now: int) -> int:
+        return self.offset + now + now * self.drift_ppm // 1_000_000
+
+    def _world_time(self, local: int) -> int:
+        """The first moment at which the clock of this process shows `local`."""
+        if not self.drift_ppm:
+            return local - self.offset
+        now = (local - self.offset) * 1_000_000 // (1_000_000 + self.drift_ppm) - 1
+        while self._local(now) < local:
+            now += 1
+        return now
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -141,7 +172,7 @@ class SimNode:
         self.alive = True
         self.frozen = False
         self.ended = None
-        self._epoch += 1
+        self.epoch += 1
         self.machine = self._make()
         self._inbox = []
         self._scheduled = False
@@ -153,29 +184,43 @@ class SimNode:
             self.world.zookeeper.connect(self)
         self._schedule()
 
-    def crash(self) -> None:
-        """The process is gone: connections reset, memory lost, what was not synced at the disk's mercy."""
+    def crash(self, silent: bool = False) -> None:
+        """The process is gone: connections reset, memory lost, what was not synced at the disk's mercy.
+
+        If `silent`, the host is gone too: peers learn of it when they send something to its successor.
+        """
         if not self.alive:
             return
         self.world.trace(f"{self.name} crashes")
         self.alive = False
-        self._epoch += 1
+        self.frozen = False
+        self.crash_at_effect = None
+        self.epoch += 1
         self.machine = None
         for endpoint in self.listening.values():
             self.world.network.listeners.pop(endpoint, None)
-        for pipe in list(self.conns.values()):
-            pipe.reset("peer crashed")
+        for way in list(self.conns.values()):
+            way.abandon("peer crashed", silent)
         self.conns.clear()
+        self._dialing.clear()
         self.world.zookeeper.abandon(self)
+        if self.on_crash is not None:
+            self.on_crash()
 
     def freeze(self) -> None:
         """The process stops being scheduled (a pause); it wakes up believing what it believed."""
         self.frozen = True
+        self.world.zookeeper.silent(self)
 
     def thaw(self) -> None:
         """It goes on."""
+        if not self.frozen:
+            return
         self.frozen = False
-        self._schedule()
+        for way in list(self.conns.values()):
+            way.other.unblock()
+        if self.alive:
+            self._schedule()
 
     # ---- events ------------------------------------------------------------------------------
 
@@ -183,163 +228,268 @@ class SimNode:
         """Deliver an event; it is handled with others of its moment."""
         if self.alive:
             self._inbox.append(event)
-            self._schedule()
+            if not self._scheduled and not self.frozen:
+                self._schedule()
+
+    def post_later(self, delay: int, event: Any) -> None:
+        """Deliver an event after a while, unless the process has died by then."""
+        epoch = self.epoch
+
+        def deliver() -> None:
+            if epoch == self.epoch:
+                self.post(event)
+
+        self.world.after(delay, deliver)
 
     def _schedule(self) -> None:
         if not self._scheduled and not self.frozen:
             self._scheduled = True
-            epoch = self._epoch
+            epoch = self.epoch
             self.world.after(0, lambda: self._step(epoch))
 
     def _step(self, epoch: int) -> None:
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             return
         self._scheduled = False
         if self.frozen:
             return
         events, self._inbox = self._inbox, []
         out: list[Any] = []
-        self.machine.step(self.world.now, events, out)
+        world = self.world
+        self.machine.step(self._local(world.now), events, out)
+        if world.after_step is not None:
+            world.after_step(self)
         for effect in out:
             self.effect_count += 1
             if self.crash_at_effect is not None and self.effect_count >= self.crash_at_effect:
                 self.crash_at_effect = None
                 self.crash()
-            if not self.alive:
+            if self.epoch != epoch:
                 return
             self._perform(effect)
-        self._arm()
+        if self.epoch == epoch:
+            self._arm()
 
     def _arm(self) -> None:
         due = self.machine.deadline()
         if due is None:
             return
-        if self._wake_at is not None and self.world.now < self._wake_at <= due:
-            return
         # A deadline that has passed already is due in the next millisecond, or time would stand still.
-        wake = max(due, self.world.now + 1)
+        wake = max(self._world_time(due), self.world.now + 1)
+        if self._wake_at is not None and self.world.now < self._wake_at <= wake:
+            return
         self._wake_at = wake
-        epoch = self._epoch
+        epoch = self.epoch
 
         def wake_up() -> None:
-            if epoch == self._epoch:
+            if epoch == self.epoch and self._wake_at == wake:
                 self._wake_at = None
-                self._schedule()
+                due = self.machine.deadline()
+                if due is not None and self._world_time(due) > self.world.now:
+                    self._arm()  # it was put off
+                else:
+                    self._schedule()
 
         self.world.at(wake, wake_up)
 
-    def _perform(self, effect: Any) -> None:  # noqa: C901  one case per kind of effect
+    def _perform(self, effect: Any) -> None:
+        kind = type(effect)
+        if kind is Send:
+            way = self.conns.get(effect.conn)
+            if way is not None:
+                way.send(bytes(effect.data))
+            return
+        plugin = self.plugins.get(kind)
+        if plugin is not None:
+            plugin(effect)
+        elif kind in _ZK_KINDS:
+            self.world.zookeeper.request(self, effect)
+        else:
+            self._perform_rare(effect)
+
+    def _perform_rare(self, effect: Any) -> None:
         match effect:
-            case Send(conn, data):
-                pipe = self.conns.get(conn)
-                if pipe is not None:
-                    pipe.send(self, bytes(data))
             case CloseConn(conn, reason):
-                pipe = self.conns.get(conn)
-                if pipe is not None:
-                    pipe.close(self, reason)
+                way = self.conns.get(conn)
+                if way is not None:
+                    way.close(reason)
+                elif conn in self._dialing:
+                    self._dialing.discard(conn)
+                    self.post_later(0, Closed(conn, reason))
             case Dial():
+                self._dialing.add(effect.conn)
                 self.world.network.dial(self, effect)
             case Report(level, text):
                 self.reports.append((self.world.now, effect))
                 self.world.trace(f"{self.name} {level.name} {text}")
-                assert level < Level.ERROR or "stays out" in text, text
+                assert level < Level.ERROR or self.world.tolerates(text), text
             case Reading(conn, wanted):
-                pipe = self.conns.get(conn)
-                if pipe is not None:
-                    pipe.reading(self, wanted)
+                way = self.conns.get(conn)
+                if way is not None:
+                    way.other.take(wanted)
             case Ended():
                 self.ended = effect
                 self.world.trace(f"{self.name} ended {effect.reason}")
-            case _ if isinstance(effect, ZK_REQUESTS):
-                self.world.zookeeper.request(self, effect)
+            case _ if self.on_told is not None:
+                self.on_told(effect)
             case _:
-                plugin = self.plugins.get(type(effect))
-                if plugin is not None:
-                    plugin(effect)
-                elif self.on_told is not None:
-                    self.on_told(effect)
-                else:
-                    self.told.append(effect)
+                self.told.append(effect)
 
     def next_conn(self) -> int:
         """Id of the next accepted connection."""
         self._last_accepted += 1
         return self._last_accepted
 
+    def dialed(self, conn: int, way: Way) -> bool:
+        """A connection stands; False if it was given up meanwhile."""
+        if conn not in self._dialing:
+            return False
+        self._dialing.discard(conn)
+        self.conns[conn] = way
+        return True
 
-class Pipe:
-    """One connection: two directions, first in first out, cut into random pieces."""
+    def dial_failed(self, conn: int, reason: str) -> None:
+        """A connection does not come to stand."""
+        if conn in self._dialing:
+            self._dialing.discard(conn)
+            self.post(Closed(conn, reason))
 
-    def __init__(self, world: World, a: SimNode, a_conn: int, b: SimNode, b_conn: int) -> None:
+
+class Way:
+    """One direction of a connection, as its sender sees it: first in first out, cut into random pieces.
+
+    Bytes that cannot pass (a cut network, a frozen or unwilling reader) wait, and are sent again when they
+    can, as TCP does. `other` is the way back.
+    """
+
+    __slots__ = (
+        "_gone",
+        "_pending",
+        "_ready_at",
+        "_stopped",
+        "_waiting",
+        "_writable",
+        "other",
+        "sender",
+        "sender_conn",
+        "stalled",
+        "target",
+        "target_conn",
+        "world",
+    )
+
+    def __init__(self, world: World, sender: SimNode, sender_conn: int, target: SimNode, target_conn: int) -> None:
         self.world = world
-        self.ends = {a: a_conn, b: b_conn}
-        self.other = {a: b, b: a}
-        self.open = True
-        self._ready_at = {a: 0, b: 0}  # when the last piece towards this end arrives
-        self._held: dict[SimNode, list[bytes]] = {}
-        self.stalled = False  # nothing arrives any more, and nobody is told
+        self.sender = sender
+        self.sender_conn = sender_conn
+        self.target = target
+        self.target_conn = target_conn
+        self.other: Way
+        self.stalled = False  # nothing arrives, and nobody is told
+        self._ready_at = 0
+        self._waiting: list[bytes | Closed] = []
+        self._pending = 0  # bytes sent and not taken
+        self._writable = True
+        self._stopped = False  # the reader takes nothing
+        self._gone: str | None = None  # the target's host is dead; why the sender will be told, when it finds out
 
-    def send(self, sender: SimNode, data: bytes) -> None:
-        target = self.other[sender]
-        if not self.open or not self.world.network.passes(sender, target):
+    @property
+    def _linked(self) -> bool:
+        """The target still holds its end."""
+        return self.target.conns.get(self.target_conn) is self.other
+
+    @property
+    def _blocked(self) -> bool:
+        return (
+            self._stopped
+            or self.stalled
+            or self.target.frozen
+            or (self.sender.name, self.target.name) in self.world.network.cut
+        )
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        if not self._linked:
+            if self._gone is not None and self.target.alive:
+                reason, self._gone = self._gone, None
+                self._break(reason)
             return
         rng = self.world.net_rng
-        at = 0
-        while at < len(data):
-            size = len(data) - at if rng.random() < 0.7 else rng.randrange(1, len(data) - at + 1)
-            piece = data[at : at + size]
-            at += size
-            self._arrive(sender, target, piece)
+        self._pending += len(data)
+        at, size = 0, len(data)
+        while at < size:
+            length = size - at if rng.random() < 0.7 else rng.randrange(1, size - at + 1)
+            self._put(data[at : at + length])
+            at += length
+        if self._writable and self._pending > self.world.network.high_mark:
+            self._writable = False
+            self.sender.post_later(0, Writable(self.sender_conn, False))
 
-    def _arrive(self, sender: SimNode, target: SimNode, piece: bytes) -> None:
-        due = max(self._ready_at[target], self.world.now + self.world.network.delay(sender, target))
-        self._ready_at[target] = due
+    def _put(self, item: bytes | Closed) -> None:
+        network = self.world.network
+        self._ready_at = due = max(self._ready_at, self.world.now + network.delay(self.sender, self.target))
 
-        def deliver() -> None:
-            if not self.open or target not in self.ends:
-                return
-            if target in self._held:
-                self._held[target].append(piece)
+        def arrive() -> None:
+            if self._waiting or self._blocked:
+                self._waiting.append(item)
             else:
-                target.post(Received(self.ends[target], piece))
+                self._take(item)
 
-        self.world.at(due, deliver)
+        self.world.at(due, arrive)
 
-    def reading(self, node: SimNode, wanted: bool) -> None:
-        """A side takes no bytes for a while."""
-        if not wanted:
-            self._held.setdefault(node, [])
+    def _take(self, item: bytes | Closed) -> None:
+        if not self._linked:
             return
-        for piece in self._held.pop(node, ()):
-            node.post(Received(self.ends[node], piece))
+        if isinstance(item, Closed):
+            del self.target.conns[self.target_conn]
+            self.target.post(item)
+            return
+        self.target.post(Received(self.target_conn, item))
+        self._pending -= len(item)
+        if not self._writable and self._pending <= self.world.network.high_mark // 4:
+            self._writable = True
+            if self.sender.conns.get(self.sender_conn) is self:
+                self.sender.post(Writable(self.sender_conn, True))
 
-    def close(self, closer: SimNode, reason: str) -> None:
+    def take(self, wanted: bool) -> None:
+        """The reader takes bytes, or does not for a while."""
+        self._stopped = not wanted
+        self.unblock()
+
+    def unblock(self) -> None:
+        """Something that held bytes back may be over."""
+        if not self._waiting or self._blocked:
+            return
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            self._take(item)
+
+    def close(self, reason: str) -> None:
         """Orderly: what was sent before arrives, then the end."""
-        target = self.other[closer]
-        closer.conns.pop(self.ends[closer], None)
-        closer_conn = self.ends[closer]
-        self.world.after(0, lambda: closer.post(Closed(closer_conn, reason)))
-        due = max(self._ready_at[target], self.world.now + self.world.network.delay(closer, target))
+        del self.sender.conns[self.sender_conn]
+        self.sender.post_later(0, Closed(self.sender_conn, reason))
+        if self._linked:
+            self._put(Closed(self.target_conn, "closed by the peer"))
 
-        def end() -> None:
-            if self.open:
-                self.open = False
-                if target.conns.pop(self.ends[target], None) is not None:
-                    target.post(Closed(self.ends[target], "closed by the peer"))
+    def abandon(self, reason: str, silent: bool = False) -> None:
+        """The sender is gone. Its peer is told, if it can be reached, and loses what was under way."""
+        back = self.other
+        if not self._linked:
+            return
+        cut = self.stalled or (self.sender.name, self.target.name) in self.world.network.cut
+        if silent or cut:
+            back._gone = reason
+        else:
+            back._break(reason)
 
-        self.world.at(due, end)
+    def _break(self, reason: str) -> None:
+        if self.sender.conns.pop(self.sender_conn, None) is not None:
+            self.sender.post_later(self.world.network.delay(self.sender, self.sender), Closed(self.sender_conn, reason))
 
     def reset(self, reason: str) -> None:
         """Both ends lose it, and everything under way."""
-        if not self.open:
-            return
-        self.open = False
-        for node, conn in self.ends.items():
-            if node.conns.pop(conn, None) is not None:
-                self.world.after(
-                    self.world.network.delay(node, node), lambda node=node, conn=conn: node.post(Closed(conn, reason))
-                )
+        self._break(reason)
+        self.other._break(reason)
 
 
 class Network:
@@ -348,45 +498,79 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.listeners: dict[Endpoint, SimNode] = {}
-        self.cut: set[tuple[str, str]] = set()  # (from, to): nothing passes
+        self.cut: set[tuple[str, str]] = set()  # (from, to): nothing passes; end one with `heal`
         self.latency = (0, 2)
+        self.dial_timeout = 5_000
+        self.high_mark = 1 << 20  # bytes sent and not taken above which a sender is told to stop
 
     def delay(self, sender: SimNode, target: SimNode) -> int:
         """Milliseconds one piece travels."""
-        return self.world.net_rng.randint(*self.latency)
+        low, high = self.latency
+        return low + int(self.world.net_rng.random() * (high - low + 1))
 
     def passes(self, sender: SimNode, target: SimNode) -> bool:
         """Whether bytes get through at all."""
         return (sender.name, target.name) not in self.cut
 
+    def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """Let bytes pass again; everywhere unless told otherwise."""
+        healed = set(self.cut if pairs is None else pairs)
+        self.cut -= healed
+        for name, node in self.world.nodes.items():
+            for way in list(node.conns.values()):
+                if (name, way.target.name) in healed:
+                    way.unblock()
+                elif pairs is None:
+                    way.stalled = False
+                    way.unblock()
+
     def dial(self, node: SimNode, dial: Dial) -> None:
+        """Connect, or fail; a network that is cut and a frozen peer only show by time."""
+        epoch = node.epoch
+        give_up = self.world.now + self.dial_timeout
+
         def connect() -> None:
+            if epoch != node.epoch:
+                return
             target = self.listeners.get(dial.endpoint)
-            if not node.alive:
-                return
-            if target is None or not self.passes(node, target) or not self.passes(target, node):
-                node.post(Closed(dial.conn, f"cannot connect to {dial.endpoint}"))
-                return
-            port = next(port for port, endpoint in target.listening.items() if endpoint == dial.endpoint)
-            conn = target.next_conn()
-            pipe = Pipe(self.world, node, dial.conn, target, conn)
-            node.conns[dial.conn] = pipe
-            target.conns[conn] = pipe
-            target.post(Accepted(conn, port, node.name))
-            node.post(Dialed(dial.conn))
+            if target is None:
+                node.dial_failed(dial.conn, f"cannot connect to {dial.endpoint}")
+            elif target.frozen or not self.passes(node, target) or not self.passes(target, node):
+                if self.world.now >= give_up:
+                    node.dial_failed(dial.conn, f"{dial.endpoint} did not answer")
+                else:
+                    self.world.after(200, connect)
+            else:
+                self._join(node, dial, target)
 
         self.world.after(self.delay(node, node), connect)
 
+    def _join(self, node: SimNode, dial: Dial, target: SimNode) -> None:
+        port = next(port for port, endpoint in target.listening.items() if endpoint == dial.endpoint)
+        conn = target.next_conn()
+        way = Way(self.world, node, dial.conn, target, conn)
+        back = Way(self.world, target, conn, node, dial.conn)
+        way.other, back.other = back, way
+        if node.dialed(dial.conn, way):
+            target.conns[conn] = back
+            target.post(Accepted(conn, port, node.name))
+            node.post(Dialed(dial.conn))
+
     def reset_between(self, a: str, b: str) -> None:
         """Break every connection between two nodes."""
-        node, other = self.world.nodes[a], self.world.nodes[b]
-        for pipe in list(node.conns.values()):
-            if other in pipe.ends:
-                pipe.reset("connection reset")
+        other = self.world.nodes[b]
+        for way in list(self.world.nodes[a].conns.values()):
+            if way.target is other:
+                way.reset("connection reset")
 
 
 class ZooKeeper:
-    """One tree, a session per process, answers after a delay."""
+    """One tree, a session per process, answers after a delay, in order for each process.
+
+    Attributes:
+        on_write: called with every write that succeeded.
+        lossy: whether a connection that breaks may lose requests on their way (else all are applied).
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -394,19 +578,24 @@ class ZooKeeper:
         self.sessions: dict[str, int] = {}
         self.latency = (0, 3)
         self.down: set[str] = set()  # processes that do not reach it
-        self._ready_at: dict[str, int] = {}
+        self.on_write: Callable[[ZkRequest], None] | None = None
+        self._apply_at: dict[str, int] = {}
+        self._reply_at: dict[str, int] = {}
+        self._pending: dict[str, dict[int, None]] = {}  # tickets without an answer
 
     def connect(self, node: SimNode) -> None:
         """Open a session for a process."""
+        epoch = node.epoch
 
         def connected() -> None:
-            if not node.alive or node.name in self.sessions:
+            if epoch != node.epoch or node.name in self.sessions:
                 return
-            if node.name in self.down:
+            if node.name in self.down or node.frozen:
                 self.world.after(500, connected)
                 return
             self.sessions[node.name] = self.tree.open_session()
-            node.post(ZkStateChanged(ZkState.CONNECTED, self.sessions[node.name]))
+            self._pending[node.name] = {}
+            self._reply(node, ZkStateChanged(ZkState.CONNECTED, self.sessions[node.name]))
 
         self.world.after(self._delay(), connected)
 
@@ -414,15 +603,36 @@ class ZooKeeper:
         """The process died; its session ends after its time-out."""
         session = self.sessions.pop(node.name, None)
         if session is not None:
+            self.tree.forget_watches(session)
             self.world.after(node.zk_session_ms, lambda: self._close(session))
 
-    def expire(self, node: SimNode) -> None:
-        """ZooKeeper gives up the session of a living process."""
-        session = self.sessions.pop(node.name, None)
+    def silent(self, node: SimNode) -> None:
+        """The process sends no heartbeat while it is frozen; it finds out when it wakes up."""
+        session = self.sessions.get(node.name)
+        if session is None:
+            return
+
+        def expired() -> None:
+            if node.frozen and self.sessions.get(node.name) == session:
+                self._close(session)
+                self._told_lost(node, session)
+
+        self.world.after(node.zk_session_ms, expired)
+
+    def expire(self, node: SimNode, notice_ms: int = 0) -> None:
+        """ZooKeeper gives up the session of a living process, which notices after a while."""
+        session = self.sessions.get(node.name)
         if session is None:
             return
         self._close(session)
-        node.post(ZkStateChanged(ZkState.EXPIRED))
+        self.world.after(notice_ms, lambda: self._told_lost(node, session))
+
+    def _told_lost(self, node: SimNode, session: int) -> None:
+        if self.sessions.get(node.name) != session:
+            return
+        del self.sessions[node.name]
+        self._lose_requests(node)
+        self._reply(node, ZkStateChanged(ZkState.EXPIRED))
         self.connect(node)
 
     def suspend(self, node: SimNode, for_ms: int) -> None:
@@ -432,45 +642,73 @@ class ZooKeeper:
             return
         self.down.add(node.name)
         self.tree.forget_watches(session)
-        node.post(ZkStateChanged(ZkState.SUSPENDED))
+        self._reply(node, ZkStateChanged(ZkState.SUSPENDED))
+        self._lose_requests(node)
 
         def lost() -> None:
             if self.sessions.get(node.name) == session and node.name in self.down:
-                node.post(ZkStateChanged(ZkState.PRESUMED_LOST))
+                self._reply(node, ZkStateChanged(ZkState.PRESUMED_LOST))
                 self._close(session)
 
         def back() -> None:
             self.down.discard(node.name)
-            if not node.alive or self.sessions.get(node.name) != session:
+            if self.sessions.get(node.name) != session:
                 return
             if self.tree.has_session(session):
-                node.post(ZkStateChanged(ZkState.CONNECTED, session))
+                self._reply(node, ZkStateChanged(ZkState.CONNECTED, session))
             else:
-                del self.sessions[node.name]
-                node.post(ZkStateChanged(ZkState.EXPIRED))
-                self.connect(node)
+                self._told_lost(node, session)
 
         self.world.after(node.zk_session_ms, lost)
         self.world.after(for_ms, back)
+
+    def _lose_requests(self, node: SimNode) -> None:
+        """Nobody will learn what became of the requests on their way."""
+        pending, self._pending[node.name] = self._pending.get(node.name, {}), {}
+        for ticket in pending:
+            self._reply(node, ZkFailed(ticket, ZkError.OUTCOME_UNKNOWN))
 
     def request(self, node: SimNode, request: ZkRequest) -> None:
         """Apply a request after a while, answer after another; in order for each process."""
         session = self.sessions.get(node.name)
         if session is None or node.name in self.down:
-            self.world.after(0, lambda: node.post(ZkFailed(request.ticket, ZkError.UNAVAILABLE)))
+            node.post_later(0, ZkFailed(request.ticket, ZkError.UNAVAILABLE))
             return
-        due = max(self._ready_at.get(node.name, 0), self.world.now + self._delay())
-        self._ready_at[node.name] = due
+        epoch = node.epoch
+        due = max(self._apply_at.get(node.name, 0), self.world.now + self._delay())
+        self._apply_at[node.name] = due
+        pending = self._pending.setdefault(node.name, {})
+        pending[request.ticket] = None
 
         def apply() -> None:
+            known = epoch == node.epoch and self._pending.get(node.name) is pending
+            if not known and self.world.zk_rng.random() < 0.5:
+                return  # lost with the connection
             answer = self.tree.apply(session, request)
+            if self.on_write is not None and isinstance(answer, ZkDone):
+                self.on_write(request)
             self._fire()
-            if node.name in self.down:
-                node.post(ZkFailed(request.ticket, ZkError.OUTCOME_UNKNOWN))
-            else:
-                node.post(answer)
+            if known:
+                self._reply(node, answer, pending)
 
         self.world.at(due, apply)
+
+    def _reply(self, node: SimNode, event: Any, pending: dict[int, None] | None = None) -> None:
+        """Tell a process something, after everything it was told before."""
+        epoch = node.epoch
+        due = max(self._reply_at.get(node.name, 0), self.world.now + self._delay() // 2)
+        self._reply_at[node.name] = due
+
+        def tell() -> None:
+            if epoch != node.epoch:
+                return
+            if pending is not None:
+                if event.ticket not in pending:
+                    return  # its loss was told already
+                del pending[event.ticket]
+            node.post(event)
+
+        self.world.at(due, tell)
 
     def write(self, requests: list[ZkRequest]) -> None:
         """Apply requests of an operator at once."""
@@ -481,6 +719,13 @@ class ZooKeeper:
         self.tree.close_session(session)
         self._fire()
 
+    def read(self, path: str) -> bytes | None:
+        """Data of a node as it stands, None if there is no such node."""
+        session = self.tree.open_session()
+        answer = self.tree.apply(session, ZkGet(0, path))
+        self.tree.close_session(session)
+        return answer.data if isinstance(answer, ZkDone) else None
+
     def _close(self, session: int) -> None:
         self.tree.close_session(session)
         self._fire()
@@ -489,7 +734,7 @@ class ZooKeeper:
         for session, path in self.tree.fired():
             for name, owner in self.sessions.items():
                 if owner == session and name not in self.down:
-                    self.world.nodes[name].post(ZkChanged(path))
+                    self._reply(self.world.nodes[name], ZkChanged(path))
 
     def _delay(self) -> int:
         return self.world.zk_rng.randint(*self.latency)

@@ -1,119 +1,134 @@
-"""A disk in the simulated world: answers after a while, in the order of submission."""
+"""A disk in the simulated world: answers after a while; a crash falls between any two operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from tests.model.disk import SimDisk, SimDiskError
 from tests.model.world import SimNode, World
 from waltz_core.storage.effects import (
-    Create,
-    Cut,
     DiskBatch,
-    DiskBytes,
     DiskDone,
     DiskFailed,
     DiskList,
-    DiskListing,
     DiskRead,
-    FaultKind,
-    FileEntry,
-    MakeDirectory,
     Operation,
     SyncDirectory,
     SyncFile,
-    Unlink,
-    WriteAt,
 )
 
 
+class _UnderWay:
+    """A batch and how far it got."""
+
+    __slots__ = ("at", "batch", "failure", "trailing")
+
+    def __init__(self, batch: DiskBatch) -> None:
+        self.batch = batch
+        self.at = 0
+        self.failure: DiskFailed | None = None
+        trailing = len(batch.operations)
+        while trailing and isinstance(batch.operations[trailing - 1], (SyncFile, SyncDirectory)):
+            trailing -= 1
+        self.trailing = trailing  # the syncs at the end may be put off until later batches are written
+
+
 class WorldDisk:
-    """Files of one node; they outlive its process."""
+    """The disk of one node; it outlives the process.
+
+    Attributes:
+        latency: least and greatest ms that writing, syncing or reading takes.
+        on_operation: told of every operation that was carried out.
+        on_content: told after anything else that may have changed the durable content.
+    """
 
     def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
-        self.files: dict[str, bytearray] = {}
-        self.directories: set[str] = {""}
-        self.latency = (0, 3)
-        self._ready_at = 0
+        self.disk = SimDisk(world.disk_rng)
+        self.latency = (0, 2)
+        self.on_operation: Callable[[Operation], None] | None = None
+        self.on_content: Callable[[], None] | None = None
+        self._under_way: list[_UnderWay] = []
+        self._written_at = 0
+        self._synced_at = 0
 
     def plugins(self) -> dict[type, Callable[[Any], None]]:
         """Effects this disk carries out."""
-        return {DiskBatch: self._batch, DiskRead: self._read, DiskList: self._list}
+        return {DiskBatch: self._batch, DiskRead: self._look, DiskList: self._look}
 
-    def crash(self) -> None:
-        """Everything carried out is kept."""
+    def replace(self, disk: SimDisk) -> None:
+        """Put another disk in; the process must be down."""
+        assert not self.node.alive
+        self.disk = disk
+        self._changed()
 
-    def _after(self, action: Callable[[], Any]) -> None:
-        node_epoch = self.node.machine
-        due = max(self._ready_at, self.world.now + self.world.disk_rng.randint(*self.latency))
-        self._ready_at = due
+    def crash(self, power: bool = True) -> None:
+        """The process died. Some of what was under way happened; with the power, unsynced bytes go too."""
+        rng = self.world.disk_rng
+        for entry in self._under_way:
+            count = len(entry.batch.operations)
+            stop = rng.randint(entry.at, count)
+            self._carry_out(entry, stop)
+            if stop < count:
+                break
+        self._under_way.clear()
+        if power:
+            fault, self.disk.fault = self.disk.fault, None
+            self.disk.crash(rng)
+            self.disk.fault = fault
+            self._changed()
 
-        def act() -> None:
-            if self.node.machine is node_epoch:
-                self.node.post(action())
+    def _changed(self) -> None:
+        if self.on_content is not None:
+            self.on_content()
 
-        self.world.at(due, act)
+    def _delay(self) -> int:
+        low, high = self.latency
+        return low + int(self.world.disk_rng.random() * (high - low + 1))
 
     def _batch(self, batch: DiskBatch) -> None:
-        def act() -> DiskDone | DiskFailed:
-            for operation in batch.operations:
-                if not self._carry_out(operation):
-                    return DiskFailed(batch.ticket, FaultKind.MISSING, f"{operation.path}: no such file")
-            return DiskDone(batch.ticket)
+        entry = _UnderWay(batch)
+        self._under_way.append(entry)
+        epoch = self.node.epoch
+        self._written_at = max(self._written_at, self.world.now + self._delay())
+        self._synced_at = max(self._synced_at, self._written_at + self._delay())
 
-        self._after(act)
+        def written() -> None:
+            if epoch == self.node.epoch:
+                self._carry_out(entry, entry.trailing)
 
-    def _carry_out(self, operation: Operation) -> bool:
-        match operation:
-            case Create(path):
-                self.files[path] = bytearray()
-            case MakeDirectory(path):
-                self.directories.add(path)
-            case Unlink(path):
-                self.files.pop(path, None)
-            case WriteAt(path, offset, data):
-                if path not in self.files:
-                    return False
-                file = self.files[path]
-                if len(file) < offset:
-                    file += bytes(offset - len(file))
-                file[offset : offset + len(data)] = data
-            case Cut(path, size):
-                if path not in self.files:
-                    return False
-                del self.files[path][size:]
-            case SyncFile(path):
-                return path in self.files
-            case SyncDirectory(path):
-                return path in self.directories
-        return True
+        def synced() -> None:
+            if epoch != self.node.epoch:
+                return
+            self._carry_out(entry, len(batch.operations))
+            self._under_way.remove(entry)
+            self.node.post(entry.failure or DiskDone(batch.ticket))
 
-    def _read(self, read: DiskRead) -> None:
-        def act() -> DiskBytes | DiskFailed:
-            file = self.files.get(read.path)
-            if file is None:
-                return DiskFailed(read.ticket, FaultKind.MISSING, f"{read.path}: no such file")
-            return DiskBytes(read.ticket, bytes(file[read.offset : read.offset + read.length]))
+        if self._synced_at > self._written_at:
+            self.world.at(self._written_at, written)
+        self.world.at(self._synced_at, synced)
 
-        self._after(act)
+    def _carry_out(self, entry: _UnderWay, stop: int) -> None:
+        operations = entry.batch.operations
+        while entry.at < stop and entry.failure is None:
+            operation = operations[entry.at]
+            entry.at += 1
+            try:
+                self.disk.apply(operation)
+            except SimDiskError as error:
+                entry.failure = DiskFailed(entry.batch.ticket, error.kind, str(error))
+                self._changed()
+            else:
+                if self.on_operation is not None:
+                    self.on_operation(operation)
 
-    def _list(self, request: DiskList) -> None:
-        def act() -> DiskListing | DiskFailed:
-            if request.path not in self.directories:
-                return DiskFailed(request.ticket, FaultKind.MISSING, f"{request.path}: no such directory")
-            prefix = f"{request.path}/" if request.path else ""
-            names = {
-                path[len(prefix) :]: FileEntry(path[len(prefix) :], len(data))
-                for path, data in self.files.items()
-                if path.startswith(prefix) and "/" not in path[len(prefix) :]
-            }
-            names |= {
-                path[len(prefix) :]: FileEntry(path[len(prefix) :], 0, True)
-                for path in self.directories
-                if path.startswith(prefix) and path != request.path and "/" not in path[len(prefix) :]
-            }
-            return DiskListing(request.ticket, tuple(names[name] for name in sorted(names)))
+    def _look(self, effect: DiskRead | DiskList) -> None:
+        epoch = self.node.epoch
 
-        self._after(act)
+        def answer() -> None:
+            if epoch == self.node.epoch:
+                self.node.post(self.disk.perform(effect))
+
+        self.world.after(self._delay(), answer)
