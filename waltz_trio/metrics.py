@@ -141,6 +141,10 @@ class Counter:
         """Count events."""
         self.count += count
 
+    def set(self, count: int) -> None:
+        """Take over a machine's own counter."""
+        self.count = count
+
 
 class Registry:
     """The metrics of one process by full name (`group.name`).

@@ -55,7 +55,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
     return pipe
 
 
-async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> trio.SSLStream:
+async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> trio.SSLStream[trio.SocketStream]:
     """As `dial`, as a Trio stream: for tools, which ask and wait.
 
     Raises:

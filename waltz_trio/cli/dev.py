@@ -1,0 +1,72 @@
+"""`waltz dev`: a whole cluster in one process, for development and tests. The first line printed is its address."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+import trio
+
+from waltz_core.errors import WaltzError
+from waltz_trio import log
+from waltz_trio.embedded import DEFAULT_PARTITIONS, embedded_cluster
+
+DEFAULT_PORT = 7801
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and run; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="waltz dev", description=__doc__)
+    parser.add_argument(
+        "--directory", metavar="D", help="where data is kept over restarts; without it, a temporary one is used"
+    )
+    parser.add_argument(
+        "--partitions", type=int, metavar="N", help=f"of a new cluster, {DEFAULT_PARTITIONS} if not said"
+    )
+    parser.add_argument("--storage-nodes", type=int, metavar="N", help="of a new cluster, 3 if not said")
+    parser.add_argument("--servers", type=int, default=1, metavar="N", help="how many to run (%(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, metavar="P", help="of the first server (%(default)s; 0 = a free one)"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log everything that happens, on standard error")
+    arguments = parser.parse_args(argv)
+    log.set_up("info" if arguments.verbose else "warning")
+    return trio.run(_run, arguments)
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                async for _ in signals:
+                    scope.cancel()
+
+            nursery.start_soon(watch)
+            status = await _serve(arguments)
+            scope.cancel()
+        return status
+    return 0
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        async with embedded_cluster(
+            arguments.directory,
+            partitions=arguments.partitions,
+            storage_nodes=arguments.storage_nodes,
+            servers=arguments.servers,
+            port=arguments.port,
+        ) as cluster:
+            print(cluster.url, flush=True)
+            for index in range(1, cluster.server_count):
+                print(cluster.url_of(index), flush=True)
+            if arguments.directory is None:
+                print(f"its data in {cluster.directory} goes with it; --directory keeps it", file=sys.stderr)
+            await trio.sleep_forever()
+    except WaltzError as error:
+        print(f"waltz dev: {error}", file=sys.stderr)
+        return 1
+    return 0
