@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from waltz_trio.net.tls import server_context
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms
 from waltz_trio.storage.disk import Disk
+from waltz_trio.storage.files import Files
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes
@@ -84,7 +86,7 @@ class StorageProcess:
             )
             try:
                 machine = self.machine = StorageNode(await self._storage_config(directory))
-                disk = self.disk = Disk(directory, self._on_disk)
+                disk = self.disk = Disk(Files(directory), self._on_disk)
             except BaseException:
                 data_port.close()
                 admin_port.close()
@@ -170,9 +172,9 @@ class StorageProcess:
             limits=net_limits(self.config),
             recorded_batches=self.config.number("debug.flightRecorder"),
             plugins={
-                DiskBatch: disk.submit,
-                DiskRead: disk.submit,
-                DiskList: disk.submit,
+                DiskBatch: disk.perform,
+                DiskRead: disk.perform,
+                DiskList: disk.perform,
                 StorageReady: lambda effect: self._ready.set(),
                 StorageFailed: lambda effect: driver.end(effect.reason),
                 StorageStopped: lambda effect: driver.end(),
@@ -219,13 +221,13 @@ class StorageProcess:
         assert self.disk is not None
         gauges = {
             **self.machine.gauges(),
-            "waltz-storage.disk-syncs": self.disk.sync_count,
-            "waltz-storage.disk-rounds": self.disk.round_count,
+            "waltz-storage.disk-syncs": self.disk.statistics.syncs,
+            "waltz-storage.disk-groups": self.disk.statistics.groups,
         }
         for name in self._shown - gauges.keys():
             self.registry.remove(name)
         for name in gauges.keys() - self._shown:
-            self.registry.gauge(name, lambda name=name: self._gauge(name))
+            self.registry.gauge(name, partial(self._gauge, name))
         self._shown = frozenset(gauges)
         for name, count in self.machine.counters().items():
             self.registry.counter(name).count = count
@@ -234,7 +236,7 @@ class StorageProcess:
         assert self.machine is not None
         assert self.disk is not None
         if name == "waltz-storage.disk-syncs":
-            return self.disk.sync_count
-        if name == "waltz-storage.disk-rounds":
-            return self.disk.round_count
+            return self.disk.statistics.syncs
+        if name == "waltz-storage.disk-groups":
+            return self.disk.statistics.groups
         return self.machine.gauges().get(name)

@@ -1,0 +1,217 @@
+"""A data directory on a real file system: its lock, open files, and one operation at a time. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from waltz_core.errors import ConfigError, CorruptionError
+from waltz_core.storage import control
+from waltz_core.storage.directory import check_new
+from waltz_core.storage.effects import (
+    Create,
+    Cut,
+    FaultKind,
+    FileEntry,
+    MakeDirectory,
+    Operation,
+    SyncDirectory,
+    SyncFile,
+    Unlink,
+    WriteAt,
+)
+
+OPEN_FILES_MAX = 512  # file descriptors kept, of all partitions together
+_LOCKED_BYTES = 128  # Java: ControlFile locks the header
+
+
+class _Open:
+    """An open file and how many are using it just now."""
+
+    __slots__ = ("fd", "gone", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 0
+        self.gone = False  # to be closed by its last user
+
+
+class Files:
+    """Carries out operations; `close` releases the lock. Thread-safe as far as reads beside one writer go."""
+
+    def __init__(self, directory: Path, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+        """Lock the directory.
+
+        Raises:
+            ConfigError: it is absent, or in use by another process.
+        """
+        self.directory = directory
+        self._open: OrderedDict[str, _Open] = OrderedDict()  # least recently used first
+        self._open_max = open_files_max
+        self._mutex = threading.Lock()
+        self._lock = _lock(directory)
+
+    def apply(self, operation: Operation) -> None:
+        """Carry out one operation.
+
+        Raises:
+            OSError: it failed; part of it may have happened.
+        """
+        path = operation.path
+        match operation:
+            case WriteAt(offset=offset, data=data):
+                with self._file(path) as fd:
+                    _write_all(fd, data, offset)
+            case SyncFile():
+                with self._file(path) as fd:
+                    os.fdatasync(fd)
+            case Create():
+                self._forget(path)
+                os.close(os.open(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+            case Cut(size=size):
+                with self._file(path) as fd:
+                    if os.fstat(fd).st_size > size:
+                        os.ftruncate(fd, size)
+            case Unlink():
+                self._forget(path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.directory / path)
+            case MakeDirectory():
+                os.makedirs(self.directory / path, exist_ok=True)
+            case SyncDirectory():
+                fd = os.open(self.directory / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes of a file, fewer at its end.
+
+        Raises:
+            OSError: it is missing or cannot be read.
+        """
+        with self._file(path) as fd:
+            data = os.pread(fd, length, offset)
+            if len(data) == length or not data:
+                return data
+            parts = [data]  # the kernel may give less than there is
+            got = len(data)
+            while got < length and (data := os.pread(fd, length - got, offset + got)):
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+
+    def entries(self, path: str) -> tuple[FileEntry, ...]:
+        """Content of a directory, by name.
+
+        Raises:
+            OSError: it is missing or cannot be read.
+        """
+        found = []
+        with os.scandir(self.directory / path) as names:
+            for one in names:
+                is_directory = one.is_dir()
+                found.append(FileEntry(one.name, 0 if is_directory else one.stat().st_size, is_directory))
+        return tuple(sorted(found, key=lambda entry: entry.name))
+
+    def close(self) -> None:
+        """Close every file and release the lock; syncs nothing."""
+        with self._mutex:
+            for one in self._open.values():
+                if one.users:
+                    one.gone = True
+                else:
+                    os.close(one.fd)
+            self._open.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @contextlib.contextmanager
+    def _file(self, path: str) -> Iterator[int]:
+        """An open descriptor, not closed by others while it is used."""
+        with self._mutex:
+            one = self._open.get(path)
+            if one is None:
+                one = self._open[path] = _Open(os.open(self.directory / path, os.O_RDWR | os.O_CLOEXEC))
+                self._shrink()
+            else:
+                self._open.move_to_end(path)
+            one.users += 1
+        try:
+            yield one.fd
+        finally:
+            with self._mutex:
+                one.users -= 1
+                if one.gone and not one.users:
+                    os.close(one.fd)
+
+    def _shrink(self) -> None:
+        while len(self._open) > self._open_max:
+            _, one = self._open.popitem(last=False)
+            self._retire(one)
+
+    def _forget(self, path: str) -> None:
+        with self._mutex:
+            one = self._open.pop(path, None)
+            if one is not None:
+                self._retire(one)
+
+    @staticmethod
+    def _retire(one: _Open) -> None:
+        if one.users:
+            one.gone = True
+        else:
+            os.close(one.fd)
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    written = os.pwrite(fd, data, offset)
+    while written < len(data):
+        written += os.pwrite(fd, memoryview(data)[written:], offset + written)
+
+
+def _lock(directory: Path) -> int:
+    """Take the lock that 0.13.2 takes too: a POSIX record lock on the header of the control file.
+
+    The control file is made, empty, if it is absent; but not beside directories of partitions.
+    """
+    path = directory / control.NAME
+    if not path.exists():
+        try:
+            entries = [FileEntry(one.name, 0, one.is_dir()) for one in directory.iterdir()]
+            check_new(entries)
+        except OSError as error:
+            raise ConfigError(f"storage.directory: {directory}: {error.strerror}") from error
+        except CorruptionError as error:
+            raise ConfigError(f"{directory}: {error}") from error
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"storage.directory: cannot open {path}: {error.strerror}") from error
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, 0, os.SEEK_SET)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise ConfigError(f"cannot lock {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"failed to acquire the lock on {path}: another storage process uses this directory"
+        ) from error
+    return fd
+
+
+def kind_of(error: OSError) -> FaultKind:
+    """What an error of the operating system means to the machine."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return FaultKind.FULL
+    if error.errno == errno.ENOENT:
+        return FaultKind.MISSING
+    return FaultKind.IO
