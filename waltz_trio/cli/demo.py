@@ -1,0 +1,95 @@
+"""`waltz demo ...`: a bank on a cluster that is killed and restarted, and a bank to try by hand."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from waltz_core.errors import ConfigError
+from waltz_trio.demo.kills import AT_LEAST
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and run; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="waltz demo", description=__doc__)
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_run(actions)
+    _add_bank(actions)
+    arguments = parser.parse_args(argv)
+    return int(arguments.action(arguments))
+
+
+def _add_run(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = actions.add_parser(
+        "run",
+        help="clients move money while nodes and the whole cluster are killed; ends by proving the result",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    run.add_argument("--seconds", type=_positive(float), default=45.0, help="time under fire")
+    run.add_argument("--clients", type=_positive(int), default=3, help="client processes, each with its own database")
+    run.add_argument("--accounts", type=_positive(int), default=60, help="accounts; fewer mean more conflicts")
+    run.add_argument("--kills", type=_positive(int), default=10, help=f"kills of nodes, at least {AT_LEAST}")
+    run.add_argument("--partitions", type=_positive(int), default=2, help="partitions of the cluster")
+    run.add_argument("--servers", type=_positive(int), default=2, help="servers of the cluster")
+    run.add_argument("--at-once", type=_positive(int), default=8, help="requests under way in each client")
+    run.add_argument("--seed", type=int, default=None, help="of accounts, amounts and kills (by chance)")
+    run.add_argument(
+        "--directory", type=Path, default=None, help="a new one to keep data and logs in (a temporary one)"
+    )
+    run.add_argument("--json", type=Path, default=None, metavar="PATH", help="write the result as one JSON object")
+    run.set_defaults(action=_run)
+
+
+def _add_bank(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bank = actions.add_parser("bank", help="a bank to try by hand; without arguments on a cluster of its own")
+    bank.add_argument("config", nargs="?", metavar="CONFIG.yml", help="client configuration of a running cluster")
+    bank.add_argument("--url", help="a running cluster, as `waltz dev` prints it")
+    bank.add_argument(
+        "--database", type=Path, help="SQLite file of the accounts (bank.db; temporary with a cluster of its own)"
+    )
+    bank.add_argument("--mode", choices=("interactive", "automatic"), help="do not ask for the run mode")
+    bank.set_defaults(action=_bank)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from waltz_trio.demo.run import Options, run
+
+    if arguments.kills < AT_LEAST:
+        raise ConfigError(f"--kills {arguments.kills}: at least {AT_LEAST}, fewer prove little")
+    seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
+    options = Options(
+        seconds=arguments.seconds,
+        clients=arguments.clients,
+        accounts=arguments.accounts,
+        kills=arguments.kills,
+        partitions=arguments.partitions,
+        servers=arguments.servers,
+        at_once=arguments.at_once,
+        seed=seed,
+        directory=arguments.directory,
+        json=arguments.json,
+    )
+    return run(options, Console())
+
+
+def _bank(arguments: argparse.Namespace) -> int:
+    from waltz_trio.demo.console import run
+
+    if arguments.config is not None and arguments.url is not None:
+        raise ConfigError("either CONFIG.yml or --url, not both")
+    return run(arguments.config or arguments.url, arguments.database, arguments.mode)
+
+
+def _positive(kind: type[int] | type[float]) -> type[int] | type[float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if value <= 0:
+            raise argparse.ArgumentTypeError(f"{text} is not positive")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse  # type: ignore[return-value]
