@@ -1,37 +1,35 @@
-"""The storage process: disk, ports, the machine, HTTP, metrics. Rules live in the core."""
+"""The storage process: data directory, ports, the machine, HTTP, metrics. Protocol and rules live in the core."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import trio
 
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import Level, Port
-from waltz_core.ids import Endpoint
+from waltz_core.edge import Level, Port, Shutdown
+from waltz_core.errors import ConfigError
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     DiskBatch,
-    DiskEvent,
     DiskList,
     DiskRead,
-    Stop,
     StorageFailed,
     StorageReady,
     StorageStopped,
 )
 from waltz_core.storage.node import StorageNode
+from waltz_core.storage.replica import State
 from waltz_trio.cluster_admin import read_store_params
 from waltz_trio.config import Config, net_limits, tls_settings
 from waltz_trio.graphite import report_to_graphite
 from waltz_trio.http import HttpServer, endpoints, version
 from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
-from waltz_trio.net.listener import bind, canonical_host, local_host
+from waltz_trio.net.listener import bind, local_host
 from waltz_trio.net.tls import server_context
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms
@@ -41,87 +39,70 @@ from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes
 
+GROUP = "waltz-storage"
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
 class StorageProcess:
-    """One storage node. `run` opens the data directory, binds its ports, and returns when the machine has ended.
+    """One storage node. `run` reads the cluster's key, opens the directory, serves, and returns at the end.
 
     `shutdown` asks for an orderly end; `kill` ends as `kill -9` would.
     """
 
     def __init__(self, config: Config, znodes: EmbeddedZnodes | None = None, *, name: str = "storage") -> None:
+        """Prepare; nothing is read or bound before `run`.
+
+        Args:
+            config: see docs/configuration.md.
+            znodes: a store inside this process instead of the ZooKeeper that the configuration names.
+            name: of the log lines.
+        """
         self.name = name
         self.config = config
         self.report = reporter(name)
         self.registry = Registry(trio.current_time)
-        self.endpoint: Endpoint | None = None  # by which the cluster knows it, once bound
-        self.machine: StorageNode | None = None
-        self.disk: Disk | None = None
+        self.port: int | None = None  # as bound
+        self.admin_port: int | None = None
         self.http_port: int | None = None
+        self.disk: Disk | None = None
         self._znodes = znodes
         self._driver: NodeDriver | None = None
+        self._machine: StorageNode | None = None
         self._scope = trio.CancelScope()
+        self._killed = False
         self._ready = trio.Event()
-        self._shown: frozenset[str] = frozenset()
+        self._shown: frozenset[int] = frozenset()
+        self._gauges: dict[str, object] = {}
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> str:
         """Serve until the end; returns why the machine could not go on (empty after an orderly end).
 
         Raises:
-            ConfigError: a key is missing, a file unreadable, a port or the directory taken.
+            ConfigError: a key is missing, a file unreadable, a port taken, the directory in use or absent.
         """
-        config = self.config
         reason = ""
         with self._scope:
-            warn = warn_once(self.report)
-            config.warn_unknown(warn)
-            context = server_context(tls_settings(config, "storage.ssl."))
-            host = config.text_or_none("storage.host") or local_host()
-            directory = Path(config.text("storage.directory"))
-            data_port = bind(host, config.number("storage.port"), "storage.port")
-            admin_port = bind(host, config.number("storage.admin.port"), "storage.admin.port")
-            self.endpoint = config.endpoint_or_none("storage.advertisedEndpoint") or Endpoint(
-                canonical_host(), data_port.getsockname()[1]
-            )
+            key, count = await self._cluster()
             try:
-                machine = self.machine = StorageNode(await self._storage_config(directory))
-                disk = self.disk = Disk(Files(directory), self._on_disk)
-            except BaseException:
-                data_port.close()
-                admin_port.close()
-                raise
-            driver = self._driver = self._make_driver(machine, disk)
-            try:
+                files = Files(Path(self.config.text("storage.directory")))
                 async with background_nursery() as nursery:
-                    await nursery.start(driver.run)
-                    await self._opened()
-                    if not driver.ended.is_set():
-                        driver.serve(Port.STORAGE, data_port, context)
-                        driver.serve(Port.ADMIN, admin_port, context)
-                        self.report(Level.INFO, f"serving {directory} on {host}:{data_port.getsockname()[1]}")
-                        self._start_http(nursery, host)
-                        nursery.start_soon(self._keep_rates)
-                        nursery.start_soon(report_to_graphite, config, "storage.graphite.", self.registry, self.report)
-                        task_status.started()
-                        await driver.ended.wait()
+                    driver = await self._start(nursery, files, key, count)
+                    await self._listen(nursery, driver, task_status)
+                    await driver.ended.wait()
                     reason = driver.end_reason
                     await driver.stop()
             finally:
-                data_port.close()
-                admin_port.close()
-                if not driver.killed:
-                    with trio.CancelScope(shield=True):
-                        await disk.close()
+                await self._let_go()
         return reason
 
     def shutdown(self) -> None:
-        """Ask for an orderly end: what is written lazily is written, then everything is closed."""
+        """Ask for an orderly end: write what is lazily written, then let go of everything."""
         if self._driver is not None:
-            self._driver.post(Stop())
+            self._driver.post(Shutdown())
 
     def kill(self) -> None:
-        """End as `kill -9` would: sockets are reset, nothing is written, synced or told."""
+        """End as `kill -9` would: sockets are reset, nothing is flushed, synced or told."""
+        self._killed = True
         if self._driver is not None:
             self._driver.kill()
         if self.disk is not None:
@@ -129,75 +110,104 @@ class StorageProcess:
         self._scope.cancel()
 
     def cancel(self) -> None:
-        """End without waiting for the machine."""
+        """End without waiting for the machine; what it asked the disk to do is still done."""
         self._scope.cancel()
 
-    def health(self) -> tuple[bool, dict[str, object]]:
-        """Whether the data directory is open and every assigned partition in service."""
-        machine = self.machine
-        healthy = machine is not None and machine.healthy
-        partitions = {}
-        if machine is not None:
-            partitions = {str(p): {"state": state.value, "reason": why} for p, state, why in machine.conditions()}
-        message = '{"storage":"%s"}' % ("true" if healthy else "false")  # Java: JSON inside a string
-        found = {"healthy": healthy, "message": message, "partitions": partitions}
-        return healthy, {"storage-health-check": found}
+    async def _let_go(self) -> None:
+        disk, self.disk = self.disk, None
+        if disk is None:
+            return
+        with trio.CancelScope(shield=True):
+            if self._killed:
+                await disk.wait_abandoned()
+            else:
+                await disk.close()
 
     # ---- start -----------------------------------------------------------------------------------
 
-    async def _storage_config(self, directory: Path) -> StorageConfig:
-        """Cluster key and number of partitions come from ZooKeeper, once."""
-        config = self.config
-        paths = cluster_paths(config.text("cluster.root").rstrip("/"))
-        async with open_znode_client(
-            self._znodes or config.text("zookeeper.connectString"),
-            session_timeout_ms=config.number("zookeeper.sessionTimeout"),
-        ) as zk:
-            store = await read_store_params(zk, paths)
-        return StorageConfig(
-            store.key,
-            store.num_partitions,
-            segment_size_threshold=config.number("storage.segment.size.threshold"),
-            shown_directory=str(directory),
-            wall_clock_offset_ms=int(time.time() * 1000) - now_ms(),
-            frame_size_max=config.number_or_none("network.frameSizeMax") or 1 << 30,
-            version=version() or "unknown",
-        )
+    async def _cluster(self) -> tuple[bytes, int]:
+        """Cluster key and number of partitions, from ZooKeeper."""
+        where = self._znodes or self.config.text("zookeeper.connectString")
+        timeout = self.config.number("zookeeper.sessionTimeout")
+        async with open_znode_client(where, session_timeout_ms=timeout) as client:
+            params = await read_store_params(client, cluster_paths(self.config.text("cluster.root").rstrip("/")))
+        return params.key, params.num_partitions
 
-    def _make_driver(self, machine: StorageNode, disk: Disk) -> NodeDriver:
+    async def _start(self, nursery: trio.Nursery, files: Files, key: bytes, count: int) -> NodeDriver:
+        config = self.config
+        warn = warn_once(self.report)
+        config.warn_unknown(warn)
+        # Wall time in the headers of files is for people; it need not follow later corrections of the clock.
+        offset = _wall_ms() - now_ms()
+        machine = StorageNode(
+            StorageConfig(
+                key=key,
+                partition_count=count,
+                segment_size_threshold=config.number("storage.segment.size.threshold"),
+                shown_directory=str(files.directory),
+                wall_clock_offset_ms=offset,
+                frame_size_max=config.number_or_none("network.frameSizeMax") or 1 << 30,
+                version=version() or "unknown",
+            )
+        )
         driver = NodeDriver(
             machine,
             name=self.name,
             report=self.report,
-            limits=net_limits(self.config),
-            recorded_batches=self.config.number("debug.flightRecorder"),
+            limits=net_limits(config),
+            recorded_batches=config.number("debug.flightRecorder"),
             plugins={
-                DiskBatch: disk.perform,
-                DiskRead: disk.perform,
-                DiskList: disk.perform,
+                DiskBatch: self._perform,
+                DiskRead: self._perform,
+                DiskList: self._perform,
                 StorageReady: lambda effect: self._ready.set(),
-                StorageFailed: lambda effect: driver.end(effect.reason),
-                StorageStopped: lambda effect: driver.end(),
+                StorageFailed: self._on_failed,
+                StorageStopped: lambda effect: self._end(""),
             },
         )
+        self._machine, self._driver = machine, driver
+        self.disk = Disk(files, driver.post_all)
+        self._register()
+        await nursery.start(driver.run)
+        nursery.start_soon(self._keep_rates)
+        nursery.start_soon(report_to_graphite, config, "storage.graphite.", self.registry, self.report)
+        self.report(Level.INFO, f"opening {files.directory}: cluster {UUID(bytes=key)}, {count} partitions")
         return driver
 
-    async def _opened(self) -> None:
-        """Wait until the data directory is open, or cannot be."""
-        assert self._driver is not None
-        async with trio.open_nursery() as nursery:
+    async def _listen(self, nursery: trio.Nursery, driver: NodeDriver, task_status: Any) -> None:
+        """Open the ports once the directory is open; a directory that cannot be used ends the process instead."""
+        async with trio.open_nursery() as waiting:
 
             async def until(event: trio.Event) -> None:
                 await event.wait()
-                nursery.cancel_scope.cancel()
+                waiting.cancel_scope.cancel()
 
-            nursery.start_soon(until, self._ready)
-            nursery.start_soon(until, self._driver.ended)
+            waiting.start_soon(until, self._ready)
+            waiting.start_soon(until, driver.ended)
+        if driver.ended.is_set():
+            if driver.end_reason:
+                raise ConfigError(f"{self.config.text('storage.directory')}: {driver.end_reason}")
+            task_status.started()
+            return
+        config = self.config
+        context = server_context(tls_settings(config, "storage.ssl."))
+        host = config.text_or_none("storage.host") or local_host()
+        for port, key in ((Port.STORAGE, "storage.port"), (Port.ADMIN, "storage.admin.port")):
+            sock = bind(host, config.number(key), key)
+            number = sock.getsockname()[1]
+            if port is Port.STORAGE:
+                self.port = number
+            else:
+                self.admin_port = number
+            driver.serve(port, sock, context)
+        self.report(Level.INFO, f"serving on {host}:{self.port}, administration on {host}:{self.admin_port}")
+        self._start_http(nursery, host)
+        task_status.started()
 
     def _start_http(self, nursery: trio.Nursery, host: str) -> None:
-        self.registry.on_read(self._refresh)
         port = self.config.number_or_none("storage.jetty.port")
         if port is None:
+            self.report(Level.WARNING, "no HTTP endpoints: storage.jetty.port is not set")
             return
         http = HttpServer(endpoints("waltz-storage", self.registry, self.health))
         where = self.config.text_or_none("storage.jetty.host") or host
@@ -209,34 +219,72 @@ class StorageProcess:
             await trio.sleep(_REFRESH)
             self.registry.refresh()
 
-    def _on_disk(self, events: Sequence[DiskEvent]) -> None:
-        assert self._driver is not None
-        self._driver.post_all(events)
+    # ---- effects ---------------------------------------------------------------------------------
 
-    # ---- metrics ---------------------------------------------------------------------------------
+    def _perform(self, effect: DiskBatch | DiskRead | DiskList) -> None:
+        if self.disk is not None:
+            self.disk.perform(effect)
+
+    def _on_failed(self, effect: StorageFailed) -> None:
+        self._end(effect.reason)
+
+    def _end(self, reason: str) -> None:
+        assert self._driver is not None
+        self._driver.end(reason)
+
+    # ---- health and metrics ----------------------------------------------------------------------
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """Healthy while every assigned partition is in service; the original's is always true."""
+        machine = self._machine
+        healthy = machine is not None and machine.healthy
+        partitions = (
+            {}
+            if machine is None
+            else {
+                str(partition_id): state.value if state is State.OPEN else f"{state.value}: {reason}"
+                for partition_id, state, reason in machine.conditions()
+            }
+        )
+        message = '{"storage":"true"}' if healthy else '{"storage":"false"}'
+        found = {"healthy": healthy, "message": message, "partitions": partitions}
+        return healthy, {"storage-health-check": found}
+
+    def _register(self) -> None:
+        """Metrics of the process; those of partitions come and go with their assignment."""
+        for name in ("waltz-storage-num-partitions", "waltz-storage-partition-ids", "waltz-version-id"):
+            self._register_gauge(f"{GROUP}.{name}")
+        gauge = self.registry.gauge
+        gauge(f"{GROUP}.sync-count", lambda: self.disk.statistics.syncs if self.disk else 0)
+        gauge(f"{GROUP}.sync-time-ms", lambda: round(self.disk.statistics.sync_ms, 3) if self.disk else 0)
+        gauge(f"{GROUP}.write-count", lambda: self.disk.statistics.batches if self.disk else 0)
+        gauge(f"{GROUP}.write-group-count", lambda: self.disk.statistics.groups if self.disk else 0)
+        self.registry.on_read(self._refresh)
+
+    def _register_gauge(self, name: str) -> None:
+        self.registry.gauge(name, lambda: self._gauges.get(name))
 
     def _refresh(self) -> None:
-        """The machine's gauges and counters under the original's names; those of partitions come and go."""
-        assert self.machine is not None
-        assert self.disk is not None
-        gauges = {
-            **self.machine.gauges(),
-            "waltz-storage.disk-syncs": self.disk.statistics.syncs,
-            "waltz-storage.disk-groups": self.disk.statistics.groups,
-        }
-        for name in self._shown - gauges.keys():
-            self.registry.remove(name)
-        for name in gauges.keys() - self._shown:
-            self.registry.gauge(name, partial(self._gauge, name))
-        self._shown = frozenset(gauges)
-        for name, count in self.machine.counters().items():
-            self.registry.counter(name).count = count
+        """Before each reading: take the machine's figures."""
+        machine = self._machine
+        if machine is None:
+            return
+        self._gauges = machine.gauges()
+        assigned = frozenset(partition_id for partition_id, _, _ in machine.conditions())
+        for gone in self._shown - assigned:
+            self.registry.remove(f"{GROUP}.partition-{gone}.")
+        groups = {f"{GROUP}.partition-{new}" for new in assigned - self._shown}
+        for name in self._gauges:
+            if name.rpartition(".")[0] in groups:
+                self._register_gauge(name)
+        self._shown = assigned
+        for name, count in machine.counters().items():
+            if name.endswith(".append"):
+                self.registry.meter(name).mark_to(count)
+            else:
+                self.registry.counter(name).set(count)
 
-    def _gauge(self, name: str) -> object:
-        assert self.machine is not None
-        assert self.disk is not None
-        if name == "waltz-storage.disk-syncs":
-            return self.disk.statistics.syncs
-        if name == "waltz-storage.disk-groups":
-            return self.disk.statistics.groups
-        return self.machine.gauges().get(name)
+
+def _wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

@@ -82,7 +82,7 @@ class Disk:
     async def close(self) -> None:
         """Carry out what is queued, then close every file."""
         self._end()
-        await trio.to_thread.run_sync(self._join, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(self._join)
         self.files.close()
 
     def abandon(self) -> None:
@@ -91,9 +91,9 @@ class Disk:
         self._end()
         Thread(target=self._close_later, name="waltz-abandon", daemon=True).start()
 
-    def wait_abandoned(self, timeout: float) -> bool:
-        """Wait until the last operation of an abandoned disk has ended; blocking."""
-        return self._ended.wait(timeout)
+    async def wait_abandoned(self) -> None:
+        """Wait until the last operation of an abandoned disk has ended: only then may the directory be opened again."""
+        await trio.to_thread.run_sync(self._ended.wait)
 
     def _end(self) -> None:
         self._batches.put(_STOP)

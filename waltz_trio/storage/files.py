@@ -29,6 +29,7 @@ from waltz_core.storage.effects import (
 
 OPEN_FILES_MAX = 512  # file descriptors kept, of all partitions together
 _LOCKED_BYTES = 128  # Java: ControlFile locks the header
+_IN_USE: set[tuple[int, int]] = set()  # control files locked by this process, which record locks do not exclude
 
 
 class _Open:
@@ -55,7 +56,10 @@ class Files:
         self._open: OrderedDict[str, _Open] = OrderedDict()  # least recently used first
         self._open_max = open_files_max
         self._mutex = threading.Lock()
-        self._lock = _lock(directory)
+        fd, self._identity = _lock(directory)
+        # Closing any descriptor of a file gives up every record lock that the process has on it, so the
+        # control file is worked on through the descriptor that holds the lock, which is never closed before the end.
+        self._control = _Open(fd)
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation.
@@ -71,6 +75,8 @@ class Files:
             case SyncFile():
                 with self._file(path) as fd:
                     os.fdatasync(fd)
+            case Create() if path == control.NAME:
+                os.ftruncate(self._control.fd, 0)
             case Create():
                 self._forget(path)
                 os.close(os.open(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
@@ -130,13 +136,17 @@ class Files:
                 else:
                     os.close(one.fd)
             self._open.clear()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+            if not self._control.gone:
+                self._control.gone = True
+                os.close(self._control.fd)
+                _IN_USE.discard(self._identity)
 
     @contextlib.contextmanager
     def _file(self, path: str) -> Iterator[int]:
         """An open descriptor, not closed by others while it is used."""
+        if path == control.NAME:
+            yield self._control.fd
+            return
         with self._mutex:
             one = self._open.get(path)
             if one is None:
@@ -178,7 +188,7 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
         written += os.pwrite(fd, memoryview(data)[written:], offset + written)
 
 
-def _lock(directory: Path) -> int:
+def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
     """Take the lock that 0.13.2 takes too: a POSIX record lock on the header of the control file.
 
     The control file is made, empty, if it is absent; but not beside directories of partitions.
@@ -196,16 +206,21 @@ def _lock(directory: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(f"storage.directory: cannot open {path}: {error.strerror}") from error
+    held = f"failed to acquire the lock on {path}: another storage process uses this directory"
+    status = os.fstat(fd)
+    identity = status.st_dev, status.st_ino
+    if identity in _IN_USE:
+        # Closing `fd` would give up the lock of the other user in this process; leaking it does no harm.
+        raise ConfigError(held)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, 0, os.SEEK_SET)
     except OSError as error:
         os.close(fd)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise ConfigError(f"cannot lock {path}: {error.strerror}") from error
-        raise ConfigError(
-            f"failed to acquire the lock on {path}: another storage process uses this directory"
-        ) from error
-    return fd
+        raise ConfigError(held) from error
+    _IN_USE.add(identity)
+    return fd, identity
 
 
 def kind_of(error: OSError) -> FaultKind:
