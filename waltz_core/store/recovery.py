@@ -7,252 +7,79 @@ the effects and reports their answers.
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 from waltz_core.ids import ReplicaId
-from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.store.metadata import last_session, recovered_metadata, same_metadata, states_by_storage
 from waltz_core.store.quorum import Decision, decide, majority
+from waltz_core.store.recovery_events import (
+    AskMax,
+    CasDone,
+    CasLost,
+    CasMetadata,
+    Confirmed,
+    Effect,
+    Event,
+    Marked,
+    MaxKnown,
+    Phase,
+    ReadRecords,
+    RecordsRead,
+    RecordsWritten,
+    RecoveryFailed,
+    RecoveryStuck,
+    RecoveryUnstuck,
+    ReplicaFailed,
+    ReplicaFenced,
+    ReplicaReady,
+    ReplicaRefused,
+    ReplicaUp,
+    SessionRecovered,
+    SetLowWaterMark,
+    Tick,
+    Truncate,
+    WriteRecords,
+)
 
 if TYPE_CHECKING:
     from waltz_core.log import Record, SessionInfo
 
+__all__ = [
+    "AskMax",
+    "CasDone",
+    "CasLost",
+    "CasMetadata",
+    "Confirmed",
+    "Effect",
+    "Event",
+    "Marked",
+    "MaxKnown",
+    "Phase",
+    "ReadRecords",
+    "RecordsRead",
+    "RecordsWritten",
+    "Recovery",
+    "RecoveryFailed",
+    "RecoveryStuck",
+    "RecoveryUnstuck",
+    "ReplicaFailed",
+    "ReplicaFenced",
+    "ReplicaReady",
+    "ReplicaRefused",
+    "ReplicaUp",
+    "SessionRecovered",
+    "SetLowWaterMark",
+    "Tick",
+    "Truncate",
+    "WriteRecords",
+]
+
 _STUCK_AFTER_MS: Final = 1000  # waiting shorter than this is ordinary and not reported
 _COPY_COUNT: Final = 1000  # records per copy step; Java: 20
-
-# ---- events ------------------------------------------------------------------------------------
-
-
-@record
-class ReplicaUp:
-    """A replica answered LastSessionInfo: older sessions are fenced there. Once per session and replica."""
-
-    replica: str
-    info: SessionInfo
-    fence: int | None = None  # highest session it ever answered; only our storage nodes tell
-    limbo: bool = False  # its log may end too early; only our storage nodes know
-
-
-@record
-class ReplicaFenced:
-    """A replica refused LastSessionInfo because it answered a later session."""
-
-    replica: str
-    fence: int
-
-
-@record
-class MaxKnown:
-    """Answer to `AskMax` or `Truncate`: the highest transaction id of the replica, -1 when empty."""
-
-    replica: str
-    transaction_id: int
-
-
-@record
-class Marked:
-    """Answer to `SetLowWaterMark`: session and mark are durable on the replica."""
-
-    replica: str
-
-
-@record
-class RecordsRead:
-    """Answer to `ReadRecords`, checksums verified; may be shorter than asked, also empty."""
-
-    source: str
-    target: str
-    records: tuple[Record, ...]
-
-
-@record
-class RecordsWritten:
-    """Answer to `WriteRecords`: all of them are durable on the target."""
-
-    target: str
-    count: int
-
-
-@record
-class ReplicaFailed:
-    """The link to a replica that was up ended, or it refused a call; it does not come back in this session."""
-
-    replica: str
-    reason: str
-
-
-@record
-class CasDone:
-    """The write asked for with `CasMetadata` is in ZooKeeper, as this version of the znode."""
-
-    version: int
-
-
-@record
-class CasLost:
-    """The write was refused or its outcome is unknown: this is what ZooKeeper holds, freshly read."""
-
-    metadata: PartitionMetadata
-    version: int
-
-
-@record
-class Confirmed:
-    """An operator accepts the loss that `RecoveryStuck` described; ignored unless recovery is stuck."""
-
-
-@record
-class Tick:
-    """Nothing happened; a deadline may be due."""
-
-
-Event: TypeAlias = (
-    ReplicaUp
-    | ReplicaFenced
-    | MaxKnown
-    | Marked
-    | RecordsRead
-    | RecordsWritten
-    | ReplicaFailed
-    | CasDone
-    | CasLost
-    | Confirmed
-    | Tick
-)
-
-# ---- effects -----------------------------------------------------------------------------------
-
-
-@record
-class AskMax:
-    """Ask a replica for its highest transaction id; answered by `MaxKnown`."""
-
-    replica: str
-
-
-@record
-class Truncate:
-    """Let a replica drop everything above `transaction_id`; answered by `MaxKnown`."""
-
-    replica: str
-    transaction_id: int
-
-
-@record
-class SetLowWaterMark:
-    """Let a replica persist this session and `mark`; answered by `Marked`."""
-
-    replica: str
-    mark: int
-
-
-@record
-class ReadRecords:
-    """Read up to `count` records from `first` on at `source`; answered by `RecordsRead`.
-
-    Nearly always to be copied to `target`; with `source == target` to compare a record.
-    """
-
-    source: str
-    target: str
-    first: int
-    count: int
-
-
-@record
-class WriteRecords:
-    """Append records to `target` under this session; answered by `RecordsWritten`."""
-
-    target: str
-    records: tuple[Record, ...]
-
-
-@record
-class CasMetadata:
-    """Write the partition's metadata if its znode still has this version; one at a time."""
-
-    metadata: PartitionMetadata
-    expected_version: int
-
-
-@record
-class ReplicaReady:
-    """A replica is level and named in ZooKeeper: it may be sent appends from `next_id` on, and vote."""
-
-    replica: str
-    next_id: int
-
-
-@record
-class ReplicaRefused:
-    """A replica stays out of this session, without harm to the others; a person should look at it."""
-
-    replica: str
-    reason: str
-
-
-@record
-class SessionRecovered:
-    """A quorum is ready: the session may open. Once; after the `ReplicaReady` of that quorum."""
-
-    high_water_mark: int
-
-
-@record
-class RecoveryFailed:
-    """The session is over, open or not; the next one needs a new session id."""
-
-    reason: str
-    fence: int | None = None  # a replica answered this later session; metadata still below it was rewound
-
-
-@record
-class RecoveryStuck:
-    """Recovery waits for something that may not come by itself; replaces an earlier reason."""
-
-    reason: str
-
-
-@record
-class RecoveryUnstuck:
-    """It goes on."""
-
-
-Effect: TypeAlias = (
-    AskMax
-    | Truncate
-    | SetLowWaterMark
-    | ReadRecords
-    | WriteRecords
-    | CasMetadata
-    | ReplicaReady
-    | ReplicaRefused
-    | SessionRecovered
-    | RecoveryFailed
-    | RecoveryStuck
-    | RecoveryUnstuck
-)
-
-
-class Phase(enum.Enum):
-    """Where a replica is; each but IDLE, HELD and LEVEL waits for exactly one answer of a replica."""
-
-    OFFLINE = "offline"  # not heard of in this session
-    HELD = "held"  # waits for an operator, untouched
-    ARRIVING = "arriving"  # cut, or asked for its highest id
-    IDLE = "awaiting_decision"  # nothing to do at present
-    COMPARING = "comparing"  # its last kept record against that of a member
-    COPYING = "catching_up"
-    MARKING = "setting_low_water_mark"  # cut at the decided mark, then marked
-    LEVEL = "awaiting_quorum"  # holds exactly the decided log; waits for quorum and metadata
-    READY = "recovered"  # handed over to the session
-    REFUSED = "refused"  # stays out of this session
-    FAILED = "failed"
 
 
 class _Member:
@@ -633,7 +460,12 @@ class Recovery:
         return any(member.phase is Phase.HELD for member in self._members.values())
 
     def _on_confirmed(self, out: list[Effect]) -> None:
-        if not self._stuck or self._resolved is not None:
+        if not self._stuck:
+            return
+        if self._resolved is not None:
+            for member in self._members.values():
+                if member.phase is Phase.HELD:
+                    self._refuse(member, "its transactions were given up by an operator", out)
             return
         self._forced = True
         if self._held():
@@ -705,7 +537,7 @@ class Recovery:
             member.target = self._resolved
         count = min(member.target - member.mark, self._copy_count_max)
         if self._rules.copy_capped_at_source:
-            count = min(count, source.mark - member.mark)
+            count = min(count, source.mark - member.mark) if source.alive else 0
         if count > 0:
             self._ask(source, member, member.mark + 1, count, out)
             return
@@ -738,9 +570,16 @@ class Recovery:
             member.writing = len(wanted)
             out.append(WriteRecords(member.replica, tuple(item for _, item in wanted)))
             return
-        if member.source.mark > member.mark and target > member.mark:
-            member.avoid.add(member.source.replica)  # it should have had something
         member.phase = Phase.IDLE
+        if member.source.mark > member.mark and target > member.mark:
+            self._no_answer(member, member.source, member.mark + 1, out)
+
+    def _no_answer(self, member: _Member, source: _Member, transaction_id: int, out: list[Effect]) -> None:
+        """A source lacks what it told us to hold: try another one, as long as there will be more of them."""
+        if self._resolved is None:
+            member.avoid.add(source.replica)
+        else:
+            self._refuse(member, f"{source.replica} does not give out record {transaction_id}", out)
 
     def _compare(self, member: _Member, out: list[Effect]) -> None:
         """Read its last record, then that of a member: logs with one equal record are equal up to it."""
@@ -755,16 +594,19 @@ class Recovery:
         source = member.source
         assert source is not None
         found = records[0] if records and records[0].transaction_id == member.mark else None
-        if member.kept is None and found is not None:
-            member.kept = found
-            self._ask(source, member, member.mark, 1, out)
-            return
         member.phase = Phase.IDLE
         if member.kept is None:
-            self._refuse(member, f"it does not give out its own record {member.mark}", out)
+            if found is None:
+                self._refuse(member, f"it does not give out its own record {member.mark}", out)
+            elif source.alive:
+                member.kept = found
+                member.phase = Phase.COMPARING
+                self._ask(source, member, member.mark, 1, out)
+        elif found is None:
+            self._no_answer(member, source, member.mark, out)
         elif found == member.kept:
             member.vouched = True
-        elif found is None or self._resolved is None:
+        elif self._resolved is None:
             member.avoid.add(source.replica)  # an undecided tail may differ; once it is decided we ask again
         else:
             reason = f"its record {member.mark} is not the one of {source.replica}; its copy must be replaced"
@@ -857,6 +699,8 @@ class Recovery:
         held = [member for member in self._members.values() if member.phase is Phase.HELD]
         if held:
             found = ", ".join(f"{m.replica} (session {m.info.session_id}, mark {m.own})" for m in held if m.info)
+            if self._resolved is not None:
+                return f"the partition is about to start empty, but there are transactions on {found}: give them up?"
             return (
                 f"the metadata names no replica, but there are transactions on {found}; waits for an operator to "
                 "confirm that all replicas that still exist are connected: what only others hold would be lost"
@@ -888,6 +732,8 @@ class Recovery:
             return f"{replica} (not assigned any more)"
         if member.phase is Phase.OFFLINE:
             return f"{replica} (not connected)"
+        if member.phase is Phase.REFUSED:
+            return f"{replica} (stays out)"
         return f"{replica} (its copy is older than it should be, and does not count)"
 
     # ---- invariants ----------------------------------------------------------------------------------
