@@ -1,0 +1,498 @@
+"""`waltz storage ...`: run a storage node; look at nodes, assign, switch and recover their partitions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from waltz_core.cluster.paths import ClusterPaths
+from waltz_core.cluster.znodes import StoreParams
+from waltz_core.errors import WaltzError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.log import Record, SessionInfo
+from waltz_core.wire import admin_messages as admin
+from waltz_trio import log
+from waltz_trio.admin import AdminClient, open_admin
+from waltz_trio.cli.options import (
+    CONFIG,
+    JSON,
+    LOGGER_OUTPUT,
+    YES,
+    Arguments,
+    Command,
+    CommandError,
+    Option,
+    confirm,
+    run_commands,
+    show,
+)
+from waltz_trio.cli.zookeeper import load_config, open_cluster
+from waltz_trio.cluster_admin import read_cluster, read_store_params
+from waltz_trio.config import Config, net_limits, tls_settings
+from waltz_trio.net.tls import ClientTls
+from waltz_trio.process import run_until_signal
+from waltz_trio.storage_node import StorageProcess
+from waltz_trio.storage_port import StoragePort, open_storage_port
+from waltz_trio.zk.client import ZnodeClient
+
+_PARTITIONS_KEY = "waltz-storage.waltz-storage-partition-ids"
+_ANSWER_MAX = 60.0  # seconds an administrative request may take
+
+
+class Tool:
+    """What every sub-command works with: the configuration, ZooKeeper, the cluster's key."""
+
+    def __init__(self, config: Config, zk: ZnodeClient, paths: ClusterPaths, store: StoreParams) -> None:
+        self.config = config
+        self.zk = zk
+        self.paths = paths
+        self.store = store
+        self.tls = self._tls(config, "ssl.")
+
+    @staticmethod
+    def _tls(config: Config, prefix: str) -> ClientTls:
+        return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
+
+    def tls_from(self, path: str | None) -> ClientTls:
+        """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""
+        return self._tls(Config({}) if path is None else Config.load(path), "server.ssl.")
+
+    @asynccontextmanager
+    async def admin(self, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:
+        """A connection to an admin port."""
+        async with open_admin(
+            endpoint,
+            tls or self.tls,
+            key=self.store.key,
+            num_partitions=self.store.num_partitions,
+            limits=net_limits(self.config),
+        ) as client:
+            yield client
+
+    @asynccontextmanager
+    async def data(
+        self, endpoint: Endpoint, tls: ClientTls | None = None, *, offline: bool = False
+    ) -> AsyncIterator[StoragePort]:
+        """A connection to a data port."""
+        async with open_storage_port(
+            endpoint,
+            tls or self.tls,
+            key=self.store.key,
+            num_partitions=self.store.num_partitions,
+            offline=offline,
+            limits=net_limits(self.config),
+        ) as port:
+            yield port
+
+
+Work = Callable[[Tool, Arguments], Awaitable[int]]
+
+
+def _in_session(work: Work, arguments: Arguments) -> int:
+    config = load_config(arguments)
+
+    async def run() -> int:
+        async with open_cluster(config) as (zk, paths):
+            return await work(Tool(config, zk, paths, await read_store_params(zk, paths)), arguments)
+
+    return trio.run(run)
+
+
+@asynccontextmanager
+async def _explained(what: str) -> AsyncIterator[None]:
+    """Put what was being done before the reason why it failed."""
+    try:
+        with trio.fail_after(_ANSWER_MAX):
+            yield
+    except trio.TooSlowError:
+        raise CommandError(f"{what}\nno answer within {_ANSWER_MAX:.0f} s") from None
+    except (WaltzError, OSError) as error:
+        raise CommandError(f"{what}\n{error}") from error
+
+
+def _endpoint(text: str, problem: str) -> Endpoint:
+    if len(text.split(":")) != 2:
+        raise CommandError(problem)
+    return parse_endpoint(text)
+
+
+async def _admin_endpoints(tool: Tool) -> list[Endpoint]:
+    """Admin ports of every node in the connection map, by name."""
+    maps = (await read_cluster(tool.zk, tool.paths)).maps
+    return [Endpoint(storage.split(":")[0], port) for storage, port in sorted(maps.connections.connections)]
+
+
+# ---- run -------------------------------------------------------------------------------------
+
+
+def run_node(argv: Sequence[str]) -> int:
+    """`waltz storage run CONFIG.yml`; returns the exit status."""
+    words = [word for word in argv if not word.startswith("-")]
+    if any(word in ("-h", "--help") for word in argv):
+        print("usage: waltz storage run <config_path>")
+        return 0
+    unknown = [word for word in argv if word.startswith("-")]
+    if unknown:
+        print(f"Error: Unrecognized option: {unknown[0]}", file=sys.stderr)
+        return 1
+    if not words:
+        print("Error: Missing Waltz storage config path.", file=sys.stderr)
+        return 1
+    config = Config.load(words[-1])
+    log.set_up(config.text("log.level"))
+
+    async def serve() -> int:
+        return await run_until_signal(StorageProcess(config))
+
+    return trio.run(serve)
+
+
+# ---- list ------------------------------------------------------------------------------------
+
+
+async def _list(tool: Tool, arguments: Arguments) -> int:
+    given = arguments.text_or_none("storage")
+    if given is None:
+        endpoints = await _admin_endpoints(tool)
+    else:
+        async with _explained(f"Failed to obtain hostname and admin port for {given}:"):
+            endpoints = [_endpoint(given, "Http must be in format of host:admin_port")]
+    found: dict[Endpoint, list[dict[str, Any]]] = {}
+    failures: dict[Endpoint, str] = {}
+    for endpoint in endpoints:
+        try:
+            async with _explained(f"Cannot fetch partition ownership for {endpoint}:"), tool.admin(endpoint) as client:
+                found[endpoint] = _partitions_in(await client.metrics())
+        except CommandError as error:
+            failures[endpoint] = str(error)
+    if arguments.flag("json"):
+        print(json.dumps(_list_json(found, failures), indent=2))
+    else:
+        text = "\n".join("".join(_list_text(endpoint, one) for one in many) for endpoint, many in found.items())
+        if text.strip() or not failures:
+            show(text, logger_as_output=arguments.flag("logger-as-output"))
+        for failure in failures.values():
+            print(f"Error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _partitions_in(metrics: str) -> list[dict[str, Any]]:
+    """What the metrics of a node, ours or of 0.13.2, tell of its partitions."""
+    gauges = json.loads(metrics)["gauges"]
+
+    def value(partition_id: int, name: str) -> Any:
+        return gauges.get(f"waltz-storage.partition-{partition_id}.{name}", {}).get("value")
+
+    found = []
+    for partition_id in gauges.get(_PARTITIONS_KEY, {}).get("value") or ():
+        flags = value(partition_id, "flags") or 0
+        found.append(
+            {
+                "partition": partition_id,
+                "session_id": value(partition_id, "session-id"),
+                "low_water_mark": value(partition_id, "low-water-mark"),
+                "local_low_water_mark": value(partition_id, "local-low-water-mark"),
+                "assigned": bool(flags & 4),
+                "available": bool(flags & 1),
+                "max_transaction_id": value(partition_id, "max-transaction-id"),
+                "state": value(partition_id, "state"),
+                "reason": value(partition_id, "reason"),
+            }
+        )
+    return found
+
+
+def _list_text(endpoint: Endpoint, one: dict[str, Any]) -> str:
+    lines = [
+        f"Partition Info for id: {one['partition']} at {endpoint}",
+        f"\t sessionId: {one['session_id']}",
+        f"\t lowWaterMark: {one['low_water_mark']}",
+        f"\t localLowWaterMark: {one['local_low_water_mark']}",
+        f"\t isAssigned: {str(one['assigned']).lower()}",
+        f"\t isAvailable: {str(one['available']).lower()}",
+    ]
+    if one["state"] not in (None, "open"):
+        lines.append(f"\t state: {one['state']}: {one['reason']}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _list_json(found: dict[Endpoint, list[dict[str, Any]]], failures: dict[Endpoint, str]) -> dict[str, Any]:
+    return {
+        "nodes": [{"endpoint": str(endpoint), "partitions": many} for endpoint, many in found.items()],
+        "failures": [{"endpoint": str(endpoint), "reason": reason} for endpoint, reason in failures.items()],
+    }
+
+
+# ---- assignment, availability ----------------------------------------------------------------
+
+_STORAGE_FORM = "Storage must be in format of host:admin_port"
+
+
+async def _add_partition(tool: Tool, arguments: Arguments) -> int:
+    async with _explained(f"Failed to add partition {arguments.text('partition')}. "):
+        partitions = arguments.partitions("partition")
+        async with tool.admin(_endpoint(arguments.text("storage"), _STORAGE_FORM)) as client:
+            await client.assign(partitions)
+    return 0
+
+
+async def _remove_partition(tool: Tool, arguments: Arguments) -> int:
+    storage, delete = arguments.text("storage"), arguments.flag("delete-storage-files")
+    if delete:
+        confirm(
+            f"This deletes the data files of partition {arguments.text('partition')} on {storage} for good. Go on?",
+            given=arguments.flag("yes"),
+        )
+    async with _explained(f"Failed to remove partition {arguments.text('partition')} from {storage}. "):
+        partitions = arguments.partitions("partition")
+        async with tool.admin(_endpoint(storage, _STORAGE_FORM)) as client:
+            await client.unassign(partitions, delete_files=delete)
+    return 0
+
+
+async def _availability(tool: Tool, arguments: Arguments) -> int:
+    online = arguments.text("online").lower()
+    storage, partition = arguments.text("storage"), arguments.text("partition")
+    what = f"Failed to set availability of partition {partition} to {arguments.text('online')} in {storage}. "
+    async with _explained(what):
+        if online not in ("true", "false"):
+            raise CommandError("--online must be set to 'true' or 'false'")
+        partitions = arguments.partitions("partition")
+        async with tool.admin(_endpoint(storage, _STORAGE_FORM)) as client:
+            await client.set_available(partitions, online == "true")
+    return 0
+
+
+async def _sync_partitions(tool: Tool, arguments: Arguments) -> int:
+    """Every node is tried; the original stopped at the first that failed."""
+    maps = (await read_cluster(tool.zk, tool.paths)).maps
+    ports = dict(maps.connections.connections)
+    failures = []
+    for storage, partitions in sorted(maps.replicas.replicas):
+        try:
+            async with _explained(f"{storage}:"):
+                if storage not in ports:
+                    raise CommandError("its admin port is not known")
+                async with tool.admin(Endpoint(storage.split(":")[0], ports[storage])) as client:
+                    await _sync(client, frozenset(partitions))
+        except CommandError as error:
+            failures.append(str(error))
+    if failures:
+        raise CommandError("Partition assignment cannot be fully synced. \n" + "\n".join(failures))
+    return 0
+
+
+async def _sync(client: AdminClient, wanted: frozenset[int]) -> None:
+    present = await client.assigned()
+    missing = sorted(one for one in wanted if not present.get(one, False))
+    surplus = sorted(set(present) - wanted)
+    if missing:
+        await client.assign(missing)
+    if surplus:
+        await client.unassign(surplus)
+
+
+# ---- validate, max-transaction-id ------------------------------------------------------------
+
+
+async def _validate(tool: Tool, arguments: Arguments) -> int:
+    """Every port is tried; the original stopped at the first that failed."""
+    maps = (await read_cluster(tool.zk, tool.paths)).maps
+    failures = []
+    for storage, _ in sorted(maps.groups.groups):
+        try:
+            async with _explained("Invalid hostname or port: "), tool.data(parse_endpoint(storage)):
+                pass
+        except CommandError as error:
+            failures.append(str(error).replace("\n", "", 1))
+    for storage, port in sorted(maps.connections.connections):
+        try:
+            endpoint = Endpoint(storage.split(":")[0], port)
+            async with _explained("Invalid hostname or admin port: "), tool.admin(endpoint):
+                pass
+        except CommandError as error:
+            failures.append(str(error).replace("\n", "", 1))
+    if failures:
+        raise CommandError("\n".join(failures))
+    return 0
+
+
+async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
+    storage = arguments.text("storage")
+    async with _explained(f"Failed to read max transaction ID for storage {storage}. "):
+        endpoint = _endpoint(storage, _STORAGE_FORM)
+        partition_id = arguments.number("partition")
+        async with tool.admin(endpoint) as client:
+            session_id = await _session_of(client, partition_id, offline=arguments.flag("offline"))
+        data = Endpoint(endpoint.host, arguments.number("storage-port"))
+        async with tool.data(data, offline=arguments.flag("offline")) as port:
+            port.session_id, port.partition_id = session_id, partition_id
+            print(f"Max Transaction ID: {await port.max_transaction_id()}")
+    return 0
+
+
+async def _session_of(client: AdminClient, partition_id: int, *, offline: bool) -> int:
+    """A session id with which the node lets us read: its fence if it tells it, else the persisted one."""
+    if client.version and not offline:
+        answer = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
+        assert isinstance(answer, admin.ReplicaStateResponse)
+        return answer.fence
+    return (await _session_info(client, partition_id)).session_id
+
+
+async def _session_info(client: AdminClient, partition_id: int) -> SessionInfo:
+    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
+    assert isinstance(answer, admin.LastSessionInfoResponse)
+    return answer.last_session_info
+
+
+# ---- recover-partition -----------------------------------------------------------------------
+
+
+async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
+    partition_text, batch_text = arguments.text("partition"), arguments.text("batch-size")
+    try:
+        form = "Source and destination storage must both be in format of host:admin_port"
+        source = _endpoint(arguments.text("source-storage"), form)
+        destination = _endpoint(arguments.text("destination-storage"), form)
+        if not partition_text.isdecimal():
+            raise CommandError("Partition id must be a non-negative integer")
+        if not batch_text.isdecimal() or int(batch_text) == 0:
+            raise CommandError("Batch size must be a positive integer")
+        data = Endpoint(destination.host, arguments.number("destination-storage-port"))
+        source_tls = tool.tls_from(arguments.text_or_none("source-ssl-config-path"))
+        destination_tls = tool.tls_from(arguments.text_or_none("destination-ssl-config-path"))
+        async with tool.admin(source, source_tls) as source_admin:
+            async with tool.admin(destination, destination_tls) as destination_admin:
+                info = await _session_info(destination_admin, int(partition_text))
+            async with tool.data(data, destination_tls, offline=True) as port:
+                port.session_id, port.partition_id = info.session_id, int(partition_text)
+                await _copy(source_admin, port, info.low_water_mark, int(batch_text))
+    except (WaltzError, OSError) as error:
+        raise CommandError(f"Partition {partition_text} failed to recover. \n{error}") from error
+    return 0
+
+
+async def _copy(source: AdminClient, port: StoragePort, low_water_mark: int, batch_count: int) -> None:
+    """Bring the destination up to the local low-water mark that the source has now."""
+    await port.max_transaction_id()
+    mark = await port.truncate(low_water_mark)
+    target = (await _session_info(source, port.partition_id)).local_low_water_mark
+    told = -1
+    while mark < target:
+        records = await _read(source, port.partition_id, mark + 1, min(batch_count, target - mark))
+        if not records:
+            raise CommandError(f"{source.endpoint} has no transaction {mark + 1}, though its mark is {target}")
+        await port.append(records)
+        mark += len(records)
+        await port.set_low_water_mark(mark)
+        percent = 100 * (mark + 1) // (target + 1)
+        if percent >= told + 10:
+            told = percent
+            print(f"{mark + 1} of {target + 1} transactions, {percent} %", file=sys.stderr)
+
+
+async def _read(source: AdminClient, partition_id: int, first: int, count: int) -> tuple[Record, ...]:
+    answer = await source.call(lambda seq: admin.RecordListRequest(seq, partition_id, first, count))
+    assert isinstance(answer, admin.RecordListResponse)
+    return answer.records
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+
+def _command(name: str, meaning: str, work: Work, *options: Option) -> Command:
+    return Command(name, meaning, (CONFIG, *options), partial(_in_session, work))
+
+
+_RANGES = "(or multiple partitions as comma-separated int ranges such as 0-6,7,10-16)"
+_STORAGE = Option("s", "storage", "Specify storage in format of host:admin_port", required=True)
+
+COMMANDS = (
+    Command(
+        "run",
+        "Run a storage node until SIGINT or SIGTERM",
+        (),
+        lambda arguments: run_node(arguments.operands),
+        operand="CONFIG.yml",
+    ),
+    _command(
+        "list",
+        "List partition ownership information",
+        _list,
+        Option("s", "storage", "Specify storage in format of host:admin_port; all nodes if not given"),
+        LOGGER_OUTPUT,
+        JSON,
+    ),
+    _command(
+        "add-partition",
+        "Add a partition ownership to a storage node",
+        _add_partition,
+        _STORAGE,
+        Option("p", "partition", f"Specify the partition {_RANGES} to be added to the given server", required=True),
+    ),
+    _command(
+        "remove-partition",
+        "Remove a partition ownership from a storage node and, if asked to, delete its segment files",
+        _remove_partition,
+        _STORAGE,
+        Option("p", "partition", f"Specify the partition {_RANGES} to be removed from the storage node", required=True),
+        Option("d", "delete-storage-files", "Storage files of this partition will be deleted.", takes_value=False),
+        YES,
+    ),
+    _command(
+        "availability",
+        "Set the read/write availability of the partition in a storage node",
+        _availability,
+        _STORAGE,
+        Option("p", "partition", f"Specify the partition {_RANGES}", required=True),
+        Option("o", "online", "Specify 'true' or 'false' for the storage node is online", required=True),
+    ),
+    _command(
+        "sync-partitions",
+        "Sync partition ownership to storage nodes based on assignment specified in ZooKeeper",
+        _sync_partitions,
+    ),
+    _command("validate", "Validate Waltz storage node connectivity", _validate),
+    _command(
+        "max-transaction-id",
+        "Displays the max transaction ID",
+        _max_transaction_id,
+        _STORAGE,
+        Option("sp", "storage-port", "Specify the port of storage, where port is non-admin port", required=True),
+        Option("p", "partition", "Specify the partition id whose max transaction ID to be returned", required=True),
+        Option("o", "offline", "Check max transaction ID when storage is offline", takes_value=False),
+    ),
+    _command(
+        "recover-partition",
+        "Copies records for a partition from one storage node to another",
+        _recover_partition,
+        Option("s", "source-storage", "Specify source storage in format of host:admin_port", required=True),
+        Option("d", "destination-storage", "Specify destination storage in format of host:admin_port", required=True),
+        Option(
+            "dp",
+            "destination-storage-port",
+            "Specify the port of destination storage, where port is non-admin port",
+            required=True,
+        ),
+        Option("p", "partition", "Specify the partition id to be recovered", required=True),
+        Option("b", "batch-size", "Specify the batch size to use when fetching records", required=True),
+        Option("sssl", "source-ssl-config-path", "Specify the SSL config file path for the source storage node"),
+        Option(
+            "dssl", "destination-ssl-config-path", "Specify the SSL config file path for the destination storage node"
+        ),
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one sub-command; returns the exit status."""
+    if argv and argv[0] == "run":
+        return run_node(argv[1:])
+    return run_commands("waltz storage", COMMANDS, argv)
