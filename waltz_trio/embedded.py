@@ -277,6 +277,7 @@ class EmbeddedCluster:
             "server.host": HOST,
             "server.advertisedEndpoint": f"{HOST}:{port}",
             "server.port": port,
+            "server.jetty.port": 0,
         }
         return self._config(f"server-{index}", values)
 
@@ -290,6 +291,7 @@ class EmbeddedCluster:
             "storage.advertisedEndpoint": f"{HOST}:{port}",
             "storage.port": port,
             "storage.admin.port": admin_port,
+            "storage.jetty.port": 0,
             "storage.directory": str(self.directory / f"storage-{index}"),
         }
         return self._config(f"storage-{index}", values)
@@ -384,7 +386,7 @@ def open_directory(
             ("storage nodes", storage_nodes, len(layout.storage_ports)),
         ):
             if asked is not None and asked != found:
-                raise ConfigError(f"{path} holds a cluster with {found} {name}, not {asked}")
+                raise ConfigError(f"{path} holds a cluster whose number of {name} is {found}, not {asked}")
     else:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists and holds no cluster ({_DESCRIPTION} is missing)")

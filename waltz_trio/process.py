@@ -38,6 +38,7 @@ from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.listener import close as close_listener
 from waltz_trio.net.tls import ClientTls, role_of
 from waltz_trio.pump import Pump
+from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.store import ZnodeStore
 
 Perform = Callable[[Any], None]
@@ -330,7 +331,7 @@ class NodeDriver:
 
 async def run_until_signal(process: Process) -> int:
     """Run a process until it ends or is told to by SIGINT or SIGTERM (twice: at once); returns its exit status."""
-    async with trio.open_nursery() as nursery:
+    async with background_nursery() as nursery:
 
         async def watch() -> None:
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -349,7 +350,6 @@ async def run_until_signal(process: Process) -> int:
 
         nursery.start_soon(watch)
         reason = await process.run()
-        nursery.cancel_scope.cancel()
     if reason:
         process.report(Level.ERROR, f"the process cannot go on: {reason}")
     return 1 if reason else 0

@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
+    status = 0
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
 
@@ -47,8 +48,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             nursery.start_soon(watch)
             status = await _serve(arguments)
             scope.cancel()
-        return status
-    return 0
+    return status
 
 
 async def _serve(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,97 @@
+"""`waltz dev` and `waltz server run` as processes: first line, exit status, signals, kill -9."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from waltz_trio.codecs import Raw
+from waltz_trio.connect import open_client
+from waltz_trio.values import Append
+
+WALTZ = [sys.executable, "-X", "dev", "-m", "waltz_trio.cli.main"]
+
+
+@contextmanager
+def dev(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running `waltz dev` and the first line that it printed."""
+    command = [*WALTZ, "dev", "--port", "0", "--directory", str(directory), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def append(url: str, value: bytes) -> int:
+    async def run() -> int:
+        with trio.fail_after(30):
+            async with open_client(url) as client:
+                return await client.append(0, Append(value, Raw()))
+
+    return trio.run(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_line_is_the_address_and_a_signal_ends_it_with_status_0(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with dev(tmp_path, "--partitions", "2") as (process, url):
+        assert url.startswith("waltz://127.0.0.1:")
+        assert f"?ca={tmp_path}/tls/ca.pem" in url
+        assert append(url, b"one") == 0
+
+        process.send_signal(number)
+        assert process.wait(30) == 0
+
+
+def test_data_survives_kill_9_and_other_numbers_are_refused(tmp_path: Path) -> None:
+    with dev(tmp_path, "--partitions", "1") as (process, url):
+        assert append(url, b"one") == 0
+        process.kill()
+        process.wait()
+    with dev(tmp_path) as (_, url):
+        assert append(url, b"two") == 1
+
+    text = refused("dev", "--directory", str(tmp_path), "--partitions", "7")
+    assert text.startswith("waltz dev: ")
+    assert "number of partitions is 1, not 7" in text
+
+
+def refused(*arguments: str) -> str:
+    """What a command says that ends with status 1."""
+    found = subprocess.run([*WALTZ, *arguments], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert "Traceback" not in found.stderr
+    return found.stderr
+
+
+def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.yml"
+    path.write_text("server.port: 1\nzookeeper: {connectString: 'localhost:1', sessionTimout: 5}\n")
+
+    assert refused("server", "run", str(tmp_path / "absent.yml")).startswith("waltz server: cannot read ")
+    text = refused("server", "run", str(path))
+    assert "did you mean zookeeper.sessionTimeout?" in text
+    assert text.splitlines()[-1].startswith("waltz server: ")
+
+
+def test_the_command_knows_its_nouns() -> None:
+    assert subprocess.run([*WALTZ, "--help"], capture_output=True).returncode == 0
+    assert subprocess.run([*WALTZ, "--version"], capture_output=True).returncode == 0
+    assert subprocess.run([*WALTZ, "nonsense"], capture_output=True).returncode == 2
+    assert subprocess.run([*WALTZ], capture_output=True).returncode == 2
+    optimised = [sys.executable, "-O", "-m", "waltz_trio.cli.main", "--help"]
+    assert subprocess.run(optimised, capture_output=True).returncode == 2

@@ -1,0 +1,152 @@
+"""A whole cluster in one process: appends survive the kill of every part, and the directory is guarded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from waltz_core.errors import ConfigError, WaltzError
+from waltz_trio.codecs import Raw
+from waltz_trio.connect import open_client
+from waltz_trio.embedded import EmbeddedCluster, embedded_cluster, free_ports
+from waltz_trio.values import Append
+
+
+async def append(cluster: EmbeddedCluster, *values: bytes, partition: int = 0) -> list[int]:
+    async with open_client(cluster.url) as client:
+        return [await client.append(partition, Append(value, Raw())) for value in values]
+
+
+async def read(cluster: EmbeddedCluster, count: int, partition: int = 0) -> list[bytes]:
+    """The first records of a partition."""
+    found: list[bytes] = []
+    async with open_client(cluster.url) as client, client.feed(partition, after=-1) as feed:
+        async for transaction in feed:
+            found.append(await transaction.fetch())
+            if len(found) == count:
+                return found
+    raise AssertionError("a feed does not end")
+
+
+async def test_a_client_finds_all_it_needs_in_the_url() -> None:
+    with trio.fail_after(30):
+        async with embedded_cluster(partitions=2) as cluster:
+            assert await append(cluster, b"one", b"two") == [0, 1]
+            assert await append(cluster, b"other", partition=1) == [0]
+            assert await read(cluster, 2) == [b"one", b"two"]
+
+
+async def test_what_was_acknowledged_survives_the_kill_of_every_node(tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(tmp_path, partitions=1) as cluster:
+            assert await append(cluster, b"one") == [0]
+            for index in range(cluster.storage_count):
+                await cluster.kill_storage(index)
+            await cluster.kill_server(0)
+            assert cluster.server(0) is None
+            for index in range(cluster.storage_count):
+                await cluster.restart_storage(index)
+            await cluster.restart_server(0)
+            await cluster.wait_ready()
+
+            assert await append(cluster, b"two") == [1]
+            assert await read(cluster, 2) == [b"one", b"two"]
+
+
+async def test_appends_go_on_while_one_storage_node_is_dead() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster:
+            await cluster.kill_storage(1)
+            assert await append(cluster, b"one") == [0]
+            await cluster.restart_storage(1)
+            await cluster.kill_storage(2)
+
+            assert await append(cluster, b"two") == [1]
+
+
+async def test_another_server_takes_over_from_a_killed_one() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=2, servers=2) as cluster:
+            await cluster.kill_server(1)
+            await cluster.wait_ready()
+
+            assert await append(cluster, b"one") == [0]
+            assert await append(cluster, b"one", partition=1) == [0]
+
+
+async def test_a_directory_is_gone_on_with(tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(tmp_path / "new", partitions=2) as cluster:
+            await append(cluster, b"one")
+            key = cluster.key
+        async with embedded_cluster(tmp_path / "new") as cluster:
+            assert cluster.partitions == 2
+            assert cluster.key == key
+            assert await read(cluster, 1) == [b"one"]
+
+
+async def test_a_directory_of_other_numbers_or_things_is_refused(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with embedded_cluster(tmp_path / "used", partitions=2, ready=False):
+            pass
+        for numbers, text in (
+            ({"partitions": 3}, "number of partitions is 2, not 3"),
+            ({"storage_nodes": 1}, "number of storage nodes is 3, not 1"),
+            ({"partitions": 0}, "at least one partition"),
+            ({"servers": 0}, "at least one server"),
+        ):
+            with pytest.raises(ConfigError, match=text):
+                async with embedded_cluster(tmp_path / "used", **numbers):
+                    pass
+
+
+async def test_a_directory_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    with trio.fail_after(30):
+        with pytest.raises(ConfigError, match="holds no cluster"):
+            async with embedded_cluster(other):
+                pass
+        assert [path.name for path in other.iterdir()] == ["letter.txt"]
+        async with embedded_cluster(tmp_path / "mine", ready=False):
+            with pytest.raises(ConfigError, match="in use by another process"):
+                async with embedded_cluster(tmp_path / "mine"):
+                    pass
+
+
+async def test_storage_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        for name in ("one", "two"):
+            async with embedded_cluster(tmp_path / name, partitions=1, storage_nodes=1):
+                pass
+        (tmp_path / "one" / "storage-0").rename(tmp_path / "aside")
+        (tmp_path / "two" / "storage-0").rename(tmp_path / "one" / "storage-0")
+
+        with pytest.raises(WaltzError):
+            async with embedded_cluster(tmp_path / "one"):
+                pass
+
+
+async def test_a_damaged_description_is_told(tmp_path: Path) -> None:
+    for text in ("{", "{}", json.dumps({"format": 9})):
+        (tmp_path / "cluster.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"cluster\.json"):
+            async with embedded_cluster(tmp_path):
+                pass
+
+
+async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    with trio.fail_after(30), pytest.raises(ConfigError, match=r"server\.port: cannot listen"):
+        async with embedded_cluster(tmp_path, port=port):
+            pass
+    await listener.aclose()
+
+
+def test_free_ports_are_different() -> None:
+    assert len(set(free_ports(50))) == 50
