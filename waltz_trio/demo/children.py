@@ -36,6 +36,7 @@ class Child:
         self.log = log  # its standard error
         self._process: trio.Process | None = None
         self._ended = trio.Event()
+        self._sending = trio.Lock()
 
     async def start(self, nursery: trio.Nursery, module: str, arguments: Sequence[str]) -> None:
         """Run a Python module; with the nursery, or after `end`, the process is gone."""
@@ -80,7 +81,8 @@ class Child:
         stdin = self.process.stdin
         assert stdin is not None
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await stdin.send_all(text.encode() + b"\n")
+            async with self._sending:
+                await stdin.send_all(text.encode() + b"\n")
 
     async def reports(self) -> AsyncIterator[dict[str, Any]]:
         """What it says, until its output ends; lines that are no JSON objects come as {"text": line}."""

@@ -6,10 +6,11 @@ next, piped commands are not lost, what is not a number is answered, amounts can
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +64,22 @@ def run(where: str | None, database: Path | None, mode: str | None) -> int:
 
 
 async def _session(where: str | None, database: Path | None, mode: str | None) -> None:
-    async with AsyncExitStack() as stack:
+    hints = Hints(_write)
+    async with background("the dialogue") as tasks, AsyncExitStack() as stack:
+        tasks.start_soon(hints.run)
         if where is None:
             _write("Starting a cluster of three storage nodes and a server; it is gone when you quit.\n")
             cluster = await stack.enter_async_context(embedded_cluster())
             where = cluster.url
             database = database or cluster.directory / "bank.db"
         path = database or _database_of(where)
-        async with _explained(f"no answer from {where} yet"):
+        with hints.waiting(f"no answer from {where} yet"):
             client = await stack.enter_async_context(waltz.open_client(where))
         view = waltz.SqliteView(path, bank.apply, schema=bank.SCHEMA, table=bank.MARK_TABLE)
         application = await stack.enter_async_context(client.materialize(view))
-        async with _explained("the partitions are not served yet"):
+        with hints.waiting("the partitions are not served yet"):
             await application.caught_up()
-        await converse(Bank(client, application, _write), _read_line, _write, mode)
+        await converse(Bank(client, application, _write, hints), _read_line, _write, mode)
 
 
 def _database_of(where: str) -> Path:
@@ -102,17 +105,30 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-@asynccontextmanager
-async def _explained(why: str) -> AsyncIterator[None]:
-    """Tell a person who waits why."""
+class Hints:
+    """Tells a person who waits why."""
 
-    async def explain() -> None:
-        await trio.sleep(_HINT_AFTER)
-        _write(f"({why}; waiting, Ctrl-C ends)\n")
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._why: str | None = None
+        self._since = 0.0
 
-    async with background("the hint") as tasks:
-        tasks.start_soon(explain)
-        yield
+    @contextlib.contextmanager
+    def waiting(self, why: str) -> Iterator[None]:
+        """The block may take long."""
+        self._why, self._since = why, trio.current_time()
+        try:
+            yield
+        finally:
+            self._why = None
+
+    async def run(self) -> None:
+        """Look from time to time."""
+        while True:
+            await trio.sleep(_HINT_AFTER / 4)
+            if self._why is not None and trio.current_time() - self._since > _HINT_AFTER:
+                self._write(f"({self._why}; waiting, Ctrl-C ends)\n")
+                self._why = None
 
 
 # ---- the dialogue ----------------------------------------------------------------------------------
@@ -121,7 +137,10 @@ async def _explained(why: str) -> AsyncIterator[None]:
 class Bank:
     """Carries out commands and says what became of them."""
 
-    def __init__(self, client: waltz.Client, application: waltz.Application, write: Write) -> None:
+    def __init__(
+        self, client: waltz.Client, application: waltz.Application, write: Write, hints: Hints | None = None
+    ) -> None:
+        self._hints = hints or Hints(write)
         self._client = client
         self._application = application
         self._write = write
@@ -154,7 +173,7 @@ class Bank:
         action, completed, failed = _ORDERS[name]
         refusals: list[str] = []
         partition = self._client.partition_of(account)
-        async with _explained(f"partition {partition} does not take transactions now"):
+        with self._hints.waiting(f"partition {partition} does not take transactions now"):
             receipt = await self._application.submit(
                 bank.decide, Order(action, account, amount), refusals, partition=partition, until="applied"
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from waltz_trio.demo.teller import database_path, journal_path
 _TICK = 0.1  # seconds
 _RATE_OVER = 3.0  # seconds over which rates are taken
 _START_MAX = 30.0  # seconds a process may take to become ready
+_GAP = 1.0  # seconds between kills at least
+_CALM_AFTER = 2.0  # seconds of work after the last restart at least
 _CALM_MAX = 30.0  # seconds until everything that is pending must have ended once nothing is killed any more
 _LEVEL_MAX = 20.0  # seconds until replicas must be level then
 
@@ -130,13 +133,17 @@ class Demo:
             self._progress.phase = "under fire"
             nursery.start_soon(self._look_for_ever)
             strikes = plan(o.seconds, o.kills, o.servers, self._cluster.storages, o.clients, o.seed)
+            last = 0.0
             # Nobody else must give orders to a cluster that is dead as a whole.
             for _, group in itertools.groupby(strikes, lambda strike: CLUSTER in strike.targets):
                 async with trio.open_nursery() as killers:
                     for strike in group:
-                        await self._until(strike.at)
+                        # Kills that were put off by a slow restart must not all come at once.
+                        await self._until(max(strike.at, last + _GAP))
+                        last = time.monotonic() - self._load_began
                         killers.start_soon(self._strike, strike, nursery)
-            await self._until(o.seconds)
+                last = time.monotonic() - self._load_began
+            await self._until(max(o.seconds, last + _CALM_AFTER))
             self._load_time = time.monotonic() - self._load_began
             await self._come_to_rest()
             nursery.cancel_scope.cancel()
@@ -149,10 +156,10 @@ class Demo:
         with _within(_CALM_MAX, "the cluster did not become ready again"):
             await self._cluster.order("ready")
         for what, answer in (("stop", "settled"), ("finish", "finished")):
-            with _within(_CALM_MAX, f"not every client {answer}: something is pending for ever"):
-                for teller in self._tellers:
-                    await teller.child.order(what)
-                for teller in self._tellers:
+            for teller in self._tellers:
+                await teller.child.order(what)
+            for teller in self._tellers:
+                with _within(_CALM_MAX, teller.complaint):
                     await teller.answered(answer)
         self._look()
         for teller in self._tellers:
@@ -437,11 +444,15 @@ class _Teller:
                 self._report = report
                 self.marks = report["marks"]
                 self.generations = report["generations"]
-            for answer in report.keys() & self._answers.keys():
-                self._answers[answer].set()
+            for answer in report:
+                self._answers.setdefault(answer, trio.Event()).set()
         status = await child.wait()
         if not self._killed and not self._ending:
             raise child.failure(f"ended with status {status}")
+
+    def complaint(self) -> str:
+        """Why one still waits for it."""
+        return f"client {self.number} has something pending that does not end: {self._report}"
 
     async def answered(self, what: str) -> None:
         """Wait until it said so."""
@@ -471,27 +482,14 @@ class _Teller:
         return row.committed > before
 
 
-def _within(seconds: float, complaint: str) -> Any:
-    return _Deadline(seconds, complaint)
-
-
-class _Deadline:
+@contextlib.contextmanager
+def _within(seconds: float, complaint: str | Callable[[], str]) -> Iterator[None]:
     """A block that must end in time; ChildError tells what did not."""
-
-    def __init__(self, seconds: float, complaint: str) -> None:
-        self._scope = trio.CancelScope()
-        self._seconds = seconds
-        self._complaint = complaint
-
-    def __enter__(self) -> None:
-        self._scope.deadline = trio.current_time() + self._seconds
-        self._scope.__enter__()
-
-    def __exit__(self, *exc: Any) -> bool | None:
-        swallowed = self._scope.__exit__(*exc)
-        if self._scope.cancelled_caught:
-            raise ChildError(f"{self._complaint} within {self._seconds:.0f} s")
-        return swallowed
+    with trio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        text = complaint if isinstance(complaint, str) else complaint()
+        raise ChildError(f"{text} (after {seconds:.0f} s)")
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

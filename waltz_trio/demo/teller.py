@@ -161,6 +161,7 @@ class Teller:
                 "seen": [state.seen_mark for state in states],
                 "generations": [state.generation for state in states],
                 "phases": [state.phase.value for state in states],
+                "pending": [state.in_flight + state.queued for state in states],
             }
         )
 
