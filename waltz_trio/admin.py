@@ -41,7 +41,9 @@ class AdminRefusedError(StorageError):
 class AdminClient:
     """One connection to an admin port. Made by `open_admin`; requests are answered in turn."""
 
-    def __init__(self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], versions: Collection[int]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], versions: Collection[int]
+    ) -> None:
         self.endpoint = endpoint
         self._stream = stream
         self._connection: Connection[admin.AdminMessage] = Connection(

@@ -30,7 +30,8 @@ from waltz_trio.admin import AdminConnectionError, open_admin
 from waltz_trio.cluster_admin import change_store, create_cluster, read_store_params
 from waltz_trio.config import Config
 from waltz_trio.log import reporter
-from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, issue, local_names, make_ca
+from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, local_names
 from waltz_trio.server import ServerProcess
 from waltz_trio.storage_node import StorageProcess
 from waltz_trio.zk.background import background_nursery

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from importlib import metadata
 from socket import socket
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -102,6 +101,8 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
 
 def version() -> str | None:
     """Version of the installed package, None outside one."""
+    from importlib import metadata  # a tenth of a second to load
+
     try:
         return metadata.version("waltz-log")
     except metadata.PackageNotFoundError:

@@ -37,6 +37,7 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
+from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.tls import (
@@ -44,10 +45,7 @@ from waltz_trio.net.tls import (
     KeyPair,
     TlsSettings,
     is_loopback,
-    issue,
     local_names,
-    make_ca,
-    self_signed,
     server_context,
 )
 from waltz_trio.process import NodeDriver

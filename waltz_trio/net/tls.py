@@ -1,11 +1,11 @@
-"""TLS: contexts for both sides, key stores, self-made certificates, pins. TLS is never off.
+"""TLS: contexts for both sides, key stores, pins. TLS is never off.
 
 Peers of 0.13.2 speak TLS 1.2 only (ECDHE with AES-GCM, ECDSA or RSA certificates), ours prefer 1.3.
 """
 
 from __future__ import annotations
 
-import datetime
+import base64
 import hashlib
 import ipaddress
 import os
@@ -15,12 +15,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import pkcs12
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
@@ -28,8 +22,6 @@ from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
 
 _JCEKS_MAGIC = bytes.fromhex("cececece")
-_BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
-_LIFETIME = datetime.timedelta(days=3650)
 
 
 @record
@@ -76,7 +68,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _common(context)
     context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
-    load_pair(context, _own_pair(settings) or self_signed("waltz"))
+    load_pair(context, _own_pair(settings) or _self_signed())
     if settings.trusts:
         if settings.require_client:
             load_trust(context, settings)
@@ -104,7 +96,9 @@ class ClientTls:
         _common(context)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        load_pair(context, _own_pair(settings) or self_signed("waltz"))
+        pair = _own_pair(settings)
+        if pair is not None:  # Java: else a self-signed one, which every peer that asks for one refuses
+            load_pair(context, pair)
         self._pins: dict[Endpoint, bytes] | None = None
         if settings.trusts and settings.verify is not False:
             load_trust(context, settings)
@@ -139,6 +133,11 @@ class ClientTls:
         if self._pins.setdefault(endpoint, digest) != digest:
             return f"{endpoint} shows another certificate than when this process first met it"
         return None
+
+
+def local_names() -> tuple[str, ...]:
+    """Every name under which this machine may be reached from itself."""
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname())))
 
 
 def is_loopback(host: str) -> bool:
@@ -200,7 +199,9 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
         data = _read(settings.trust_store, key)
         kind = _kind(data, settings.trust_store, key)
         if kind == "PKCS12":
-            data = _pkcs12_certificates(data, settings.trust_store_password, key)
+            from waltz_trio.net.certificates import pkcs12_certificates
+
+            data = pkcs12_certificates(data, settings.trust_store_password, key)
         elif kind == "JKS":
             data = _pem(_jks(data, settings.trust_store_password, key).trusted, key)
     try:
@@ -218,7 +219,7 @@ def _own_pair(settings: TlsSettings) -> KeyPair | None:
     if settings.certificate is not None:
         certificate = _read(settings.certificate, settings.prefix + "certificate")
         key = certificate if settings.key is None else _read(settings.key, settings.prefix + "key")
-        return KeyPair(certificate, _plain_key(key, settings.key_password, settings.prefix + "key"))
+        return _pem_pair(certificate, key, settings.key_password, settings.prefix + "key")
     if settings.key_store is None:
         return None
     name = settings.prefix + "keyStore.location"
@@ -227,8 +228,10 @@ def _own_pair(settings: TlsSettings) -> KeyPair | None:
     if kind == "JKS":
         return _jks_pair(data, settings.key_store_password, settings.key_password, name)
     if kind == "PEM":
-        return KeyPair(data, _plain_key(data, settings.key_store_password, name))
-    return _pkcs12_pair(data, settings.key_store_password, name)
+        return _pem_pair(data, data, settings.key_store_password, name)
+    from waltz_trio.net.certificates import pkcs12_pair
+
+    return pkcs12_pair(data, settings.key_store_password, name)
 
 
 def _kind(data: bytes, path: str, key: str) -> str:
@@ -255,25 +258,18 @@ def _read(path: str, key: str) -> bytes:
         raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
 
 
-def _plain_key(data: bytes, password: str | None, name: str) -> bytes:
-    """The private key of a PEM text without its password."""
-    secret = password.encode() if password else None
-    try:
-        try:
-            key = serialization.load_pem_private_key(data, secret)
-        except TypeError:  # a password was given, the key has none
-            key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{name}: the private key cannot be read: {error}") from error
-    return _key_pem(key)
+def _pem_pair(certificate: bytes, key: bytes, password: str | None, name: str) -> KeyPair:
+    if password is None:
+        return KeyPair(certificate, key)
+    from waltz_trio.net.certificates import plain_key
+
+    return KeyPair(certificate, plain_key(key, password, name))
 
 
-def _key_pem(key: object) -> bytes:
-    assert hasattr(key, "private_bytes")
-    pem: bytes = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return pem
+def _self_signed() -> KeyPair:
+    from waltz_trio.net.certificates import self_signed
+
+    return self_signed("waltz")
 
 
 def _jks(data: bytes, password: str | None, name: str, key_password: str | None = None) -> JksStore:
@@ -287,110 +283,12 @@ def _jks_pair(data: bytes, password: str | None, key_password: str | None, name:
     store = _jks(data, password, name, key_password)
     if not store.keys:
         raise ConfigError(f"{name}: the key store holds no private key with a certificate")
-    return KeyPair(
-        _pem(store.keys[0].chain, name), _key_pem(serialization.load_der_private_key(store.keys[0].key, None))
-    )
+    body = base64.encodebytes(store.keys[0].key).decode()
+    key = f"-----BEGIN PRIVATE KEY-----\n{body}-----END PRIVATE KEY-----\n"
+    return KeyPair(_pem(store.keys[0].chain, name), key.encode())
 
 
 def _pem(certificates: Sequence[bytes], name: str) -> bytes:
     if not certificates:
         raise ConfigError(f"{name}: the store holds no certificate")
     return "".join(ssl.DER_cert_to_PEM_cert(certificate) for certificate in certificates).encode()
-
-
-def _pkcs12(data: bytes, password: str | None, name: str) -> pkcs12.PKCS12KeyAndCertificates:
-    try:
-        return pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
-    except ValueError as error:
-        raise ConfigError(f"{name}: the key store cannot be opened: {error}") from error
-
-
-def _pkcs12_pair(data: bytes, password: str | None, name: str) -> KeyPair:
-    store = _pkcs12(data, password, name)
-    if store.key is None or store.cert is None:
-        raise ConfigError(f"{name}: the key store holds no private key with a certificate")
-    chain = [store.cert, *store.additional_certs]
-    pem = b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in chain)
-    return KeyPair(pem, _key_pem(store.key))
-
-
-def _pkcs12_certificates(data: bytes, password: str | None, name: str) -> bytes:
-    store = _pkcs12(data, password, name)
-    found = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
-    if not found:
-        raise ConfigError(f"{name}: the trust store holds no certificate")
-    return b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in found)
-
-
-# ---- certificates of our own making ----------------------------------------------------------
-
-
-def self_signed(common_name: str) -> KeyPair:
-    """A fresh self-signed certificate: what a process shows that has no key store."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(common_name)
-    certificate = _builder(name, name, key.public_key()).sign(key, hashes.SHA256())
-    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
-
-
-def make_ca(common_name: str) -> KeyPair:
-    """A fresh authority, to sign the certificates of one cluster."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(common_name)
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    certificate = (
-        _builder(name, name, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
-
-
-def issue(authority: KeyPair, common_name: str, hosts: Sequence[str]) -> KeyPair:
-    """A certificate for both sides of a connection, signed by `authority`, valid for `hosts` (names, addresses)."""
-    ca = x509.load_pem_x509_certificate(authority.certificate)
-    ca_key = serialization.load_pem_private_key(authority.key, None)
-    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        _builder(_name(common_name), ca.subject, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
-
-
-def local_names() -> tuple[str, ...]:
-    """Every name under which this machine may be reached from itself."""
-    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname())))
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + _LIFETIME)
-    )
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

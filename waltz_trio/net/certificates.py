@@ -1,0 +1,133 @@
+"""Makes and reads certificates and keys. Apart from `tls`, because `cryptography` takes a tenth of a second to load."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from waltz_core.errors import ConfigError
+from waltz_trio.net.tls import KeyPair
+
+_BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
+_LIFETIME = datetime.timedelta(days=3650)
+
+
+def self_signed(common_name: str) -> KeyPair:
+    """A fresh self-signed certificate: what a process shows that has no key store."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name)
+    certificate = _builder(name, name, key.public_key()).sign(key, hashes.SHA256())
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+
+
+def make_ca(common_name: str) -> KeyPair:
+    """A fresh authority, to sign the certificates of one cluster."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(common_name)
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        _builder(name, name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+
+
+def issue(authority: KeyPair, common_name: str, hosts: Sequence[str]) -> KeyPair:
+    """A certificate for both sides of a connection, signed by `authority`, valid for `hosts` (names, addresses)."""
+    ca = x509.load_pem_x509_certificate(authority.certificate)
+    ca_key = serialization.load_pem_private_key(authority.key, None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_name(common_name), ca.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _LIFETIME)
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+# ---- reading ----
+
+
+def plain_key(data: bytes, password: str | None, name: str) -> bytes:
+    """The private key of a PEM text without its password."""
+    secret = password.encode() if password else None
+    try:
+        try:
+            key = serialization.load_pem_private_key(data, secret)
+        except TypeError:  # a password was given, the key has none
+            key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{name}: the private key cannot be read: {error}") from error
+    return key_pem(key)
+
+
+def key_pem(key: object) -> bytes:
+    assert hasattr(key, "private_bytes")
+    pem: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return pem
+
+
+def _pkcs12(data: bytes, password: str | None, name: str) -> pkcs12.PKCS12KeyAndCertificates:
+    try:
+        return pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
+    except ValueError as error:
+        raise ConfigError(f"{name}: the key store cannot be opened: {error}") from error
+
+
+def pkcs12_pair(data: bytes, password: str | None, name: str) -> KeyPair:
+    store = _pkcs12(data, password, name)
+    if store.key is None or store.cert is None:
+        raise ConfigError(f"{name}: the key store holds no private key with a certificate")
+    chain = [store.cert, *store.additional_certs]
+    pem = b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in chain)
+    return KeyPair(pem, key_pem(store.key))
+
+
+def pkcs12_certificates(data: bytes, password: str | None, name: str) -> bytes:
+    store = _pkcs12(data, password, name)
+    found = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
+    if not found:
+        raise ConfigError(f"{name}: the trust store holds no certificate")
+    return b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in found)
