@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -329,6 +330,17 @@ class NodeDriver:
         self.report(Level.WARNING, text)
 
 
+def tune_collector() -> None:
+    """Make garbage collection rare; for processes that are ours alone, once they are built.
+
+    Records hold no cycles, so the collector finds next to nothing, and each of its full passes walks every
+    cached record: a sixth of the processor time of a loaded server and storage node with the defaults.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 async def run_until_signal(process: Process) -> int:
     """Run a process until it ends or is told to by SIGINT or SIGTERM (twice: at once); returns its exit status."""
     async with background_nursery() as nursery:
@@ -349,6 +361,7 @@ async def run_until_signal(process: Process) -> int:
             process.cancel()
 
         nursery.start_soon(watch)
+        tune_collector()
         reason = await process.run()
     if reason:
         process.report(Level.ERROR, f"the process cannot go on: {reason}")

@@ -12,6 +12,7 @@ import trio
 from waltz_core.errors import WaltzError
 from waltz_trio import log
 from waltz_trio.embedded import DEFAULT_PARTITIONS, embedded_cluster
+from waltz_trio.process import tune_collector
 
 DEFAULT_PORT = 7801
 
@@ -60,6 +61,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             servers=arguments.servers,
             port=arguments.port,
         ) as cluster:
+            tune_collector()
             print(cluster.url, flush=True)
             for index in range(1, cluster.server_count):
                 print(cluster.url_of(index), flush=True)
