@@ -33,7 +33,7 @@ def _add_run(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     run.add_argument("--kills", type=_positive(int), default=10, help=f"kills of nodes, at least {AT_LEAST}")
     run.add_argument("--partitions", type=_positive(int), default=2, help="partitions of the cluster")
     run.add_argument("--servers", type=_positive(int), default=2, help="servers of the cluster")
-    run.add_argument("--at-once", type=_positive(int), default=8, help="requests under way in each client")
+    run.add_argument("--at-once", type=_positive(int), default=16, help="requests under way in each client")
     run.add_argument("--seed", type=int, default=None, help="of accounts, amounts and kills (by chance)")
     run.add_argument(
         "--directory", type=Path, default=None, help="a new one to keep data and logs in (a temporary one)"

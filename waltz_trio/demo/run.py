@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,10 @@ class Demo:
         self._generations: dict[int, int] = {}
         self._began = time.monotonic()
         self._last_commit = self._began
-        self._load_began = self._began
+        self._load_began: float | None = None
         self._load_time = 0.0
+        self._events: list[Event] = []
+        self._recoveries: list[float | None] = []
 
     # ---- the run ---------------------------------------------------------------------------------
 
@@ -140,16 +142,19 @@ class Demo:
                     for strike in group:
                         # Kills that were put off by a slow restart must not all come at once.
                         await self._until(max(strike.at, last + _GAP))
-                        last = time.monotonic() - self._load_began
+                        last = self._under_fire_for()
                         killers.start_soon(self._strike, strike, nursery)
-                last = time.monotonic() - self._load_began
+                last = self._under_fire_for()
             await self._until(max(o.seconds, last + _CALM_AFTER))
-            self._load_time = time.monotonic() - self._load_began
+            self._load_time = self._under_fire_for()
             await self._come_to_rest()
             nursery.cancel_scope.cancel()
 
     async def _until(self, elapsed: float) -> None:
-        await trio.sleep(max(0.0, self._load_began + elapsed - time.monotonic()))
+        await trio.sleep(max(0.0, elapsed - self._under_fire_for()))
+
+    def _under_fire_for(self) -> float:
+        return 0.0 if self._load_began is None else time.monotonic() - self._load_began
 
     async def _come_to_rest(self) -> None:
         self._progress.phase = "coming to rest"
@@ -225,7 +230,7 @@ class Demo:
     def _look(self) -> None:
         p = self._progress
         now = time.monotonic()
-        p.elapsed = now - self._load_began
+        p.clock, p.elapsed = now - self._began, self._load_time or self._under_fire_for()
         for teller, row in zip(self._tellers, p.clients, strict=True):
             if teller.fill(row, now):
                 self._last_commit = now
@@ -235,7 +240,7 @@ class Demo:
                     p.failovers += 1
                 if known is None or generation > known:
                     self._generations[partition] = generation
-        p.outage = now - self._last_commit
+        p.outage = 0.0 if self._load_time else now - self._last_commit
         self._screen.tick()
 
     # ---- proving ---------------------------------------------------------------------------------
@@ -263,7 +268,7 @@ class Demo:
 
     def _check(self) -> list[Finding]:
         logs, marks = self._logs(), self._marks()
-        events: list[Event] = []
+        events = self._events = []
         databases: list[Database] = []
         for teller in self._tellers:
             events += journal.read(journal_path(self._directory, teller.number), teller.number)
@@ -284,16 +289,16 @@ class Demo:
     def _conclude(self, findings: Sequence[Finding]) -> int:
         p = self._progress
         good = all(finding.kept for finding in findings)
-        committed = p.total("committed")
+        c = self._outcomes()
         self._console.print()
-        self._console.print(
-            f"{committed:,} transactions in {self._load_time:.0f} s ({committed / self._load_time:,.0f} a second), "
-            f"{p.total('conflicts'):,} conflicts, {p.total('retries'):,} retries, {p.total('declined'):,} declined, "
-            f"{p.total('unknown'):,} unknown outcomes; {p.kills} kills of nodes and the cluster, "
-            f"{self._client_kills} of a client, {p.failovers} fail-overs",
-            highlight=False,
-            soft_wrap=True,
-        )
+        for line in (
+            f"{c['committed']:,} transactions in {self._load_time:.0f} s, {c['committed'] / self._load_time:,.0f} a "
+            f"second; {p.total('conflicts'):,} conflicts, {p.total('retries'):,} retries, {c['declined']:,} declined, "
+            f"{c['unknown']:,} unknown outcomes",
+            f"{p.kills} kills of nodes and the cluster, {self._client_kills} of a client, {p.failovers} fail-overs "
+            f"(seed {self._options.seed})",
+        ):
+            self._console.print(line, highlight=False, soft_wrap=True)
         self._console.print()
         show_findings(self._console, findings)
         self._console.print()
@@ -305,14 +310,22 @@ class Demo:
             self._write_json(self._options.json, findings, good)
         return 0 if good else 1
 
+    def _outcomes(self) -> Counter[str]:
+        """How many requests ended how; those of killed clients included."""
+        counts = Counter(event.kind for event in self._events)
+        # What a client that was killed had under way is not settled in its journal.
+        counts[journal.UNKNOWN] = counts[journal.ASKED] - counts[journal.COMMITTED] - counts[journal.DECLINED]
+        return counts
+
     def _write_json(self, path: Path, findings: Sequence[Finding], good: bool) -> None:
         p = self._progress
-        fields = ("committed", "declined", "conflicts", "retries", "unknown")
+        outcomes = self._outcomes()
         result = {
             "proved": good,
             "seconds": round(self._load_time, 3),
-            "tx_per_s": round(p.total("committed") / self._load_time, 1),
-            **{field: p.total(field) for field in fields},
+            "tx_per_s": round(outcomes["committed"] / self._load_time, 1),
+            **{kind: outcomes[kind] for kind in (journal.COMMITTED, journal.DECLINED, journal.UNKNOWN)},
+            **{field: p.total(field) for field in ("conflicts", "retries")},
             "kills": [kill.what for kill in self._kills],
             "recovery_s": [None if time is None else round(time, 3) for time in self._recoveries],
             "client_kills": self._client_kills,
@@ -471,7 +484,7 @@ class _Teller:
         before = row.committed
         for name in ("committed", "declined", "unknown", "conflicts", "retries"):
             setattr(row, name, self._earlier.get(name, 0) + counts.get(name, 0))
-        row.alive = self.child.running
+        row.alive = self.child.running or self._ending
         marks, seen = self._report.get("marks", ()), self._report.get("seen", ())
         row.lag = sum(max(0, newest - applied) for newest, applied in zip(seen, marks, strict=True))
         self._history.append((now, row.committed))

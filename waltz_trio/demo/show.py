@@ -41,7 +41,8 @@ class Progress:
     seconds: float
     clients: list[ClientRow]
     nodes: dict[str, bool] = attrs.field(factory=dict)  # name → up
-    elapsed: float = 0.0
+    clock: float = 0.0  # seconds since the demonstration began
+    elapsed: float = 0.0  # of the time under fire
     phase: str = "starting"
     kills: int = 0
     failovers: int = 0
@@ -73,7 +74,7 @@ class Screen:
 
     def event(self, text: str, style: str = "") -> None:
         """Something happened."""
-        self._events.append((self.progress.elapsed, text, style))
+        self._events.append((self.progress.clock, text, style))
         if not self.console.is_terminal:
             self._line(text)
 
@@ -90,7 +91,7 @@ class Screen:
             )
 
     def _line(self, text: str) -> None:
-        self.console.print(f"{self.progress.elapsed:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
+        self.console.print(f"{self.progress.clock:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
     # ---- the live table --------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Screen:
         head.add_row(
             Text("Waltz: a bank under fire", style="bold"),
             ProgressBar(total=p.seconds, completed=min(p.elapsed, p.seconds), width=30),
-            f"{p.elapsed:.0f} of {p.seconds:.0f} s",
+            f"{min(p.elapsed, p.seconds):.0f} of {p.seconds:.0f} s",
             Text(p.phase, style="cyan"),
         )
         return head

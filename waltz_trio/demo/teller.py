@@ -60,7 +60,7 @@ async def _work(options: argparse.Namespace) -> None:
     book = Journal(journal_path(options.directory, options.number))
     async with (
         waltz.open_client(options.url) as client,
-        client.materialize(view) as application,
+        client.materialize(view, max_in_flight=options.at_once) as application,
         trio.open_nursery() as nursery,
     ):
         teller = Teller(client, application, book, options)
