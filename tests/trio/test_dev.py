@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from waltz_trio.cli.main import main
 from waltz_trio.codecs import Raw
 from waltz_trio.connect import open_client
 from waltz_trio.values import Append
@@ -78,20 +79,28 @@ def refused(*arguments: str) -> str:
     return found.stderr
 
 
-def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.yml"
     path.write_text("server.port: 1\nzookeeper: {connectString: 'localhost:1', sessionTimout: 5}\n")
 
-    assert refused("server", "run", str(tmp_path / "absent.yml")).startswith("waltz server: cannot read ")
+    assert main(["server", "run", str(tmp_path / "absent.yml")]) == 1
+    assert capsys.readouterr().err.startswith("waltz server: cannot read ")
     text = refused("server", "run", str(path))
     assert "did you mean zookeeper.sessionTimeout?" in text
     assert text.splitlines()[-1].startswith("waltz server: ")
 
 
-def test_the_command_knows_its_nouns() -> None:
-    assert subprocess.run([*WALTZ, "--help"], capture_output=True).returncode == 0
-    assert subprocess.run([*WALTZ, "--version"], capture_output=True).returncode == 0
-    assert subprocess.run([*WALTZ, "nonsense"], capture_output=True).returncode == 2
-    assert subprocess.run([*WALTZ], capture_output=True).returncode == 2
-    optimised = [sys.executable, "-O", "-m", "waltz_trio.cli.main", "--help"]
-    assert subprocess.run(optimised, capture_output=True).returncode == 2
+def test_the_command_knows_its_nouns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "server" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert main([]) == 2
+    assert main(["nonsense"]) == 2
+    assert "no 'nonsense'" in capsys.readouterr().err
+
+
+def test_it_refuses_to_run_without_assertions() -> None:
+    found = subprocess.run([sys.executable, "-O", "-m", "waltz_trio.cli.main", "--help"], capture_output=True)
+
+    assert found.returncode == 2
+    assert b"-O" in found.stderr
