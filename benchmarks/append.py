@@ -111,13 +111,12 @@ def profiled(name: str) -> list[str]:
 
 
 def syncs(cluster: Cluster) -> dict[str, int]:
-    """How often each storage node has synced a file, as it tells."""
+    """How often each storage node has synced a file or a directory, as it tells."""
     found = {}
     for name in cluster.storage_names:
-        metrics = cluster.get(name, "/metrics") or {"counters": {}}
-        counted = metrics["counters"].get("waltz-storage.syncs")
-        if counted is not None:
-            found[name] = int(counted["count"])
+        gauge = (cluster.get(name, "/metrics") or {"gauges": {}})["gauges"].get("waltz-storage.disk-syncs")
+        if gauge is not None:
+            found[name] = int(gauge["value"])
     return found
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds until a condition that never comes true fails the test
-_PAUSE = 0.02  # seconds between two looks at a condition
+_PAUSE = 0.05  # seconds between two looks at a condition
 _LOG_LINES = 40  # of each process, shown when a test fails
 DEVELOPMENT = ("-X", "dev")  # frozen value classes, complaints about leaks: how tests run everything
 
@@ -404,24 +404,23 @@ class Cluster:
 
     def owners(self) -> dict[int, str]:
         """Partition → the server that serves it now; of two that both claim it, the one of the newer generation."""
-        best: dict[int, tuple[int, str]] = {}
-        for name in self._answering():
-            healthy = (self.health(name) or {}).get("partitions", {})
-            gauges = self.gauges(name)
-            for partition in range(self.partitions):
-                generation = gauges.get(f"waltz-server.partition-{partition}.generation")
-                if generation is not None and healthy.get(str(partition)):
-                    best[partition] = max(best.get(partition, (-1, "")), (generation, name))
-        return {partition: name for partition, (_, name) in best.items()}
+        return {partition: name for partition, (_, name, _) in self._served().items()}
 
     def committed(self) -> dict[int, int]:
         """Partition → committed mark, as its owner tells it; partitions without an owner are left out."""
-        found = {}
-        for partition, name in self.owners().items():
-            mark = self.gauges(name).get(f"waltz-server.partition-{partition}.high-water-mark")
-            if mark is not None and mark >= -1:
-                found[partition] = int(mark)
-        return found
+        return {partition: mark for partition, (_, _, mark) in self._served().items()}
+
+    def _served(self) -> dict[int, tuple[int, str, int]]:
+        """Partition → generation, server and committed mark."""
+        best: dict[int, tuple[int, str, int]] = {}
+        for name in self._answering():
+            gauges = self.gauges(name)
+            for partition in range(self.partitions):
+                group = f"waltz-server.partition-{partition}"
+                if gauges.get(f"{group}.healthy"):
+                    found = gauges[f"{group}.generation"], name, gauges[f"{group}.high-water-mark"]
+                    best[partition] = max(best.get(partition, found), found)
+        return best
 
     def wait_commits(self, count: int, partition: int = 0, patience: float = PATIENCE) -> None:
         """Wait until `count` more transactions than now are committed in a partition."""

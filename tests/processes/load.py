@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from tests.processes.checker import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
-from tests.processes.cluster import Cluster, poll
-from tests.processes.worker import OPENING_BALANCE, Job
-
-_START_PATIENCE = 30.0
+from tests.processes.cluster import Child, Cluster, poll
+from tests.processes.worker import OPENING_BALANCE, READY, Job
 
 
 class Load:
@@ -66,6 +65,7 @@ class Load:
         """
         children = [self.cluster.children[name] for name in self.names]
         for child in children:
+            poll(f"{child.name} heeds signals", partial(_heeds_signals, child))
             child.interrupt()
         for child in children:
             assert child.wait() == 0, f"{child.name} ended with status {child.status}"
@@ -87,7 +87,7 @@ class Load:
             for partition, length in verdict.log.items():
                 found = len(applied[name].get(partition, ()))
                 assert found == length, f"{name} applied {found} of {length} in partition {partition}"
-            assert self._balances(name) == _replay(replicas, marks), f"{name} holds other balances than the log gives"
+            self._check_balances(name, _replay(replicas, marks))
         return verdict
 
     def attempts(self) -> dict[str, Attempt]:
@@ -112,10 +112,17 @@ class Load:
                 found.setdefault(partition, []).append((number, attempt))
         return found
 
+    def _check_balances(self, name: str, expected: dict[tuple[int, int], int]) -> None:
+        assert self._balances(name) == expected, f"{name} holds other balances than the log gives"
+
     def _balances(self, name: str) -> dict[tuple[int, int], int]:
         with closing(sqlite3.connect(self.database(name))) as db:
             rows = db.execute("SELECT partition_id, account, balance FROM balances")
             return {(partition, account): balance for partition, account, balance in rows}
+
+
+def _heeds_signals(child: Child) -> bool:
+    return child.text().count(READY) == child.starts
 
 
 def _replay(replicas: dict[int, list[list[Entry]]], marks: dict[int, int]) -> dict[tuple[int, int], int]:

@@ -10,7 +10,7 @@ from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
 
-COMMITS = 300  # between two events
+COMMITS = 200  # between two events
 
 
 def finish(load: Load, commits: int) -> Verdict:
@@ -31,7 +31,8 @@ def loaded(cluster: Cluster, **options: int) -> Load:
 
 
 def test_two_clients_share_a_log_through_submit_and_send(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2) as cluster:
+    options = {"partitions": 2, "servers": 2, "tools_as_processes": True}
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), **options) as cluster:
         load = loaded(cluster, accounts=6)
         owners = cluster.owners()
         verdict = finish(load, 4 * COMMITS)

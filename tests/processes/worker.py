@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import sys
 from collections import deque
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import attrs
@@ -20,6 +21,7 @@ import waltz_trio as waltz
 from tests.processes.checker import Journal, Lock, Payload
 
 OPENING_BALANCE = 100
+READY = "heeds signals"  # printed when SIGTERM has its meaning
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS applied (partition_id INTEGER, id INTEGER, name TEXT, PRIMARY KEY (partition_id, id));
 CREATE TABLE IF NOT EXISTS balances (partition_id INTEGER, account INTEGER, balance INTEGER,
@@ -109,8 +111,7 @@ class Worker:
         """All tasks, until stopped or done."""
         view: waltz.SqliteView = waltz.SqliteView(self.job.database, apply)
         partitions = range(self.job.partitions)
-        async with self.client.materialize(view, partitions) as bank, trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch)
+        async with self.client.materialize(view, partitions) as bank:
             async with trio.open_nursery() as load:
                 for partition in partitions:
                     for _ in range(self.job.submitters):
@@ -119,12 +120,12 @@ class Worker:
                         load.start_soon(self._send_all, partition)
             for partition in partitions:
                 await bank.caught_up(partition)
-            nursery.cancel_scope.cancel()
+        self.journal.close()
 
-    async def _watch(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
-                self.stopped = True
+    async def watch(self, signals: AsyncIterator[int]) -> None:
+        """Stop the load at the first signal."""
+        async for _ in signals:
+            self.stopped = True
 
     def _goes_on(self, done: int) -> bool:
         return not self.stopped and (not self.job.count or done < self.job.count)
@@ -216,8 +217,13 @@ def _append(payload: Payload) -> waltz.Append:
 
 async def main(job: Job) -> None:
     """Open, work, close."""
-    async with waltz.open_client(job.client) as client:
-        await Worker(job, client).run()
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        print(READY)
+        async with waltz.open_client(job.client) as client, trio.open_nursery() as nursery:
+            worker = Worker(job, client)
+            nursery.start_soon(worker.watch, signals)
+            await worker.run()
+            nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
