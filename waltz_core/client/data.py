@@ -68,11 +68,6 @@ class PartitionReads:
         """The rpc connection it uses."""
         return self._link
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is wanted."""
-        return not self._wanted and not self._mark_wanted
-
     def attach(self, link: Link | None, now: int) -> None:
         """Use another connection from now on, or none."""
         if link is not self._link:

@@ -143,7 +143,8 @@ class ZkMembership(Deaf):
                 self._node.joined(effect.cluster_name, effect.client_id, effect.num_partitions, now, out)
             elif isinstance(effect, EndpointsChanged):
                 self._node.endpoints_changed(effect.endpoints, now, out)
-            elif isinstance(effect, ClusterFailed):
+            else:
+                assert isinstance(effect, ClusterFailed), f"an observer is told nothing else: {effect}"
                 self._node.cluster_lost(effect.reason, out)
 
 
@@ -169,7 +170,6 @@ class ServerMembership(Deaf):
         self._sequence = 0
         self._asked_at: int | None = None  # an answer is owed since then
         self._ask_at: int | None = None
-        self._turn = 0
         self._closed = False
 
     def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
@@ -190,10 +190,11 @@ class ServerMembership(Deaf):
         due = self.deadline()
         if due is None or now < due:
             return
-        if self._asked_at is not None or self._troubled:
-            self._next(now)
-        elif self._link is not None and self._link.ready:
+        assert self._link is not None
+        if self._asked_at is None and self._link.ready and not self._troubled:
             self._ask(now)
+        else:
+            self._next(now)
 
     def on_link_ready(self, link: Link, now: int, out: list[Effect]) -> None:
         """Ask, if this is the server of our choice."""
@@ -271,9 +272,11 @@ class ServerMembership(Deaf):
 
     def _next(self, now: int) -> None:
         """Round the known servers and the seed."""
+        assert self._link is not None
         candidates = [*self._servers, *([] if self._seed in self._servers else [self._seed])]
-        self._turn += 1
-        self._go_to(candidates[self._turn % len(candidates)], now)
+        current = self._link.endpoint
+        at = candidates.index(current) + 1 if current in candidates else 0
+        self._go_to(candidates[at % len(candidates)], now)
 
     def _ask(self, now: int) -> None:
         assert self._link is not None

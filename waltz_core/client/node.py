@@ -14,6 +14,7 @@ from waltz_core.client.calls import (
     Failed,
     Fetch,
     Flush,
+    Flushed,
     Forget,
     Joined,
     Open,
@@ -47,6 +48,7 @@ from waltz_core.machine import earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
+    AppendRefused,
     ClientMessage,
     FeedData,
     FeedSuspended,
@@ -229,10 +231,10 @@ class ClientNode:
     def _place(self, partition: ClientPartition, now: int, out: list[Effect]) -> None:
         """Put a partition on the connection to its server."""
         number = partition.partition
-        partition.assign(self._router.generations.get(number, -1), now, out)
         if partition.phase is Phase.CLOSED:
             return
-        partition.attach(self._router.link_of(number, Kind.STREAM), now, out)
+        generation = self._router.generations.get(number, -1)
+        partition.place(self._router.link_of(number, Kind.STREAM), generation, now, out)
         # Both connections stand before they are needed: the first payload is not to wait for a handshake.
         self._router.link_of(number, Kind.RPC)
         self._dial_wanted = True
@@ -350,6 +352,8 @@ class ClientNode:
             partition.on_flush_response(message, now, out)
         elif isinstance(message, MountResponse):
             partition.on_mount_response(message, now, out)
+        elif isinstance(message, AppendRefused):
+            partition.on_refused(message, now, out)
 
     def _on_data(
         self,
@@ -474,8 +478,9 @@ class ClientNode:
             return
         partition = self._partitions.get(call.partition)
         if partition is None:
-            partition = self._partition(call.partition, now, out, None, False)
-        partition.flush(call.token, now, out)
+            out.append(Flushed(call.partition, call.token))  # nothing was ever submitted
+        else:
+            partition.flush(call.token, now, out)
 
     def _on_read_mark(self, call: ReadMark, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and self._exists(call.partition):

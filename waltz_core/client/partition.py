@@ -26,6 +26,7 @@ from waltz_core.ids import Endpoint, ReqId, make_req_id
 from waltz_core.machine import earliest
 from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_messages import (
+    AppendRefused,
     AppendRequest,
     FeedData,
     FeedRequest,
@@ -36,6 +37,7 @@ from waltz_core.wire.client_messages import (
     MountRequest,
     MountResponse,
     PartitionState,
+    Refusal,
 )
 
 _SETTLED = (Phase.CLOSED, Phase.MOUNTED, Phase.CLIENT_AHEAD)  # nothing is under way
@@ -187,7 +189,7 @@ class ClientPartition:
 
     def close(self, now: int, out: list[Effect]) -> None:
         """Give the partition up; only an idle one, or with the whole client."""
-        self.on_link_lost(now, out)
+        self._forget_link()
         self.give_up(Reason.CLOSED, out)
         self._delivering = self._gap = self._tail_delivery = False
         self._link = None
@@ -232,26 +234,22 @@ class ClientPartition:
 
     # ---- connection ----------------------------------------------------------------------------------
 
-    def assign(self, generation: int, now: int, out: list[Effect]) -> None:
-        """The partition has a newer generation. Its server may have lost and regained it unseen: mount again.
+    def place(self, link: Link | None, generation: int, now: int, out: list[Effect]) -> None:
+        """The partition lives on this connection from now on, or on none, under this generation.
 
-        Java: only later request ids carry the new number. A server that closed and reopened the partition
-        has forgotten the mount, and such a client waits for ever for its feed.
+        A newer generation on the same connection: its server may have lost and regained the partition unseen,
+        so it is mounted again. Java: only later request ids carry the new number; a server that closed and
+        reopened the partition has forgotten the mount, and such a client waits for ever for its feed.
         """
-        if generation <= self.generation:
-            return
-        self.generation = generation
-        if self._rules.remount_on_generation and self._phase in (Phase.MOUNTING, Phase.MOUNTED):
-            self._try_mount(now, out)
-
-    def attach(self, link: Link | None, now: int, out: list[Effect]) -> None:
-        """The partition lives on another connection from now on, or on none."""
-        if link is self._link:
-            return
-        if self._phase not in (Phase.CLOSED, Phase.TAIL):
+        raised = generation > self.generation
+        if raised:
+            self.generation = generation
+        if link is not self._link:
             self.on_link_lost(now, out)
-        self._link = link
-        self._try_mount(now, out)
+            self._link = link
+            self._try_mount(now, out)
+        elif raised and self._rules.remount_on_generation and self._phase in (Phase.MOUNTING, Phase.MOUNTED):
+            self._try_mount(now, out)
 
     def on_link_ready(self, now: int, out: list[Effect]) -> None:
         """The connection it lives on can be used."""
@@ -259,9 +257,7 @@ class ClientPartition:
 
     def on_link_lost(self, now: int, out: list[Effect]) -> None:
         """The connection it lives on is gone; a successor may follow."""
-        self.monitor.on_link_lost()
-        self._session = None
-        self._retry_at = self._resume_at = self._flush_asked_at = None
+        self._forget_link()
         if self._phase not in (Phase.CLOSED, Phase.TAIL):
             self._enter(Phase.WAITING, now, out)
 
@@ -329,6 +325,17 @@ class ClientPartition:
         self._note_held(now)
         self._after_verdicts(now, out)
 
+    def on_refused(self, message: AppendRefused, now: int, out: list[Effect]) -> None:
+        """An append was refused, and the server says why."""
+        if message.refusal == Refusal.LOCK:
+            self.monitor.on_lock_failure(message.req_id, message.transaction_id, self._seen, out)
+            self._note_held(now)
+        else:
+            self.monitor.on_refused(message.req_id, message.message or "no reason given", out)
+        self._after_verdicts(now, out)
+        if message.refusal == Refusal.NOT_MOUNTED and self._phase is Phase.MOUNTED:
+            self._try_mount(now, out)
+
     def on_flush_response(self, message: FlushResponse, now: int, out: list[Effect]) -> None:
         """Everything before the flush request is decided."""
         self._flush_asked_at = None
@@ -349,16 +356,6 @@ class ClientPartition:
 
     def due(self, now: int, out: list[Effect]) -> bool:
         """Act on passed deadlines; True when the connection is to be given up as dead."""
-        if self._retry_at is not None and now >= self._retry_at:
-            self._retry_at = None
-            self._try_mount(now, out)
-        if self._resume_at is not None and now >= self._resume_at:
-            self._resume_at = None
-            self._ask_feed()
-        nudge = self._nudge_at()
-        if nudge is not None and now >= nudge:
-            self._nudged = self.monitor.lost
-            self._send_flush(now)
         if not self._warned and self._phase not in _SETTLED:
             since = now - self._since
             if since >= self._settings.unmounted_warning_ms:
@@ -371,6 +368,16 @@ class ClientPartition:
                         f"{self._phase.value} ({self._server}{': ' if why else ''}{why})",
                     )
                 )
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            self._try_mount(now, out)
+        if self._resume_at is not None and now >= self._resume_at:
+            self._resume_at = None
+            self._ask_feed()
+        nudge = self._nudge_at()
+        if nudge is not None and now >= nudge:
+            self._nudged = self.monitor.lost
+            self._send_flush(now)
         silent = self._silent_at()
         if silent is None or now < silent:
             return False
@@ -424,6 +431,11 @@ class ClientPartition:
             self._warned = False
         self._phase = phase
         out.append(StatusChanged(self.partition, phase))
+
+    def _forget_link(self) -> None:
+        self.monitor.on_link_lost()
+        self._session = None
+        self._retry_at = self._resume_at = self._flush_asked_at = None
 
     def _next_req_id(self) -> ReqId:
         self._sequence = sequence = _wrap(self._sequence + 1)
@@ -562,13 +574,13 @@ class ClientPartition:
 
     def _send_flush(self, now: int) -> None:
         req_id = self.monitor.begin_flush()
-        if req_id is not None:
-            assert self._link is not None
-            self._flush_sent = self._submitted - len(self._queue)
-            self._flush_sent_at = now
-            if self._flush_asked_at is None:
-                self._flush_asked_at = now
-            self._link.send(FlushRequest(req_id))
+        assert req_id is not None, "a flush with nothing to judge"
+        assert self._link is not None
+        self._flush_sent = self._submitted - len(self._queue)
+        self._flush_sent_at = now
+        if self._flush_asked_at is None:
+            self._flush_asked_at = now
+        self._link.send(FlushRequest(req_id))
 
     def _nudge_at(self) -> int | None:
         """An append without an outcome is asked about: the server may have dropped it without a word."""
@@ -585,11 +597,11 @@ class ClientPartition:
             return None
         if self._phase is Phase.MOUNTING:
             return self._progress_at + self._settings.silence_ms
-        if self._phase is Phase.MOUNTED and self._flush_asked_at is not None and self.monitor.unresolved:
-            return self._flush_asked_at + self._settings.silence_ms
-        if self._phase is Phase.MOUNTED and self._held_at is not None and self.monitor.unresolved:
-            return max(self._progress_at, self._held_at) + self._settings.silence_ms
-        return None
+        if self._phase is not Phase.MOUNTED or not self.monitor.unresolved:
+            return None
+        held = None if self._held_at is None else max(self._progress_at, self._held_at)
+        since = earliest(self._flush_asked_at, held)
+        return None if since is None else since + self._settings.silence_ms
 
 
 def _wrap(sequence: int) -> int:
