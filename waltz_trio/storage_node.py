@@ -11,7 +11,7 @@ import trio
 
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.edge import Level, Port, Shutdown
-from waltz_core.errors import ConfigError
+from waltz_core.errors import ClusterError, ConfigError
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     DiskBatch,
@@ -129,8 +129,12 @@ class StorageProcess:
         """Cluster key and number of partitions, from ZooKeeper."""
         where = self._znodes or self.config.text("zookeeper.connectString")
         timeout = self.config.number("zookeeper.sessionTimeout")
-        async with open_znode_client(where, session_timeout_ms=timeout) as client:
-            params = await read_store_params(client, cluster_paths(self.config.text("cluster.root").rstrip("/")))
+        paths = cluster_paths(self.config.text("cluster.root").rstrip("/"))
+        try:
+            async with open_znode_client(where, session_timeout_ms=timeout) as client:
+                params = await read_store_params(client, paths)
+        except ClusterError as error:
+            raise ConfigError(f"the cluster cannot be read from ZooKeeper: {error}") from error
         return params.key, params.num_partitions
 
     async def _start(self, nursery: trio.Nursery, files: Files, key: bytes, count: int) -> NodeDriver:

@@ -14,11 +14,12 @@ from waltz_core.storage import legacy, side
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ASSIGNED, AVAILABLE, ControlEntry
 from waltz_core.storage.effects import FaultKind, MakeDirectory, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.log_files import Ground, LogFiles, Segment
+from waltz_core.storage.log_files import Ground, LogFiles, Segment, remove_operations
 from waltz_core.storage.opening import Opened, Opening
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, write
 from waltz_core.storage.reading import read_range
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
+from waltz_core.storage.segment import index_name
 from waltz_core.storage.side import Belongs
 from waltz_core.storage.sides import SideFiles
 from waltz_core.wire import admin_messages as admin
@@ -129,6 +130,14 @@ class Custody:
         try:
             yield from write(*operations)
         except DiskError as fault:
+            self._stop(fault)
+            raise
+
+    def _write_side(self, *operations: Operation) -> Procedure[None]:
+        """Write side files: on a full disk that may fail, and all goes on with what they said before."""
+        try:
+            yield from write(*operations)
+        except DiskError as fault:
             if fault.kind is not FaultKind.FULL:
                 self._stop(fault)
             raise
@@ -146,7 +155,7 @@ class Custody:
 
     def _raise_fence(self, session_id: int) -> Procedure[None]:
         """Shut out all older sessions, durably: they stay out after a restart."""
-        yield from self._write(
+        yield from self._write_side(
             *self._sides.create_missing(),
             *self._sides.fence_operations(session_id, self.entry.current, self._belongs()),
         )
@@ -351,15 +360,15 @@ class Custody:
             yield from self._write(*map(Unlink, paths))
             return
         found = yield from list_names(directory)
-        # The index of a segment first, the newest segment first: what a crash leaves is a shorter log.
-        names = sorted((one.name for one in found if one.name.endswith((".seg", ".idx"))), reverse=True)
-        names.sort(key=lambda name: (name[:-4], name.endswith(".idx")), reverse=True)
+        names = {one.name for one in found if not one.is_directory}
+        indexes = [name for name in names if name.endswith(".idx") and name.replace(".idx", ".seg") not in names]
+        yield from self._write(*(Unlink(f"{directory}/{name}") for name in sorted(indexes)), SyncDirectory(directory))
+        for name in sorted((one for one in names if one.endswith(".seg")), reverse=True):
+            # Newest first: what a crash leaves is a shorter log.
+            data_path = f"{directory}/{name}"
+            yield from self._write(*remove_operations(directory, index_name(data_path), data_path))
+        yield from self._write(*self._sides.remove_operations(), SyncDirectory(directory))
         self._fence = -1
-        yield from self._write(
-            *(Unlink(f"{directory}/{name}") for name in names),
-            *self._sides.remove_operations(),
-            SyncDirectory(directory),
-        )
 
     def _set_available(self, available: bool, done: AdminDone) -> Procedure[None]:
         if self._control_problem is not None:

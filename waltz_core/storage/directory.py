@@ -41,6 +41,7 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
     _check_header(config, header)
     if size < ctl.file_size(header.partition_count):
         raise CorruptionError(_too_short(size, ctl.file_size(header.partition_count)))
+    yield from write(SyncFile(ctl.NAME), SyncDirectory(""))  # nothing is believed that a crash could take back
     return data[ctl.HEADER_SIZE :]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from waltz_core.log import Record
 from waltz_core.record import record
@@ -140,6 +141,15 @@ def create_operations(ground: Ground, segment: Segment, created_ms: int) -> tupl
     )
 
 
+def remove_operations(directory: str, index_path: str, data_path: str) -> tuple[Operation, ...]:
+    """Remove a segment. The index is durably gone first: one without its data file would tell of a loss."""
+    return Unlink(index_path), SyncDirectory(directory), Unlink(data_path), SyncDirectory(directory)
+
+
+OnRoll: TypeAlias = Callable[[Segment], tuple[Operation, ...]]
+"""What else must be durable before the first record of a new segment is written."""
+
+
 class AppendPlan:
     """One write of a run of records: the operations, and what they change once they are durable."""
 
@@ -168,9 +178,7 @@ class AppendPlan:
         segment, end, next_id = self.first
         removals: list[Operation] = []
         for created in reversed(self.created):
-            removals += [Unlink(created.index_path), Unlink(created.data_path)]
-        if removals:
-            removals.append(SyncDirectory(directory))
+            removals += remove_operations(directory, created.index_path, created.data_path)
         return (
             *removals,
             Cut(segment.data_path, end),
@@ -180,10 +188,13 @@ class AppendPlan:
         )
 
 
-def plan_append(ground: Ground, log: LogFiles, records: Sequence[Record], created_ms: int) -> AppendPlan:
+def plan_append(
+    ground: Ground, log: LogFiles, records: Sequence[Record], created_ms: int, on_roll: OnRoll
+) -> AppendPlan:
     """Write `records`, whose ids continue the log, rolling to new segments as the size demands.
 
-    An old segment is durable before the next one exists, and the next one before a record goes into it.
+    An old segment is durable before the next one exists; the next one, and what `on_roll` gives for it,
+    before a record goes into it.
     """
     plan = AppendPlan(log)
     segment, end, next_id, done = log.last, log.last.end, log.last.next_id, 0
@@ -193,6 +204,7 @@ def plan_append(ground: Ground, log: LogFiles, records: Sequence[Record], create
             segment, end = segment_of(ground, next_id), HEADER_SIZE
             plan.created.append(segment)
             plan.operations += create_operations(ground, segment, created_ms)
+            plan.operations += on_roll(segment)
         parts: list[bytes] = []
         offsets = array("Q")
         start = end

@@ -417,7 +417,8 @@ class Opening:
             # by another sync. Writing them again makes them dirty, so the sync below means what it says.
             tail = yield from read(last.data_path, start, last.end - start)
             operations.append(WriteAt(last.data_path, start, tail))
-        operations.append(SyncFile(last.data_path))
+        # Names too: a file whose removal is not durable would come back at the next power failure.
+        operations += (SyncFile(last.data_path), SyncDirectory(self._ground.directory))
         yield from write(*operations)
         entries = array("Q", last.window)
         yield from self._write_index(last, entries, last.window_first - last.first_id)

@@ -18,9 +18,9 @@ from waltz_core.storage import legacy
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.custody import DROP, AdminDone, Custody, State
-from waltz_core.storage.effects import Cut, FaultKind, SyncDirectory, SyncFile, Unlink
+from waltz_core.storage.effects import Cut, FaultKind, Operation, SyncFile
 from waltz_core.storage.legacy import io_text
-from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_append
+from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_append, remove_operations
 from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.reading import locate, read_range
 from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
@@ -99,6 +99,7 @@ class StorageReplica(Custody):
         self._exclusive = False  # and no read may run beside it
         self._pumping = False  # jobs that end at once must not pile up on the stack
         self._reads = 0  # reads under way beside the lane
+        self._rolling = False  # a write that begins a segment is under way
         self._busy_mark = False  # the durable mark is being written
 
     @property
@@ -189,7 +190,7 @@ class StorageReplica(Custody):
             self._shared.runner.start(self._job(head), self._job_done, out)
 
     def _job_done(self, out: list[object]) -> None:
-        self._busy = self._exclusive = False
+        self._busy = self._exclusive = self._rolling = False
         self.pump(out)
 
     def _read_done(self, out: list[object]) -> None:
@@ -387,7 +388,8 @@ class StorageReplica(Custody):
                 self._succeed(conn, message)
             return
         self._busy = True
-        plan = plan_append(self._ground, self._files, records, self._shared.wall_ms)
+        plan = plan_append(self._ground, self._files, records, self._shared.wall_ms, self._on_roll)
+        self._rolling = bool(plan.created)
         self._shared.runner.start(self._append(plan, accepted), self._job_done, out)
 
     def _fence_for(self, conn: int, message: wire.AppendRequest) -> Procedure[None]:
@@ -411,9 +413,17 @@ class StorageReplica(Custody):
         for conn, message in accepted:
             self._succeed(conn, message)
         if plan.created:
-            self._plan_mark(self._shared.now)
+            self._plan_mark(self._shared.now)  # the old segment is durable, whatever the mark says of it
         elif self.partition_id not in self._shared.due and self._rules.torn_not_corrupt:
             self._plan_mark(self._shared.now + MARK_EVERY_MS)
+
+    def _on_roll(self, segment: Segment) -> tuple[Operation, ...]:
+        """The durable mark must name the segment that is written to, or it does not count at the next opening."""
+        if not self._rules.torn_not_corrupt:
+            return ()
+        belongs = self._belongs()
+        named = Belongs(belongs.sequence, belongs.session_id, segment.first_id)
+        return self._sides.create_missing() + self._sides.mark_operations(segment.first_id - 1, named)
 
     def _retreat(self, plan: AppendPlan, fault: DiskError) -> Procedure[None]:
         """Undo a write of which any part may have happened, so that nothing unsynced is ever believed.
@@ -462,7 +472,10 @@ class StorageReplica(Custody):
     def write_mark(self, out: list[object]) -> None:
         """The durable mark is due."""
         self._plan_mark(None)
-        if self._busy_mark or self._lane_is_closed() or self.state is not State.OPEN:
+        if self.state is not State.OPEN or self._lane_is_closed():
+            return  # whatever runs alone writes the mark itself
+        if self._busy_mark or self._rolling:
+            self._plan_mark(self._shared.now + MARK_EVERY_MS)  # two writes must not contradict each other
             return
         self._busy_mark = True
         self._shared.runner.start(self._write_mark(), self._mark_done, out)
@@ -470,7 +483,7 @@ class StorageReplica(Custody):
     def _write_mark(self) -> Procedure[None]:
         """Write the durable mark: everything up to the end of the log as it is known now is on disk."""
         try:
-            yield from self._write(
+            yield from self._write_side(
                 *self._sides.create_missing(), *self._sides.mark_operations(self.max_id, self._belongs())
             )
         except DiskError:
@@ -502,9 +515,7 @@ class StorageReplica(Custody):
         while log.last is not last:
             # Newest first, each durably gone before the next: a crash leaves a shorter log, never a hole.
             gone = log.last
-            yield from self._write(
-                Unlink(gone.index_path), Unlink(gone.data_path), SyncDirectory(self._ground.directory)
-            )
+            yield from self._write(*remove_operations(self._ground.directory, gone.index_path, gone.data_path))
             log.drop_last()
         yield from self._write(
             Cut(last.data_path, place),
@@ -591,7 +602,7 @@ class StorageReplica(Custody):
         self._queue(_Job(work=self._write_faults))
 
     def _write_faults(self) -> Procedure[None]:
-        yield from self._write(
+        yield from self._write_side(
             *self._sides.create_missing(), *self._sides.faults_operations(self.faults, self._belongs())
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from waltz_core.storage import side
 from waltz_core.storage.control import ControlStruct
 from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.procedure import Procedure, read
+from waltz_core.storage.procedure import Procedure, read, write
 from waltz_core.storage.side import Belongs, Fence
 
 NAMES = (side.FENCE, side.MARK, side.FAULTS)
@@ -35,6 +35,7 @@ class SideFiles:
         for name in NAMES:
             data = b""
             if name in self._present:
+                yield from write(SyncFile(self._path(name)))  # nothing is believed that a crash could take back
                 data = yield from read(self._path(name), 0, 2 * side.SLOT_SIZE)
             slot = self.slots[name] = side.newest_slot(data)
             self._counters[name] = 0 if slot is None else slot.counter

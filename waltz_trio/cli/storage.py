@@ -257,9 +257,9 @@ async def _remove_partition(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _availability(tool: Tool, arguments: Arguments) -> int:
-    online = arguments.text("online").lower()
+    online = arguments.text("online")
     storage, partition = arguments.text("storage"), arguments.text("partition")
-    what = f"Failed to set availability of partition {partition} to {arguments.text('online')} in {storage}. "
+    what = f"Failed to set availability of partition {partition} to {arguments.text('online')} for {storage}. "
     async with _explained(what):
         if online not in ("true", "false"):
             raise CommandError("--online must be set to 'true' or 'false'")
