@@ -36,8 +36,9 @@ def set_up(level: str = "info", stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # of libraries, only what matters
-    logging.getLogger("kazoo").setLevel(logging.ERROR)  # our bridge reports its state changes itself
     logging.getLogger("waltz").setLevel(getattr(logging, level.upper()))
+    if level != "debug":
+        logging.getLogger("waltz.zookeeper.kazoo").setLevel(logging.WARNING)  # each attempt to connect is an info
 
 
 def reporter(name: str) -> Callable[[Level, str], None]:

@@ -1,0 +1,57 @@
+"""Log lines: one per event, whatever a peer puts into them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from waltz_core.edge import Level
+from waltz_trio import log
+
+
+@pytest.fixture(autouse=True)
+def _keep_logging() -> Iterator[None]:
+    """Other tests keep their handlers and levels."""
+    loggers = [logging.getLogger(name) for name in (None, "waltz", "waltz.zookeeper.kazoo")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+
+
+def test_a_report_is_one_line_with_time_level_and_name() -> None:
+    stream = io.StringIO()
+    log.set_up("info", stream)
+    report = log.reporter("server-0")
+
+    report(Level.WARNING, "hello\r\n2024-01-01T00:00:00.000Z INFO forged: line")
+    report(Level.DEBUG, "not told")
+
+    (line,) = stream.getvalue().splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING server-0: hello\\r\\n2024", line)
+
+
+def test_libraries_are_heard_from_warnings_on() -> None:
+    stream = io.StringIO()
+    log.set_up("info", stream)
+
+    logging.getLogger("library").info("chatter")
+    logging.getLogger("waltz.zookeeper.kazoo").info("Connecting to ...")
+    logging.getLogger("library").warning("trouble")
+
+    assert [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()] == ["WARNING library: trouble"]
+
+
+def test_a_warning_is_told_once() -> None:
+    told: list[str] = []
+    warn = log.warn_once(lambda level, text: told.append(text))
+
+    for text in ("a", "b", "a"):
+        warn(text)
+
+    assert told == ["a", "b"]
