@@ -184,7 +184,7 @@ class Client:
         self._node = ClientNode(membership, settings, random.Random())
         self._joined = trio.Event()
         self._lost: str | None = None
-        self._unjudged = 0
+        self._unjudged: set[Pending] = set()
         self._unjudged_size = 0
         self._room: trio.Event | None = None
         self._settled: trio.Event | None = None
@@ -368,7 +368,7 @@ class Client:
         if checksum >= 1 << 31:
             checksum -= 1 << 32
         pending = Pending(self, partition, size)
-        self._unjudged += 1
+        self._unjudged.add(pending)
         self._unjudged_size += size
         self._appended.add(partition)
         self._post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum))
@@ -384,6 +384,7 @@ class Client:
 
     def _on_committed(self, effect: Committed) -> None:
         size = 0
+        forget = self._unjudged.discard
         for token, transaction_id in effect.outcomes:
             pending = cast(Pending, token)
             if pending._event is None:
@@ -391,7 +392,8 @@ class Client:
             else:
                 pending._settle(transaction_id)
             size += pending._size
-        self._judged(len(effect.outcomes), size)
+            forget(pending)
+        self._judged(size)
         if self._instrument is not None:
             self._instrument.committed(effect.partition, len(effect.outcomes))
 
@@ -399,12 +401,12 @@ class Client:
         pending = effect.token
         assert isinstance(pending, Pending)
         pending._settle(effect)
-        self._judged(1, pending._size)
+        self._unjudged.discard(pending)
+        self._judged(pending._size)
         if self._instrument is not None:
             self._instrument.failed(effect.partition, effect.reason.name.lower())
 
-    def _judged(self, count: int, size: int) -> None:
-        self._unjudged -= count
+    def _judged(self, size: int) -> None:
         self._unjudged_size -= size
         if self._room is not None and self._unjudged_size * 2 <= self._send_window:
             self._room.set()
@@ -565,11 +567,15 @@ class Client:
         """Let everybody who waits go; at once, without awaiting anything."""
         self._closing = True
         if self._unjudged:
-            self._report(Level.WARNING, f"closed with {self._unjudged} appends whose outcome is unknown")
-        driver.post(CloseClient())
-        # One last step, here and now: a task that is being cancelled cannot wait for the pump.
-        driver.pump.run_once()
-        error = self._ended() or ClientClosedError("the client was closed")
+            self._report(Level.WARNING, f"closed with {len(self._unjudged)} appends whose outcome is unknown")
+        failure = self._ended()
+        if failure is None:
+            # One last step, here and now: a task that is being cancelled cannot wait for the pump.
+            driver.post(CloseClient())
+            driver.pump.run_once()
+        for pending in list(self._unjudged):
+            self._on_failed(Failed(pending.partition, pending, Reason.CLOSED))
+        error = failure or ClientClosedError("the client was closed")
         for feed in self._feeds.values():
             feed._fail(error)
         for flush in self._flushes:

@@ -135,10 +135,13 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
     Raises:
         ConfigError: not of the form `waltz://host:port[?ca=PATH][&verify=off]`.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        options = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise ConfigError(f"{url!r}: {error}") from None
     if parts.scheme != "waltz" or parts.path not in ("", "/") or parts.fragment or parts.username is not None:
         raise ConfigError(f"expected waltz://host:port[?ca=PATH][&verify=off], found {url!r}")
-    options = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     unknown = options.keys() - {"ca", "verify"}
     if unknown:
         raise ConfigError(f"{url!r}: unknown option {sorted(unknown)[0]}; known: ca, verify")

@@ -20,12 +20,16 @@ from waltz_trio.process import NodeDriver
 
 
 class SmallNode:
-    """A machine around a small server that does everything at once, unless it is `held`."""
+    """A machine around a small server that does everything at once.
+
+    While `held` it takes requests in and answers few; while `deaf` it does not even read.
+    """
 
     def __init__(self, server: SmallServer) -> None:
         self.server = server
         self.conns: dict[int, ServerConn] = {}
         self.held = False
+        self.deaf = False
 
     def deadline(self) -> int | None:
         return None
@@ -35,7 +39,7 @@ class SmallNode:
             match event:
                 case Accepted(conn=conn):
                     self.conns[conn] = self.server.accept()
-                case Received(conn=conn, data=data) if conn in self.conns:
+                case Received(conn=conn, data=data) if conn in self.conns and not self.deaf:
                     try:
                         self.server.receive(self.conns[conn], data)
                     except ProtocolError as error:

@@ -1,0 +1,118 @@
+"""Blocks with background tasks leave the exceptions of their body alone."""
+
+# ruff: noqa: PT012, PT017 - what leaves a block is exactly what is tested
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+import trio
+
+from waltz_core.errors import ClientClosedError, ClientFailedError
+from waltz_trio.background import background, only
+
+
+async def fail(error: Exception) -> NoReturn:
+    raise error
+
+
+async def test_the_bodys_exception_leaves_bare_and_unchanged() -> None:
+    raised = ValueError("mine")
+    try:
+        async with background("it"):
+            try:
+                raise KeyError("cause")
+            except KeyError:
+                raise raised  # noqa: B904 - the context is what is tested
+    except ValueError as error:
+        assert error is raised
+        assert isinstance(error.__context__, KeyError)
+        assert not hasattr(error, "__notes__")
+
+
+async def test_nothing_is_left_running() -> None:
+    ended = []
+
+    async def task() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    async with background("it") as tasks:
+        tasks.start_soon(task)
+        await trio.testing.wait_all_tasks_blocked()
+    assert ended == [True]
+
+
+async def test_a_failing_task_ends_the_body_and_is_told_with_its_cause() -> None:
+    cause = OSError("broken")
+    with pytest.raises(ClientFailedError, match="the thing failed: OSError") as found:
+        async with background("the thing") as tasks:
+            tasks.start_soon(fail, cause)
+            await trio.sleep_forever()
+    assert found.value.__cause__ is cause
+
+
+async def test_a_task_that_fails_with_an_error_of_ours_is_told_as_it_is() -> None:
+    error = ClientClosedError("so")
+    with pytest.raises(ClientClosedError) as found:
+        async with background("it") as tasks:
+            tasks.start_soon(fail, error)
+            await trio.sleep_forever()
+    assert found.value is error
+
+
+async def test_the_first_failure_counts() -> None:
+    with pytest.raises(ClientFailedError, match="first"):
+        async with background("it") as tasks:
+            tasks.fail(ValueError("first"))
+            tasks.fail(ValueError("second"))
+            await trio.sleep_forever()
+
+
+async def test_the_bodys_own_exception_wins_and_notes_the_failure() -> None:
+    with pytest.raises(ValueError, match="mine") as found:
+        async with background("the thing") as tasks:
+            tasks.fail(OSError("broken"))
+            raise ValueError("mine")
+    assert found.value.__notes__ == ["meanwhile the thing failed: OSError('broken')"]
+
+
+async def test_groups_of_the_bodys_own_nursery_stay_groups() -> None:
+    with pytest.raises(ExceptionGroup) as found:
+        async with background("it"), trio.open_nursery() as nursery:
+            nursery.start_soon(fail, ValueError("inner"))
+    assert len(found.value.exceptions) == 1
+
+
+async def test_a_cancellation_from_outside_passes() -> None:
+    with trio.CancelScope() as scope:
+        async with background("outer"), background("inner") as tasks:
+            tasks.start_soon(trio.sleep_forever)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_cancellation_while_tasks_are_cleaned_up_passes() -> None:
+    async def stubborn() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+
+    with trio.CancelScope() as scope:
+        async with background("it") as tasks:
+            tasks.start_soon(stubborn)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert not scope.cancelled_caught or scope.cancel_called
+
+
+async def test_failures_inside_groups_of_one_are_unwrapped() -> None:
+    error = ValueError("x")
+    assert only(ExceptionGroup("g", [ExceptionGroup("g", [error])])) is error
+    pair = ExceptionGroup("g", [error, error])
+    assert only(pair) is pair

@@ -1,0 +1,449 @@
+"""The public client against the model cluster, over real sockets and TLS."""
+
+# ruff: noqa: PT012, SIM117 - what leaves a block is exactly what is tested
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.trio.small_cluster import small_cluster
+from waltz_trio.connect import parse_url, read_config, run_client
+
+RAW = waltz.Append(b"raw")
+
+
+class Watcher:
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def committed(self, partition: int, count: int) -> None:
+        self.told.append(("committed", partition, count))
+
+    def failed(self, partition: int, reason: str) -> None:
+        self.told.append(("failed", partition, reason))
+
+    def delivered(self, partition: int, count: int) -> None:
+        self.told.append(("delivered", partition, count))
+
+    def applied(self, partition: int, count: int, seconds: float) -> None:
+        self.told.append(("applied", partition, count))
+
+    def conflict(self, partition: int, blocking_id: int) -> None:
+        self.told.append(("conflict", partition, blocking_id))
+
+
+# ---- appends -----------------------------------------------------------------------------------
+
+
+async def test_an_append_is_committed_once_and_its_id_returned() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        assert (client.cluster, client.client_id, client.num_partitions) == ("small", 1, 2)
+        assert await client.append(0, waltz.Append("text", waltz.Utf8(), header=3)) == 0
+        assert await client.append(0, RAW) == 1
+        assert [(made.data, made.header) for made in cluster.logs[0].records] == [(b"text", 3), (b"raw", 0)]
+
+
+async def test_sends_commit_in_order_and_their_outcomes_are_kept() -> None:
+    watcher = Watcher()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url, instrument=watcher) as client:
+        pendings = [await client.send(1, waltz.Append(b"%d" % n)) for n in range(300)]
+        await client.flush(1)
+        assert all(pending.done for pending in pendings)
+        assert [await pending.outcome() for pending in pendings] == list(range(300))
+        assert [made.data for made in cluster.logs[1].records] == [b"%d" % n for n in range(300)]
+        assert sum(entry[2] for entry in watcher.told if entry[0] == "committed") == 300
+        await client.flush()
+        await client.flush(0)
+
+
+async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
+    async with small_cluster() as cluster:
+        setup = read_config(cluster.url)
+        narrow = attrs.evolve(setup, limits=attrs.evolve(setup.limits, send_window=1000))
+        async with run_client(narrow) as client:
+            for _ in range(100):
+                await client.send(0, waltz.Append(b"x" * 400))
+                assert client._unjudged_size < 1400
+            await client.flush()
+            assert cluster.logs[0].mark == 99
+
+
+async def test_a_lock_that_was_taken_is_a_conflict_once_the_blocking_transaction_was_seen() -> None:
+    watcher = Watcher()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url, instrument=watcher) as client:
+        await client.append(0, waltz.Append(b"1", append=[("stock", 12)]))
+        with pytest.raises(waltz.LockConflictError) as found:
+            await client.append(0, waltz.Append(b"2", write=[("stock", 12)]), based_on=-1)
+        assert found.value.blocking_id == 0
+        assert ("failed", 0, "lock") in watcher.told
+        assert await client.append(0, waltz.Append(b"2", write=[("stock", 12)], read=[("x", 1)]), based_on=0) == 1
+
+
+async def test_locks_without_a_state_they_could_refer_to_are_refused() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(ValueError, match="based_on"):
+            await client.append(0, waltz.Append(b"", write=[("a", 1)]))
+        async with client.feed(0, after=waltz.TAIL) as feed:
+            with pytest.raises(ValueError, match="based_on"):
+                await client.append(0, waltz.Append(b"", read=[("a", 1)]))
+            with pytest.raises(RuntimeError, match="no mark before"):
+                _ = feed.mark
+        async with client.feed(0, after=-1):
+            assert await client.append(0, waltz.Append(b"", write=[("a", 1)])) == 0
+
+
+async def test_impossible_appends_are_refused_before_they_are_sent() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(waltz.PartitionNotFoundError, match="0 to 1"):
+            await client.append(2, RAW)
+        with pytest.raises(waltz.PartitionNotFoundError):
+            client.feed(-1, after=-1)
+        with pytest.raises(ValueError, match=r"server\.payloadSizeMax"):
+            await client.append(0, waltz.Append(bytes((16 << 20) + 1)))
+        with pytest.raises(ValueError, match="32 bits"):
+            await client.append(0, waltz.Append(b"", header=1 << 31))
+        with pytest.raises(ValueError, match="at least -1"):
+            client.feed(0, after=-2)
+        with pytest.raises(ValueError, match="prefetch"):
+            client.feed(0, after=-1, prefetch=-1)
+
+
+async def test_a_lost_append_is_told_as_safe_to_repeat() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.ready([0])
+        server = cluster.nodes[0].server
+        server.loses = lambda request: request.data == b"lost"
+        pending = await client.send(0, waltz.Append(b"lost"))
+        assert await client.append(0, waltz.Append(b"found")) == 0
+        with pytest.raises(waltz.NotCommittedError, match="safe to send it again"):
+            await pending.outcome()
+
+
+async def test_cancelling_a_wait_does_not_lose_the_outcome_from_the_books() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.ready([0])
+        cluster.nodes[0].held = True
+        with trio.move_on_after(0.05):
+            await client.append(0, RAW)
+        assert client.status(0).in_flight == 1
+        cluster.nodes[0].held = False
+        cluster.wake()
+        await client.flush(0)
+        assert client.status(0).in_flight == 0
+
+
+# ---- feeds -------------------------------------------------------------------------------------
+
+
+async def test_a_feed_gives_every_transaction_once_in_order() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"%d" % n for n in range(500)], header=4)
+        seen = []
+        async with client.feed(0, after=99) as feed:
+            async for txn in feed:
+                seen.append((txn.partition, txn.id, txn.header, txn.load()))
+                if txn.id == 499:
+                    break
+        assert seen == [(0, n, 4, b"%d" % n) for n in range(100, 500)]
+        assert feed.mark == 498, "the body of the last one did not end"
+
+
+async def test_the_mark_moves_when_the_body_has_ended() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"a", b"b", b"c"])
+        async with client.feed(0, after=-1) as feed:
+            assert feed.mark == -1
+            async for txn in feed:
+                assert feed.mark == txn.id - 1
+                if txn.id == 2:
+                    break
+        with pytest.raises(RuntimeError, match="not open"):
+            await feed.__anext__()
+
+
+async def test_batches_hold_what_has_arrived() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"%d" % n for n in range(250)])
+        got: list[waltz.Batch] = []
+        async with client.feed(0, after=-1, prefetch=16) as feed:
+            async for batch in feed.batches(100):
+                assert feed.mark == batch.first_id - 1
+                got.append(batch)
+                if batch.last_id == 249:
+                    break
+        assert [txn.load() for batch in got for txn in batch] == [b"%d" % n for n in range(250)]
+        assert max(map(len, got)) <= 100
+        assert len(got) < 50
+        with pytest.raises(ValueError, match="at least 1"):
+            feed.batches(0)
+
+
+async def test_only_one_feed_of_a_partition_at_a_time() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.feed(0, after=-1), client.feed(1, after=-1):
+            with pytest.raises(waltz.FeedBusyError):
+                async with client.feed(0, after=-1):
+                    pass
+        async with client.feed(0, after=-1):
+            pass
+
+
+async def test_a_feed_at_the_tail_gives_only_what_is_new() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"old"] * 10)
+        async with client.feed(0, after=waltz.TAIL) as feed:
+            await client.append(0, waltz.Append(b"new"))
+            txn = await feed.__anext__()
+            assert (txn.id, txn.load()) == (10, b"new")
+
+
+async def test_payloads_can_be_left_out_and_fetched() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"a"], header=1)
+        cluster.commit(0, [b"b"], header=2)
+        async with client.feed(0, after=-1, prefetch=0) as feed:
+            txn = await feed.__anext__()
+            with pytest.raises(RuntimeError, match="not fetched"):
+                txn.load()
+            assert await txn.fetch() == b"a"
+            assert txn.load() == b"a"
+            assert await txn.fetch() == b"a"
+        async with client.feed(0, after=-1, select=lambda header: header == 2) as feed:
+            txn = await feed.__anext__()
+            with pytest.raises(RuntimeError, match="not fetched"):
+                txn.load()
+            assert (await feed.__anext__()).load() == b"b"
+        with trio.move_on_after(0.05):
+            cluster.nodes[0].server.fails_reads = lambda transaction_id: True
+            fresh = waltz.Transaction(0, 0, 1, txn.req_id, None, client._fetch_payload)
+            await fresh.fetch()
+        assert client._waiting == {}
+
+
+async def test_awaiting_ones_own_append_inside_the_loop_is_fine() -> None:
+    async with small_cluster(window=2) as cluster:
+        setup = read_config(cluster.url)
+        tight = attrs.evolve(setup, settings=attrs.evolve(setup.settings, feed_buffer_max=1))
+        async with run_client(tight) as client:
+            cluster.commit(0, [b"x"] * 20)
+            async with client.feed(0, after=-1) as feed:
+                async for txn in feed:
+                    if txn.id < 5:
+                        assert await client.append(0, RAW) == 20 + txn.id
+                    if txn.id == 24:
+                        break
+
+
+async def test_a_feed_that_is_left_while_somebody_waits_says_so() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        feed = client.feed(0, after=-1)
+
+        async def wait() -> None:
+            with pytest.raises(waltz.ClientClosedError):
+                await entered.__anext__()
+
+        async with trio.open_nursery() as nursery:
+            async with feed as entered:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_a_client_ahead_of_the_log_is_told() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.feed(0, after=50) as feed:
+            with pytest.raises(waltz.ClientAheadError, match="applied up to 50"):
+                await feed.__anext__()
+            with pytest.raises(waltz.ClientAheadError):
+                await client.append(0, RAW)
+            with pytest.raises(waltz.ClientAheadError):
+                await client.ready([0])
+
+
+# ---- the rest ----------------------------------------------------------------------------------
+
+
+async def test_marks_and_states_can_be_asked_for() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        assert await client.committed_mark(0) == -1
+        cluster.commit(0, [b""] * 4)
+        assert await client.committed_mark(0) == 3
+        assert client.status(0).phase is waltz.Phase.CLOSED
+        await client.ready()
+        status = client.status(1)
+        assert (status.phase, status.generation) == (waltz.Phase.MOUNTED, 1)
+
+
+async def test_the_partition_of_a_key_is_fixed_for_ever() -> None:
+    async with small_cluster(partitions=7) as cluster, waltz.open_client(cluster.url) as client:
+        assert [client.partition_of(key) for key in (0, 6, 7, -1, 10**18)] == [0, 6, 0, 6, 1]
+        assert [client.partition_of(key) for key in ("", "a", "æ", "N10156")] == [0, 4, 2, 5]
+
+
+async def test_a_server_that_dies_is_replaced_without_losing_or_doubling_an_append() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        second = await cluster.start_server()
+        cluster.view.changed()
+        cluster.wake()
+        assert await client.append(0, RAW) == 0
+        cluster.nodes[0].held = True
+        pendings = [await client.send(0, waltz.Append(b"%d" % n)) for n in range(10)]
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        cluster.kill(0)
+        cluster.view.servers.pop(0)
+        cluster.nodes[0].server.disown(0, 3)
+        cluster.nodes[1].server.own(0, 5)
+        cluster.view.changed()
+        cluster.wake(second)
+        outcomes = []
+        for pending in pendings:
+            try:
+                outcomes.append(await pending.outcome())
+            except waltz.NotCommittedError:
+                outcomes.append(-1)
+        committed = {made.data: at for at, made in enumerate(cluster.logs[0].records)}
+        assert outcomes == [committed.get(b"%d" % n, -1) for n in range(10)]
+        assert client.status(0).server == cluster.nodes[1].server.endpoint
+
+
+# ---- leaving the block ---------------------------------------------------------------------------
+
+
+async def test_leaving_waits_for_what_is_under_way() -> None:
+    async with small_cluster() as cluster:
+        async with waltz.open_client(cluster.url) as client:
+            pendings = [await client.send(0, RAW) for _ in range(50)]
+        assert [await pending.outcome() for pending in pendings] == list(range(50))
+        with pytest.raises(waltz.ClientClosedError):
+            await client.append(0, RAW)
+        with pytest.raises(waltz.ClientClosedError):
+            await client.committed_mark(0)
+
+
+async def test_leaving_by_an_exception_does_not_wait_and_does_not_change_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with small_cluster() as cluster:
+        raised = ValueError("mine")
+        with pytest.raises(ValueError, match="mine") as found:
+            async with waltz.open_client(cluster.url) as client:
+                await client.ready([0])
+                cluster.nodes[0].held = True
+                pending = await client.send(0, RAW)
+                raise raised
+        assert found.value is raised
+        with pytest.raises(waltz.ClientClosedError, match="unknown"):
+            await pending.outcome()
+        assert "1 appends whose outcome is unknown" in caplog.text
+
+
+async def test_everybody_who_waits_is_let_go() -> None:
+    ended = []
+
+    async def wait(call: Any, *args: Any) -> None:
+        with pytest.raises(waltz.ClientClosedError):
+            await call(*args)
+        ended.append(call)
+
+    async with small_cluster() as cluster, trio.open_nursery() as nursery:
+        async with waltz.open_client(cluster.url) as client:
+            cluster.commit(0, [b"x"])
+            await client.ready([0])
+            cluster.nodes[0].deaf = True
+            nursery.start_soon(wait, client.append, 0, RAW)
+            nursery.start_soon(wait, client.ready, [1])
+            nursery.start_soon(wait, client.committed_mark, 1)
+            nursery.start_soon(wait, client._fetch_payload, 0, 0)
+            async with client.feed(1, after=-1) as feed:
+                nursery.start_soon(wait, feed.__anext__)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+            client._unjudged.clear()  # nothing is waited for
+    assert len(ended) == 5
+
+
+async def test_a_failure_inside_the_client_is_told_to_the_body() -> None:
+    async with small_cluster() as cluster:
+        with pytest.raises(waltz.ClientFailedError, match="the client failed: ZeroDivisionError") as found:
+            async with waltz.open_client(cluster.url) as client:
+                client._node.step = lambda now, events, out: 1 / 0  # type: ignore[assignment,return-value,method-assign]
+                pending = client._submit(0, RAW, None)
+                await pending.outcome()
+        assert isinstance(found.value.__cause__, ZeroDivisionError)
+
+
+async def test_a_server_that_cannot_tell_its_cluster_ends_the_client_with_a_reason() -> None:
+    async with small_cluster(versions=range(5)) as cluster:
+        with pytest.raises(waltz.ClientFailedError, match="configure ZooKeeper"):
+            async with waltz.open_client(cluster.url):
+                pass
+
+
+# ---- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "ca", "verify"),
+    [
+        ("waltz://localhost:1234", "localhost:1234", None, None),
+        ("waltz://h:1/?ca=/a%20b/ca.pem", "h:1", "/a b/ca.pem", None),
+        ("waltz://h:1?verify=off", "h:1", None, False),
+        ("waltz://h:1?ca=x&verify=on", "h:1", "x", None),
+    ],
+)
+def test_urls_are_read(url: str, endpoint: str, ca: str | None, verify: bool | None) -> None:
+    found, tls = parse_url(url)
+    assert (str(found), tls.ca, tls.verify, tls.pin_loopback) == (endpoint, ca, verify, True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "waltz://",
+        "waltz://host",
+        "waltz://h:1/path",
+        "waltz://h:1?what=1",
+        "waltz://h:1?verify=maybe",
+        "waltz://u@h:1",
+        "waltz://h:1?ca",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(waltz.ConfigError):
+        parse_url(url)
+
+
+async def test_a_mapping_with_an_unknown_key_is_refused_with_the_nearest() -> None:
+    with pytest.raises(waltz.ConfigError, match=r"did you mean cluster\.root"):
+        async with waltz.open_client({"cluster.roof": "/waltz"}):
+            pass
+    with pytest.raises(waltz.ConfigError, match=r"parameter not found: cluster\.root"):
+        async with waltz.open_client({"zookeeper.connectString": "x:1"}):
+            pass
+
+
+async def test_a_file_configures_a_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "client.yml"
+    path.write_text(
+        "cluster.root: /waltz\nzookeeper: {connectString: 'localhost:1', sessionTimeout: 5000}\n"
+        "client.longWaitThreshold: 7000\nodd.key: 1\n"
+    )
+    with caplog.at_level(logging.WARNING, "waltz"):
+        setup = read_config(path)
+    assert setup.settings.nudge_ms == 7000
+    assert setup.zookeeper == ("localhost:1", 5000)
+    assert "unknown key odd.key" in caplog.text
+    assert "peers are not verified" in caplog.text
+
+
+def test_a_mapping_verifies_its_peers() -> None:
+    values = {"cluster.root": "/w", "zookeeper.connectString": "h:1", "zookeeper.sessionTimeout": 1000}
+    setup = read_config(values)
+    assert setup.tls.settings.pin_loopback
+    assert read_config(setup.config).tls.settings.pin_loopback is False

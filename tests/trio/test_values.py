@@ -1,0 +1,172 @@
+"""Codecs, locks, retries, transactions."""
+
+from __future__ import annotations
+
+import enum
+import random
+import warnings
+from typing import Any
+
+import attrs
+import pytest
+
+import waltz_trio as waltz
+from waltz_core.ids import ReqId
+from waltz_trio import values
+from waltz_trio.values import lock_hashes
+
+REQ = ReqId(b"\0" * 16)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Leaf:
+    n: int
+
+
+@attrs.frozen
+class Tree:
+    name: str
+    leaves: list[Leaf]
+    colour: Colour = Colour.RED
+    data: bytes = b""
+    pair: tuple[int, str] = (0, "")
+    more: tuple[float, ...] = ()
+    named: dict[str, Leaf] = attrs.field(factory=dict)
+    parent: Tree | None = None
+    maybe: bool | None = None
+    anything: Any = None
+
+
+TREE = Tree(
+    "æ", [Leaf(1), Leaf(2)], Colour.RED, b"\0\xff", (3, "x"), (1.5, 2.0), {"a": Leaf(4)}, Tree("p", []), True, [1, "2"]
+)
+
+
+def test_json_carries_attrs_classes_and_back() -> None:
+    codec = waltz.Json(Tree)
+    assert codec.loads(codec.dumps(TREE)) == TREE
+    assert codec.dumps(Tree("x", [])).startswith(b'{"name":"x","leaves":[]')
+    assert repr(codec) == "Json(Tree)"
+
+
+def test_json_without_a_class_carries_plain_values() -> None:
+    codec: waltz.Json[Any] = waltz.Json()
+    assert codec.loads(codec.dumps({"a": [1, None, "é"]})) == {"a": [1, None, "é"]}
+    assert repr(codec) == "Json()"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"name": 1, "leaves": []}',
+        '{"name": "x"}',
+        '{"name": "x", "leaves": [{"n": "1"}]}',
+        '{"name": "x", "leaves": [{"n": true}]}',
+        '{"name": "x", "leaves": [], "extra": 1}',
+        '{"name": "x", "leaves": [], "pair": [1]}',
+        '{"name": "x", "leaves": [], "data": "?"}',
+        '{"name": "x", "leaves": [], "colour": "blue"}',
+        "nonsense",
+    ],
+)
+def test_json_refuses_what_does_not_fit(text: str) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        waltz.Json(Tree).loads(text.encode())
+
+
+def test_json_refuses_classes_and_fields_it_cannot_carry() -> None:
+    @attrs.frozen
+    class Odd:
+        what: set[int]
+
+    @attrs.frozen
+    class Either:
+        what: int | str
+
+    with pytest.raises(TypeError, match="not an attrs class"):
+        waltz.Json(int)
+    with pytest.raises(TypeError, match="expected Tree"):
+        waltz.Json(Tree).dumps(Leaf(1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no place in JSON"):
+        waltz.Json(Odd).dumps(Odd({1}))
+    with pytest.raises(TypeError, match="cannot carry"):
+        waltz.Json(Odd).loads(b'{"what": [1]}')
+    with pytest.raises(TypeError, match="only unions with None"):
+        waltz.Json(Either).loads(b'{"what": 1}')
+
+
+def test_raw_and_text() -> None:
+    assert waltz.Raw().dumps(bytearray(b"x")) == b"x"  # type: ignore[arg-type]
+    assert waltz.Raw().loads(b"y") == b"y"
+    with pytest.raises(TypeError):
+        waltz.Raw().dumps("text")  # type: ignore[arg-type]
+    assert waltz.Utf8().loads(waltz.Utf8().dumps("æ")) == "æ"
+
+
+def test_a_transaction_loads_what_is_there() -> None:
+    transaction = waltz.Transaction(1, 5, 2, REQ, b"abc")
+    assert transaction.load() == b"abc"
+    assert transaction.load(waltz.Utf8()) == "abc"
+    assert repr(transaction) == "Transaction(partition=1, id=5, header=2)"
+
+
+def test_the_header_chooses_among_codecs() -> None:
+    codecs = waltz.Codecs({2: waltz.Utf8()})
+    assert waltz.Transaction(1, 5, 2, REQ, b"abc").load(codecs) == "abc"
+    with pytest.raises(waltz.UnknownHeaderError) as found:
+        waltz.Transaction(1, 5, 3, REQ, b"abc").load(codecs)
+    assert found.value.header == 3
+    assert waltz.Transaction(1, 5, 3, REQ, b"abc").load(waltz.Codecs({}, default=waltz.Raw())) == b"abc"
+
+
+def test_a_payload_that_does_not_decode_names_its_transaction() -> None:
+    with pytest.raises(waltz.PayloadInvalidError, match="partition 1: the payload of transaction 5") as found:
+        waltz.Transaction(1, 5, 0, REQ, b"\xff").load(waltz.Utf8())
+    assert isinstance(found.value.__cause__, UnicodeDecodeError)
+
+
+def test_a_payload_that_was_not_fetched_is_an_error_of_the_program() -> None:
+    with pytest.raises(RuntimeError, match="was not fetched"):
+        waltz.Transaction(1, 5, 0, REQ, None).load()
+
+
+def test_locks_are_hashed_as_the_lock_itself_does() -> None:
+    locks = [waltz.Lock("account", 7), ("account", -1), ("", 0), ("account", 7)]
+    assert lock_hashes(locks) == (
+        waltz.Lock("account", 7).wire(),
+        waltz.Lock("account", -1).wire(),
+        0,
+        waltz.Lock("account", 7).wire(),
+    )
+
+
+def test_two_lock_names_with_one_hash_are_warned_about() -> None:
+    values._names.clear()
+    values._hash_of_name.cache_clear()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        lock_hashes([("Aa", 1)])
+        lock_hashes([("BB", 1)])
+        lock_hashes([("BB", 2)])
+    assert [str(warning.message) for warning in found] == [
+        "lock names 'Aa' and 'BB' have the same hash: their locks conflict with each other"
+    ]
+
+
+def test_pauses_grow_up_to_their_cap() -> None:
+    retry = waltz.Retry(base=0.1, factor=2, cap=1, jitter=0)
+    rng = random.Random(1)
+    assert [retry.delay(attempt, rng) for attempt in range(1, 7)] == [0.1, 0.2, 0.4, 0.8, 1, 1]
+    jittered = [waltz.Retry(base=1, jitter=0.5).delay(1, rng) for _ in range(100)]
+    assert 0.5 <= min(jittered) < max(jittered) <= 1
+
+
+def test_a_batch_knows_its_ends() -> None:
+    transactions = tuple(waltz.Transaction(0, n, 0, REQ, b"") for n in (4, 5, 6))
+    batch = waltz.Batch(0, transactions)
+    assert (batch.first_id, batch.last_id, len(batch), list(batch)) == (4, 6, 3, list(transactions))
