@@ -1,0 +1,381 @@
+"""Views kept up to date, and transactions decided on their state."""
+
+# ruff: noqa: PT012, SIM117 - what leaves a block is exactly what is tested
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.trio.small_cluster import SmallCluster, small_cluster
+from tests.trio.test_client import Watcher
+from waltz_trio.application import _Gate
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS balance (account INTEGER PRIMARY KEY, amount INTEGER NOT NULL)"
+
+
+@attrs.frozen
+class Move:
+    account: int
+    amount: int
+
+
+MOVE = waltz.Json(Move)
+
+
+def apply_sql(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+    move = txn.load(MOVE)
+    db.execute(
+        "INSERT INTO balance VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET amount = amount + excluded.amount",
+        (move.account, move.amount),
+    )
+
+
+def withdraw_sql(db: sqlite3.Cursor, account: int, amount: int) -> waltz.Append | None:
+    row = db.execute("SELECT amount FROM balance WHERE account = ?", (account,)).fetchone()
+    if row is None or row[0] < amount:
+        return None
+    return waltz.Append(Move(account, -amount), MOVE, write=[("account", account)])
+
+
+def deposit(state: Any, account: int, amount: int) -> waltz.Append:
+    return waltz.Append(Move(account, amount), MOVE, append=[("account", account)])
+
+
+def apply(txn: waltz.Transaction, state: dict[int, int]) -> None:
+    move = txn.load(MOVE)
+    state[move.account] = state.get(move.account, 0) + move.amount
+
+
+def withdraw(state: dict[int, int], account: int, amount: int) -> waltz.Append | None:
+    if state.get(account, 0) < amount:
+        return None
+    return waltz.Append(Move(account, -amount), MOVE, write=[("account", account)])
+
+
+def sqlite_view(path: Path) -> waltz.SqliteView:
+    return waltz.SqliteView(path, apply_sql, schema=SCHEMA)
+
+
+async def together(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+
+    async def run(at: int) -> None:
+        results[at] = await calls[at]()
+
+    async with trio.open_nursery() as nursery:
+        for at in range(len(calls)):
+            nursery.start_soon(run, at)
+    return results
+
+
+def balances(cluster: SmallCluster, partition: int = 0) -> dict[int, int]:
+    """What the log says, whatever the clients believe."""
+    state: dict[int, int] = {}
+    for made in cluster.logs[partition].records:
+        move = MOVE.loads(made.data)
+        state[move.account] = state.get(move.account, 0) + move.amount
+        assert state[move.account] >= 0
+    return state
+
+
+# ---- submit ------------------------------------------------------------------------------------
+
+
+async def test_withdrawals_never_overdraw(tmp_path: Path) -> None:
+    watcher = Watcher()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url, instrument=watcher) as client:
+        async with client.materialize(sqlite_view(tmp_path / "bank.db"), [0]) as bank:
+            receipt = await bank.submit(deposit, 7, 100, partition=0, until="applied")
+            assert receipt == waltz.Receipt(0, 0, 1, 0)
+            assert bank.mark(0) == 0
+            results = await together(*[lambda: bank.submit(withdraw_sql, 7, 30, partition=0)] * 8)
+            assert sum(receipt is not None for receipt in results) == 3
+            assert balances(cluster) == {7: 10}
+            await bank.caught_up()
+            rows, mark = await bank.read(lambda db: db.execute("SELECT * FROM balance").fetchall(), partition=0)
+            assert (rows, mark) == ([(7, 10)], 3)
+            assert any(entry[0] == "conflict" for entry in watcher.told)
+            assert any(entry[0] == "applied" for entry in watcher.told)
+
+
+async def test_two_members_share_one_database(tmp_path: Path) -> None:
+    async with small_cluster() as cluster:
+        async with waltz.open_client(cluster.url) as one, waltz.open_client(cluster.url) as two:
+            path = tmp_path / "bank.db"
+            async with (
+                one.materialize(sqlite_view(path), [0]) as here,
+                two.materialize(sqlite_view(path), [0]) as there,
+            ):
+                await here.submit(deposit, 7, 100, partition=0, until="applied")
+                await there.caught_up(0)
+                calls = [lambda who=who: who.submit(withdraw_sql, 7, 30, partition=0) for who in (here, there) * 4]
+                results = await together(*calls)
+                assert sum(receipt is not None for receipt in results) == 3
+                assert balances(cluster) == {7: 10}
+
+
+async def test_a_view_in_memory_decides_inline_and_may_await() -> None:
+    async def slowly(state: dict[int, int], account: int) -> waltz.Append | None:
+        await trio.lowlevel.checkpoint()
+        return withdraw(state, account, 1)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply)) as bank:
+            assert await bank.submit(withdraw, 1, 5, partition=1) is None
+            await bank.submit(deposit, 1, 5, partition=1, until="applied")
+            assert await bank.submit(slowly, 1, partition=1) == waltz.Receipt(1, 1, 1, 0)
+            assert balances(cluster, 1) == {1: 4}
+
+
+async def test_an_async_decision_on_a_database_is_refused(tmp_path: Path) -> None:
+    async def decide(db: sqlite3.Cursor) -> None:
+        raise AssertionError
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank:
+            with pytest.raises(TypeError, match="plain function"):
+                await bank.submit(decide, partition=0)
+            assert bank.status(0).in_flight == 0
+
+
+async def test_a_lost_append_is_decided_and_sent_again() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            lose = iter([True, False, False])
+            await bank.caught_up()
+            cluster.nodes[0].server.loses = lambda request: next(lose)
+            first, second = await together(
+                lambda: bank.submit(deposit, 1, 5, partition=0), lambda: bank.submit(deposit, 1, 5, partition=0)
+            )
+            assert {first.attempts, second.attempts} == {1, 2}
+            assert balances(cluster) == {1: 10}
+
+
+async def test_retries_end_where_they_are_told_to() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            await bank.submit(deposit, 1, 1, partition=0, until="applied")
+
+            def stale(state: dict[int, int]) -> waltz.Append:
+                cluster.logs[0].locks[waltz.Lock("account", 1).wire()] = cluster.logs[0].mark
+                cluster.commit(0, [MOVE.dumps(Move(1, 1))])
+                cluster.logs[0].locks[waltz.Lock("account", 1).wire()] = cluster.logs[0].mark
+                return waltz.Append(Move(1, 0), MOVE, write=[("account", 1)])
+
+            with pytest.raises(waltz.RetriesExhaustedError, match="after 3 attempts") as found:
+                await bank.submit(stale, partition=0, retry=waltz.Retry(attempts=3))
+            assert isinstance(found.value.__cause__, waltz.LockConflictError)
+            with pytest.raises(waltz.RetriesExhaustedError, match="after 1 attempts"):
+                await bank.submit(stale, partition=0, retry=waltz.Retry(give_up_after=0))
+
+
+async def test_submits_beyond_the_limit_wait_for_a_slot() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0], max_in_flight=2) as bank:
+            await client.ready([0])
+            cluster.nodes[0].deaf = True
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(lambda: bank.submit(deposit, 1, 1, partition=0))
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                status = bank.status(0)
+                assert (status.in_flight, status.waiting, client.status(0).in_flight) == (2, 3, 2)
+                nursery.cancel_scope.cancel()
+            assert bank.status(0).waiting == 0
+            assert client.status(0).in_flight == 2, "what was sent stays under way"
+            client._unjudged.clear()  # nothing is waited for
+
+
+async def test_nonsense_is_refused() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            with pytest.raises(ValueError, match="until"):
+                await bank.submit(deposit, 1, 1, partition=0, until="done")
+            with pytest.raises(ValueError, match="not materialized"):
+                await bank.submit(deposit, 1, 1, partition=1)
+            with pytest.raises(TypeError, match="Append or None"):
+                await bank.submit(lambda state: 5, partition=0)  # type: ignore[arg-type,return-value]
+            with pytest.raises(waltz.FeedBusyError):
+                async with client.materialize(waltz.DictView(apply), [0]):
+                    pass
+        for options in ({"on_poison": "ignore"}, {"batch_limit": 0}, {"max_in_flight": 0}):
+            with pytest.raises(ValueError, match="not "):
+                async with client.materialize(waltz.DictView(apply), [0], **options):  # type: ignore[arg-type]
+                    pass
+        with pytest.raises(waltz.PartitionNotFoundError):
+            client.materialize(waltz.DictView(apply), [5])
+
+
+async def test_an_exception_of_decide_comes_out_and_the_slot_is_given_back() -> None:
+    def broken(state: Any) -> waltz.Append:
+        raise KeyError("x")
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            for _ in range(10):
+                with pytest.raises(KeyError):
+                    await bank.submit(broken, partition=0)
+            assert await bank.submit(deposit, 1, 1, partition=0) is not None
+
+
+# ---- following -----------------------------------------------------------------------------------
+
+
+async def test_a_view_continues_where_it_was(tmp_path: Path) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [MOVE.dumps(Move(1, 1))] * 2500)
+        for _ in range(2):
+            async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank:
+                await bank.caught_up(0)
+                rows, _mark = await bank.read(lambda db: db.execute("SELECT * FROM balance").fetchall(), partition=0)
+                assert rows == [(1, 2500)]
+                await bank.caught_up(0, to=2499)
+
+
+async def test_a_mark_that_went_back_ends_the_application(tmp_path: Path) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        path = tmp_path / "x.db"
+        with pytest.raises(waltz.ViewRegressedError):
+            async with client.materialize(sqlite_view(path), [0]) as bank:
+                await bank.submit(deposit, 1, 1, partition=0, until="applied")
+                restored = sqlite3.connect(path)
+                restored.execute("UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = -1")
+                restored.commit()
+                restored.close()
+                await bank.submit(deposit, 1, 1, partition=0, until="applied")
+
+
+def picky(txn: waltz.Transaction, state: dict[int, int]) -> None:
+    if txn.load(MOVE).account == 13:
+        raise ArithmeticError("unlucky")
+    apply(txn, state)
+
+
+async def test_a_transaction_that_cannot_be_applied_ends_the_application() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        view: waltz.DictView[Any] = waltz.DictView(picky)
+        cluster.commit(0, [MOVE.dumps(Move(n, 1)) for n in (11, 12, 13, 14)])
+        with pytest.raises(waltz.ApplyFailedError) as found:
+            async with client.materialize(view, [0]):
+                await trio.sleep_forever()
+        assert (found.value.partition, found.value.transaction_id) == (0, 2)
+        assert isinstance(found.value.__cause__, ArithmeticError)
+        assert view.state == {11: 1, 12: 1}
+        assert await client.append(1, waltz.Append(b"the client lives")) == 0
+
+
+async def test_a_transaction_that_cannot_be_applied_may_pause_its_partition_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(picky), on_poison="pause") as bank:
+            cluster.commit(0, [MOVE.dumps(Move(13, 1))])
+            with pytest.raises(waltz.PartitionUnavailableError, match="paused"):
+                await bank.caught_up(0)
+            with pytest.raises(waltz.PartitionUnavailableError):
+                await bank.submit(deposit, 1, 1, partition=0)
+            assert bank.status(0).paused is not None
+            assert await bank.submit(deposit, 1, 1, partition=1, until="applied") is not None
+        assert "the partition is paused" in caplog.text
+
+
+class Flaky(waltz.DictView[Any]):
+    """A view whose database is away now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(apply)
+        self.away = 2
+        self.unreadable = 2
+
+    def commit(self, batch: waltz.Batch) -> int:
+        if self.away:
+            self.away -= 1
+            raise ConnectionError("away")
+        return super().commit(batch)
+
+    def read(self, partition: int, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise ConnectionError("away")
+        return super().read(partition, decide, args)
+
+    def is_transient(self, error: Exception) -> bool:
+        return isinstance(error, ConnectionError)
+
+
+async def test_a_view_that_is_away_for_a_while_is_waited_for() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(Flaky(), [0]) as bank:
+            await bank.submit(deposit, 1, 1, partition=0, until="applied")
+            assert bank.status(0).view_down is None
+
+
+async def test_any_other_error_of_a_view_ends_the_application() -> None:
+    class Broken(waltz.DictView[Any]):
+        def commit(self, batch: waltz.Batch) -> int:
+            raise MemoryError
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"x"])
+        with pytest.raises(waltz.ClientFailedError, match="the application failed") as found:
+            async with client.materialize(Broken(apply), [0]):
+                await trio.sleep_forever()
+        assert isinstance(found.value.__cause__, MemoryError)
+
+
+# ---- the gate ------------------------------------------------------------------------------------
+
+
+async def test_the_gate_lets_one_pass_per_lock_first_come_first_served() -> None:
+    gate = _Gate()
+    order: list[str] = []
+
+    async def pass_through(name: str, *hashes: int) -> None:
+        async with gate.passing(0, hashes):
+            order.append(name)
+            await trio.testing.wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as nursery:
+        for name, hashes in (("a", (1,)), ("b", (1, 2)), ("c", (2,)), ("d", (3,))):
+            nursery.start_soon(pass_through, name, *hashes)
+            await trio.lowlevel.checkpoint()
+    assert sorted(order) == ["a", "b", "c", "d"]
+    assert order.index("a") < order.index("b")
+    assert gate._locks == {}
+    assert gate.gated == {0: 0}
+
+
+async def test_leaving_the_queue_of_the_gate_leaves_nothing_behind() -> None:
+    gate = _Gate()
+
+    async def wait_in_vain() -> None:
+        async with gate.passing(0, [0, 1]):
+            raise AssertionError
+
+    async with gate.passing(0, [1]):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_in_vain)
+            await trio.testing.wait_all_tasks_blocked()
+            assert gate.gated == {0: 1}
+            nursery.cancel_scope.cancel()
+        assert gate.gated == {0: 0}
+    assert gate._locks == {}
+
+
+async def test_many_submits_on_one_lock_all_commit_with_few_attempts() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+
+            def touch(state: Any) -> waltz.Append:
+                return waltz.Append(Move(1, 1), MOVE, write=[("account", 1)])
+
+            receipts = await together(*[lambda: bank.submit(touch, partition=0)] * 60)
+            assert balances(cluster) == {1: 60}
+            assert sum(receipt.attempts for receipt in receipts) < 200
