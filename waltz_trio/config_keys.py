@@ -475,7 +475,7 @@ _TOOLS = (
         "zookeeper.connectTimeout",
         Kind.INT,
         Use.TOOLS,
-        "give up if ZooKeeper is not reached",
+        "tools give up if ZooKeeper is not reached for this long, servers say so",
         default=10_000,
         unit="ms",
         low=1,

@@ -124,7 +124,7 @@ class NodeDriver:
         self._accepted = 0
         self._quiet: trio.Event | None = None  # set when the last connection is gone
         self._nursery: trio.Nursery | None = None
-        self._complaints: dict[str, float] = {}
+        self._complaints: dict[tuple[str, str], float] = {}
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -296,10 +296,10 @@ class NodeDriver:
                 with trio.fail_after(self.limits.handshake_timeout):
                     await pipe.handshake()
             except trio.TooSlowError:
-                self._complain(peer, f"{peer}: no TLS handshake within {self.limits.handshake_timeout:.0f} s")
+                self._complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
                 return
             except OSError as error:
-                self._complain(peer, f"{peer}: TLS handshake failed: {error.strerror or error}")
+                self._complain(peer, f"TLS handshake failed: {error.strerror or error}")
                 return
             self._last_conn += 1
             channel = Channel(self._last_conn, pipe, peer, self)
@@ -319,15 +319,16 @@ class NodeDriver:
                 self._quiet.set()
 
     def _complain(self, peer: str, text: str) -> None:
-        """Tell a refused connection, at most once a minute per address: a scanner must not fill the log."""
+        """Tell why a connection is refused, at most once a minute per address and reason: a scanner must not
+        fill the log, nor hide what is wrong with somebody else."""
         host = peer.rpartition(":")[0]
         now = trio.current_time()
-        if now - self._complaints.get(host, -_COMPLAINT_EVERY) < _COMPLAINT_EVERY:
+        if now - self._complaints.get((host, text), -_COMPLAINT_EVERY) < _COMPLAINT_EVERY:
             return
         if len(self._complaints) >= _COMPLAINTS_KEPT:
             self._complaints.clear()
-        self._complaints[host] = now
-        self.report(Level.WARNING, text)
+        self._complaints[host, text] = now
+        self.report(Level.WARNING, f"{peer}: {text}" if peer else text)
 
 
 def tune_collector() -> None:
@@ -363,6 +364,6 @@ async def run_until_signal(process: Process) -> int:
         nursery.start_soon(watch)
         tune_collector()
         reason = await process.run()
-    if reason:
-        process.report(Level.ERROR, f"the process cannot go on: {reason}")
+        if reason:
+            process.report(Level.ERROR, f"the process cannot go on: {reason}")
     return 1 if reason else 0

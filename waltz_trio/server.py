@@ -28,6 +28,7 @@ from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.store import ZnodeStore, open_znode_store
 
 GROUP = "waltz-server"
+_SILENCE_TOLD_EVERY = 60.0  # seconds
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
@@ -171,6 +172,7 @@ class ServerProcess:
         self.report(Level.INFO, f"serving clients on {host}:{sock.getsockname()[1]} as {self.endpoint}")
         self._start_http(nursery, host)
         nursery.start_soon(self._keep_rates)
+        nursery.start_soon(self._tell_silence)
         nursery.start_soon(report_to_graphite, config, "server.graphite.", self.registry, self.report)
         return driver
 
@@ -188,6 +190,20 @@ class ServerProcess:
         while True:
             await trio.sleep(_REFRESH)
             self.registry.refresh()
+
+    async def _tell_silence(self) -> None:
+        """Say that ZooKeeper does not answer, which looks like nothing at all from outside."""
+        patience = self.config.seconds("zookeeper.connectTimeout")
+        told_at: float | None = None
+        while True:
+            await trio.sleep(patience)
+            now = trio.current_time()
+            if self._zk_connected:
+                told_at = None
+            elif now - self._zk_lost_at >= patience and (told_at is None or now - told_at >= _SILENCE_TOLD_EVERY):
+                told_at = now
+                where = "inside this process" if self._znodes else self.config.text("zookeeper.connectString")
+                self.report(Level.WARNING, f"no connection to ZooKeeper {where} for {now - self._zk_lost_at:.0f} s")
 
     def _on_zk_events(self, events: Sequence[ZkEvent]) -> None:
         for event in events:

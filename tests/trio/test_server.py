@@ -15,7 +15,7 @@ from waltz_trio.cluster_admin import create_cluster, read_servers
 from waltz_trio.config import Config
 from waltz_trio.server import ServerProcess
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
-from waltz_trio.zk.embedded import EmbeddedZnodes, open_embedded_znodes
+from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes, open_embedded_znodes
 
 PATHS = cluster_paths("/test/waltz")
 SETTINGS = {
@@ -137,3 +137,20 @@ async def test_a_server_without_cluster_ends_with_a_reason() -> None:
             reason = await ServerProcess(Config(SETTINGS), store).run()
 
     assert reason
+
+
+async def test_a_zookeeper_that_is_silent_is_told(nursery: trio.Nursery) -> None:
+    async with cluster() as (store, _):
+        server = ServerProcess(Config({**SETTINGS, "zookeeper.connectTimeout": 20}), store)
+        told: list[str] = []
+        server.report = lambda level, text: told.append(text)
+        await nursery.start(server.run)
+        await owns(server, 2)
+        assert isinstance(server._session, EmbeddedSession)
+
+        store.interrupt(server._session)
+        with trio.fail_after(10):
+            while not any(text.startswith("no connection to ZooKeeper") for text in told):
+                await trio.lowlevel.checkpoint()
+        assert (await get(server.http_port, "/health"))[0] == 500
+        server.cancel()
