@@ -252,10 +252,12 @@ class Appender:
                 queue.popleft()
                 self._queued -= 1
                 self._flying.append(head)
-            elif self._take(head, flight, out):
+                continue
+            before = head.at
+            if self._take(head, flight, out):
                 queue.popleft()
-            else:
-                break
+            elif head.at == before:
+                break  # a lock is held; otherwise there is room left by appends that were refused
         self._pass_barriers(out)
         if not flight.appends:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 from waltz_core.ids import ReqId
@@ -66,10 +67,21 @@ class Feed:
     """All subscriptions of one partition.
 
     A subscription gets ids `position + 1 …` without gaps until its budget is used up, then its closing
-    message; several may exist on one connection. It ends early only with its connection.
+    message; several may exist on one connection. It ends early with its connection, or when it is replaced.
     """
 
-    __slots__ = ("_blocked", "_cache", "_lagging", "_live", "_mark", "_paused", "_reads", "_retry_at", "served")
+    __slots__ = (
+        "_blocked",
+        "_cache",
+        "_lagging",
+        "_live",
+        "_mark",
+        "_paused",
+        "_reads",
+        "_replaced",
+        "_retry_at",
+        "served",
+    )
 
     def __init__(self, cache: FeedCache) -> None:
         self._cache = cache
@@ -79,6 +91,7 @@ class Feed:
         self._reads: dict[int, list[_Subscription]] = {}  # first id of a read under way → who waits
         self._paused: dict[int, list[_Subscription]] = {}  # conn → subscriptions
         self._blocked: set[int] = set()  # connections that take no more
+        self._replaced: list[SendReply] = []
         self._retry_at: int | None = None
         self.served = 0  # transactions sent
 
@@ -102,6 +115,28 @@ class Feed:
         assert budget > 0
         assert client_mark <= self._mark
         self._place(_Subscription(conn, client_mark, budget, closing))
+
+    def replace(self, conn: int) -> None:
+        """End the feeds that a connection asked for, with their closing messages; a mount under way goes on.
+
+        A client that drops what it has no room for asks again and again, and would get every transaction
+        once for each of its feeds.
+        """
+        ended = [s for s in self._all() if s.conn == conn and type(s.closing) is FeedSuspended]
+        if ended:
+            self._remove(lambda subscription: subscription in ended)
+            self._replaced += [SendReply(conn, subscription.closing) for subscription in ended]
+
+    def _all(self) -> list[_Subscription]:
+        waiting = [*self._reads.values(), *self._paused.values()]
+        return [*self._live, *self._lagging, *(subscription for some in waiting for subscription in some)]
+
+    def _remove(self, ended: Callable[[_Subscription], bool]) -> None:
+        self._lagging = deque(s for s in self._lagging if not ended(s))
+        for subscription in [s for s in self._live if ended(s)]:
+            del self._live[subscription]
+        for waiting in [*self._reads.values(), *self._paused.values()]:
+            waiting[:] = [s for s in waiting if not ended(s)]
 
     def committed(self, first: int, frames: bytes, out: list[FeedEffect]) -> None:
         """Transactions from `first` on were committed; every live subscription gets the same bytes."""
@@ -143,14 +178,13 @@ class Feed:
         """A connection ended, and its subscriptions with it."""
         self._blocked.discard(conn)
         self._paused.pop(conn, None)
-        self._lagging = deque(s for s in self._lagging if s.conn != conn)
-        for subscription in [s for s in self._live if s.conn == conn]:
-            del self._live[subscription]
-        for waiting in self._reads.values():
-            waiting[:] = [s for s in waiting if s.conn != conn]
+        self._remove(lambda subscription: subscription.conn == conn)
 
     def serve(self, now: int, out: list[FeedEffect]) -> None:
         """Give lagging subscriptions their turns; call once per step."""
+        if self._replaced:
+            out += self._replaced
+            self._replaced = []
         if self._retry_at is not None:
             if now < self._retry_at:
                 return

@@ -144,7 +144,7 @@ class ServerNode:
         self._zk_state = "not connected"
         self._ended = False
         self._out: list[ServerEffect] = []
-        self._frames: dict[tuple[int, int], bytes] = {}
+        self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # id and version → frames, and under the version
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Received: self._on_received,
             Writable: self._on_writable,
@@ -409,10 +409,11 @@ class ServerNode:
         if conn is None or conn.closing:
             return
         key = id(effect.frames), conn.version
-        frames = self._frames.get(key)
-        if frames is None:
-            frames = self._frames[key] = with_version(effect.frames, conn.version)
-        conn.out += frames
+        found = self._frames.get(key)
+        if found is None:
+            # The frames are kept too: an id may come back once its object is gone.
+            found = self._frames[key] = effect.frames, with_version(effect.frames, conn.version)
+        conn.out += found[1]
 
     def _close(self, conn_id: int, reason: str) -> None:
         conn = self._conns.get(conn_id)

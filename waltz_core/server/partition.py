@@ -396,7 +396,10 @@ class PartitionServer:
                 )
             )
             return
-        floor = _BUDGET_EXTENDED if peer.version >= 5 else self._config.min_fetch_size
+        floor = self._config.min_fetch_size
+        if peer.version >= 5:
+            floor = _BUDGET_EXTENDED
+            self._feed.replace(peer.conn)  # 0.13.2 asks for one at a time, and counts on each
         self._subscribe(
             peer.conn, message.req_id, message.client_mark, max(gap, floor), messages.FeedSuspended(message.req_id)
         )

@@ -121,6 +121,21 @@ def test_a_conflict_is_refused_with_the_estimate_and_equal_marks_pass() -> None:
     assert batch.count == 1
 
 
+def test_a_full_count_of_refused_appends_does_not_hold_up_those_behind() -> None:
+    appender = appender_with(batch=2)
+    appender.enqueue(1, [append(1, write=[5])])
+    launch(appender)
+    vote(appender, 0, A, B)
+
+    refused = [append(n, mark=-1, write=[5]) for n in range(2, 6)]
+    appender.enqueue(1, [*refused, append(6)])
+    batch, verdicts = launch(appender)
+
+    assert verdicts == [Refused(1, one, 0) for one in refused]
+    assert batch is not None
+    assert batch.count == 1
+
+
 def test_an_append_lock_is_never_compared_but_waits_for_one_in_flight() -> None:
     appender = appender_with()
     appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5])])

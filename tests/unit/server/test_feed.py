@@ -11,7 +11,7 @@ from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames, with_version
 from waltz_core.server.members import Members
-from waltz_core.wire.client_messages import FeedSuspended
+from waltz_core.wire.client_messages import FeedSuspended, MountResponse, PartitionState
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 REQ = make_req_id(1, 1, 0, 1)
@@ -55,6 +55,20 @@ def test_a_budget_ends_with_its_closing_message() -> None:
     feed.committed(0, frames(0, 3), out)
     assert out == [SendFrames(1, frames(0, 2)), SendReply(1, END)]
     assert feed.lag() == (0, 0)
+
+
+def test_a_feed_that_is_replaced_ends_with_its_closing_message_and_a_mount_goes_on() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    mount = MountResponse(REQ, PartitionState.READY)
+    feed.subscribe(1, REQ, -1, 2, mount)
+    feed.subscribe(1, REQ, -1, 10, END)
+    feed.subscribe(2, REQ, -1, 10, END)
+    out: list[FeedEffect] = []
+    feed.replace(1)
+    feed.serve(0, out)
+    run = frames(0, 2)
+    feed.committed(0, run, out)
+    assert out == [SendReply(1, END), SendFrames(1, run), SendReply(1, mount), SendFrames(2, run)]
 
 
 def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None:
