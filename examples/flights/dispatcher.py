@@ -47,6 +47,7 @@ async def _work(options: argparse.Namespace) -> None:
         async def carry_out(order: str) -> None:
             assert order == "finish", order
             await desk.caught_up()
+            tell({"caught_up": True})
             with sqlite3.connect(options.database) as db:
                 tell({"digest": truth.digest(db)})
 

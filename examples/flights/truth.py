@@ -9,6 +9,7 @@ import sqlite3
 from examples.flights.model import SCHEMA, TABLES
 from examples.flights.source import lines
 
+_ROWS_AT_ONCE = 10_000
 _TOLD = 3  # differences of a table that are told
 
 _LOAD = """
@@ -90,6 +91,7 @@ def digest(db: sqlite3.Connection | sqlite3.Cursor) -> str:
     """A text that is equal for equal tables."""
     sums = hashlib.sha256()
     for table in TABLES:
-        for row in db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3"):
-            sums.update(repr(row).encode())
+        rows = db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3")
+        while some := rows.fetchmany(_ROWS_AT_ONCE):
+            sums.update(repr(some).encode())
     return sums.hexdigest()

@@ -37,7 +37,7 @@ def test_without_locks_departures_are_lost(tmp_path: Path) -> None:
     assert status == 1
     assert not result["right"]
     assert result["conflicts"] == 0
-    assert any(complaint.startswith("aircraft: ") for complaint in result["complaints"])
+    assert any(complaint.startswith("dispatcher 0: aircraft: ") for complaint in result["complaints"])
     assert "WRONG" in output
 
 
