@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import waltz_trio as waltz
-from tests.processes.cluster import Child, Cluster, Ports, Tls, poll, running_cluster
+from tests.processes.cluster import Child, Cluster, Ports, Tls, poll, running_cluster, tail
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
@@ -84,6 +84,18 @@ def refused(cluster: Cluster, *arguments: str) -> str:
     assert "Traceback" not in done.stdout, done.stdout
     assert done.stdout.strip()
     return done.stdout
+
+
+def told(child: Child, pattern: str, start: int = 0) -> None:
+    """Wait until a process writes what is expected, after the first `start` characters.
+
+    Raises:
+        AssertionError: it does not; with its last words.
+    """
+    try:
+        poll(pattern, lambda: re.search(pattern, child.text()[start:]))
+    except TimeoutError:
+        raise AssertionError(f"{child.name} does not write {pattern!r}:\n{tail(child.text())}") from None
 
 
 # ---- configuration -------------------------------------------------------------------------------
@@ -239,7 +251,7 @@ def test_a_server_of_another_cluster_is_refused_by_a_storage_node(
     child.command.append(str(moved(cluster, ports, "server-0", cluster__root=other_root)))
     child.start()
 
-    poll("the server tells about the key", lambda: re.search("(?i)key", child.text()))
+    told(child, "(?i)key")
     child.stop()
 
 
@@ -290,7 +302,7 @@ async def test_a_server_that_nothing_vouches_for_is_refused_by_a_client(cluster:
     child = reader(cluster, "distrustful", path)
     child.start()
 
-    poll("the client tells why", lambda: re.search("(?i)certificate.*(refused|verif)", child.text()))
+    told(child, "(?i)certificate.*(refused|verif)")
     child.end()
 
 
@@ -304,8 +316,8 @@ def test_a_client_that_nothing_vouches_for_is_refused_by_the_server(cluster: Clu
     child.start()
 
     server = cluster.children["server-0"]
-    poll("the server tells", lambda: re.search("(?i)handshake failed.*certificate", server.text()))
-    poll("the client tells", lambda: re.search("(?i)tls|certificate|alert", child.text()))
+    told(server, "(?i)handshake failed.*certificate")
+    told(child, "(?i)tls|certificate|alert")
     child.end()
 
 
@@ -387,7 +399,7 @@ def test_garbage_behind_a_good_handshake_closes_that_connection_with_a_reason(cl
         connection.sendall(GARBAGE)
         read_to_end(connection)
 
-    poll("the reason is told", lambda: re.search("(?i)greeting|magic|hello", log.text()[before:]))
+    told(log, "(?i)greeting|magic|hello", before)
 
 
 @pytest.mark.parametrize("key", PROTOCOLS)
@@ -405,7 +417,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read(cluster: Cluster,
         connection.sendall(struct.pack(">BHi", protocol.magic, peer.version, (1 << 31) - 1))
         read_to_end(connection)
 
-    poll("the limit is told", lambda: "network.frameSizeMax" in log.text()[before:])
+    told(log, r"network\.frameSizeMax", before)
 
 
 def test_http_nonsense_is_answered(cluster: Cluster) -> None:

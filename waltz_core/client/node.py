@@ -34,7 +34,9 @@ from waltz_core.client.settings import ClientSettings
 from waltz_core.edge import (
     Closed,
     Dialed,
+    Level,
     Received,
+    Report,
     Writable,
     ZkChanged,
     ZkDone,
@@ -91,6 +93,7 @@ class ClientNode:
         self._by_key: dict[bytes, ClientPartition] = {}  # bytes 8..12 of a request id → partition
         self._reads: dict[int, PartitionReads] = {}
         self._conns: dict[int, Link] = {}
+        self._complaints: dict[Endpoint, str] = {}
         self._last_conn = 0
         self._client_id = 0
         self._partition_count: int | None = None
@@ -255,8 +258,15 @@ class ClientNode:
         link = self._conns.pop(event.conn, None)
         if link is not None:
             link.on_closed(event.reason, now)
+            self._complain(link, event.reason, out)
             self._lose(link, now, out)
             self._dial_wanted = True
+
+    def _complain(self, link: Link, reason: str, out: list[Effect]) -> None:
+        """Tell why a server cannot be reached, each reason once until it can be."""
+        if self._complaints.get(link.endpoint) != reason:
+            self._complaints[link.endpoint] = reason
+            out.append(Report(Level.WARNING, f"no connection to {link.endpoint}: {reason}"))
 
     def _on_writable(self, event: Writable, now: int, out: list[Effect]) -> None:
         link = self._conns.get(event.conn)
@@ -288,6 +298,7 @@ class ClientNode:
             self._drop(link, trouble, now, out)
 
     def _on_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+        self._complaints.pop(link.endpoint, None)
         if link.kind is Kind.STREAM:
             for partition in self._on(link):
                 partition.on_link_ready(now, out)
@@ -386,6 +397,7 @@ class ClientNode:
     def _drop(self, link: Link, reason: str, now: int, out: list[Effect]) -> None:
         """Close a connection because of its peer; a new one follows."""
         self._conns.pop(link.conn, None)
+        self._complain(link, reason, out)
         link.close(reason, now, out)
         self._lose(link, now, out)
         self._dial_wanted = True

@@ -523,3 +523,18 @@ def test_answers_are_taken_in_before_the_next_requests_leave() -> None:
     assert desk.take(RPC) == [], "requests leave in bundles"
     desk.send(data(requests[1], b""), kind=RPC)
     assert len(desk.take(RPC)) == 2
+
+
+def test_why_a_server_cannot_be_reached_is_told_once_until_it_can_be() -> None:
+    desk = Desk()
+    desk.step(Open(0, -1, True))
+    for reason in ("refused", "refused", "not trusted", "not trusted"):
+        dials, desk.dials = desk.dials, []
+        desk.step(*(Closed(dial.conn, reason) for dial in dials))
+        desk.wait(30_000)
+    desk.connect()
+    desk.cut()
+    reports = [effect.text for effect in desk.told if isinstance(effect, Report)]
+
+    told = [text for text in reports if text.startswith("no connection")]
+    assert told == [f"no connection to a:1: {reason}" for reason in ("refused", "not trusted", "cut")]
