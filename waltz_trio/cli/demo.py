@@ -29,7 +29,7 @@ def _add_run(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     run.add_argument("--seconds", type=_positive(float), default=45.0, help="time under fire")
     run.add_argument("--clients", type=_positive(int), default=3, help="client processes, each with its own database")
-    run.add_argument("--accounts", type=_positive(int), default=60, help="accounts; fewer mean more conflicts")
+    run.add_argument("--accounts", type=_positive(int), default=100, help="accounts; fewer mean more conflicts")
     run.add_argument("--kills", type=_positive(int), default=10, help=f"kills of nodes, at least {AT_LEAST}")
     run.add_argument("--partitions", type=_positive(int), default=2, help="partitions of the cluster")
     run.add_argument("--servers", type=_positive(int), default=2, help="servers of the cluster")

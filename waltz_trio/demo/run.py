@@ -84,6 +84,7 @@ class Demo:
         self._tellers = [_Teller(number, options, directory) for number in range(options.clients)]
         self._kills: list[Kill] = []
         self._client_kills = 0
+        self._down: dict[str, trio.Lock] = {}  # held from a kill to the restart
         self._generations: dict[int, int] = {}
         self._began = time.monotonic()
         self._last_commit = self._began
@@ -185,7 +186,13 @@ class Demo:
     # ---- killing ---------------------------------------------------------------------------------
 
     async def _strike(self, strike: Strike, nursery: trio.Nursery) -> None:
-        """Kill, wait, restart."""
+        """Kill, wait, restart; whoever is dead already is killed once it is back."""
+        async with contextlib.AsyncExitStack() as stack:
+            for target in sorted(strike.targets):
+                await stack.enter_async_context(self._down.setdefault(target, trio.Lock()))
+            await self._kill_and_restart(strike, nursery)
+
+    async def _kill_and_restart(self, strike: Strike, nursery: trio.Nursery) -> None:
         names = " and ".join(strike.targets)
         self._screen.event(f"kill -9 the whole {names}" if strike.targets == (CLUSTER,) else f"kill {names}", "red")
         for target in strike.targets:
@@ -236,7 +243,8 @@ class Demo:
                 self._last_commit = now
             for partition, generation in enumerate(teller.generations):
                 known = self._generations.get(partition)
-                if known is not None and generation > known:
+                # Until everybody has started, partitions move to where they belong.
+                if known is not None and generation > known and self._load_began is not None:
                     p.failovers += 1
                 if known is None or generation > known:
                     self._generations[partition] = generation
