@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HELLO_TEXT = "Waltz Storage Client"
 VERSIONS = frozenset({0, 1})  # 0 is all that 0.13.2 speaks
+_QUEUE_FACTOR = 3  # how many times the time-out a request may wait behind others that are answered
 
 
 class PoolState(enum.Enum):
@@ -45,8 +46,9 @@ PoolNote: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed
 class StoragePool:
     """Dials while some partition wants it, opens with the cluster key, matches answers by sequence number.
 
-    Every request has a deadline: the oldest one that passes it ends the connection, which fails all
-    requests under way and is a `LinkDown` for every partition (server-D10: 0.13.2 waits for ever).
+    Every request has a deadline, counted from the last answer of the node: the oldest one that passes it
+    ends the connection, which fails all requests under way and is a `LinkDown` for every partition
+    (server-D10: 0.13.2 waits for ever).
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class StoragePool:
         "_conn",
         "_connection",
         "_frame_size_max",
+        "_heard_at",
         "_key",
         "_new_conn",
         "_num_partitions",
@@ -104,7 +107,8 @@ class StoragePool:
         self._conn: int | None = None
         self._connection: Connection[messages.StorageMessage] | None = None
         self._wanted: set[int] = set()
-        self._pending: OrderedDict[int, tuple[int, int]] = OrderedDict()  # seq → ticket, deadline
+        self._pending: OrderedDict[int, tuple[int, int]] = OrderedDict()  # seq → ticket, time of sending
+        self._heard_at = 0  # when it answered last
         self._seq = 0
         self._buffer = bytearray()
         self._was_ready = False
@@ -182,6 +186,8 @@ class StoragePool:
         if self.state is PoolState.GREETING and self._connection.version is not None:
             self._connection.encode(messages.OpenRequest(-1, -1, -1, self._key, self._num_partitions), self._buffer)
             self.state = PoolState.OPENING
+        if answers:
+            self._heard_at = now
         for answer in answers:
             if self.state is PoolState.CLOSING:
                 break
@@ -223,15 +229,20 @@ class StoragePool:
                     self._dial(out)
             elif self.state in (PoolState.GREETING, PoolState.OPENING):
                 self._fail(f"storage node {self.replica} did not greet within {self._answer_timeout_ms} ms", out)
-        if self.state is PoolState.READY and self._pending and now >= next(iter(self._pending.values()))[1]:
+        overdue = self._overdue_at()
+        if overdue is not None and now >= overdue:
             self._fail(f"storage node {self.replica} did not answer within {self._answer_timeout_ms} ms", out)
 
     def deadline(self) -> int | None:
         """Next dial or overdue answer."""
-        oldest = None
-        if self.state is PoolState.READY and self._pending:
-            oldest = next(iter(self._pending.values()))[1]
-        return earliest(self._retry_at, oldest)
+        return earliest(self._retry_at, self._overdue_at())
+
+    def _overdue_at(self) -> int | None:
+        """When the oldest request is given up. A node that works off a long queue gets more time, with an end."""
+        if self.state is not PoolState.READY or not self._pending:
+            return None
+        sent = next(iter(self._pending.values()))[1]
+        return min(max(sent, self._heard_at), sent + _QUEUE_FACTOR * self._answer_timeout_ms) + self._answer_timeout_ms
 
     def _take(self, now: int, ticket: int, notes: list[PoolNote]) -> int | None:
         if self.state is not PoolState.READY:
@@ -239,7 +250,7 @@ class StoragePool:
             return None
         seq = self._seq
         self._seq += 1
-        self._pending[seq] = ticket, now + self._answer_timeout_ms
+        self._pending[seq] = ticket, now
         return seq
 
     def _dial(self, out: list[PoolEffect]) -> None:

@@ -133,6 +133,23 @@ def test_a_silent_node_is_given_up() -> None:
     assert bench.pool.state is PoolState.CLOSING
 
 
+def test_a_node_that_works_off_a_long_queue_is_waited_for_but_not_without_end() -> None:
+    bench = Bench().ready()
+    for ticket in (1, 2):
+        bench.pool.call(0, StorageCall("node:7", ticket, MAX), bench.notes)
+    first, _ = bench.requests()
+    bench.now = 900
+    bench.answer(messages.MaxTransactionIdResponse(3, first.seq_num, 1, 9))
+    assert bench.pool.deadline() == 1900
+    for bench.now in range(1800, 5000, 900):
+        bench.receive(b"")
+        bench.pool.call(bench.now, StorageCall("node:7", 3, MAX), bench.notes)
+        _, *_, last = bench.pool._pending
+        bench.requests()
+        bench.answer(messages.MaxTransactionIdResponse(3, last, 1, 9))
+    assert bench.pool.deadline() == 4000
+
+
 def test_a_node_that_does_not_greet_is_given_up() -> None:
     bench = Bench()
     bench.pool.want(0, 1, bench.out)
