@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,13 @@ class StorageProcess:
         """
         reason = ""
         with self._scope:
+            context = self._check()
             key, count = await self._cluster()
             try:
                 files = Files(Path(self.config.text("storage.directory")))
                 async with background_nursery() as nursery:
                     driver = await self._start(nursery, files, key, count)
-                    await self._listen(nursery, driver, task_status)
+                    await self._listen(nursery, driver, context, task_status)
                     await driver.ended.wait()
                     reason = driver.end_reason
                     await driver.stop()
@@ -125,6 +127,15 @@ class StorageProcess:
 
     # ---- start -----------------------------------------------------------------------------------
 
+    def _check(self) -> ssl.SSLContext:
+        """What can be found wrong with the configuration before anything is touched."""
+        config = self.config
+        config.warn_unknown(warn_once(self.report))
+        for key in ("storage.port", "storage.admin.port"):
+            config.number(key)
+        config.text("storage.directory")
+        return server_context(tls_settings(config, "storage.ssl."))
+
     async def _cluster(self) -> tuple[bytes, int]:
         """Cluster key and number of partitions, from ZooKeeper."""
         where = self._znodes or self.config.text("zookeeper.connectString")
@@ -139,8 +150,6 @@ class StorageProcess:
 
     async def _start(self, nursery: trio.Nursery, files: Files, key: bytes, count: int) -> NodeDriver:
         config = self.config
-        warn = warn_once(self.report)
-        config.warn_unknown(warn)
         # Wall time in the headers of files is for people; it need not follow later corrections of the clock.
         offset = _wall_ms() - now_ms()
         machine = StorageNode(
@@ -178,7 +187,9 @@ class StorageProcess:
         self.report(Level.INFO, f"opening {files.directory}: cluster {UUID(bytes=key)}, {count} partitions")
         return driver
 
-    async def _listen(self, nursery: trio.Nursery, driver: NodeDriver, task_status: Any) -> None:
+    async def _listen(
+        self, nursery: trio.Nursery, driver: NodeDriver, context: ssl.SSLContext, task_status: Any
+    ) -> None:
         """Open the ports once the directory is open; a directory that cannot be used ends the process instead."""
         async with trio.open_nursery() as waiting:
 
@@ -194,7 +205,6 @@ class StorageProcess:
             task_status.started()
             return
         config = self.config
-        context = server_context(tls_settings(config, "storage.ssl."))
         host = config.text_or_none("storage.host") or local_host()
         for port, key in ((Port.STORAGE, "storage.port"), (Port.ADMIN, "storage.admin.port")):
             sock = bind(host, config.number(key), key)
