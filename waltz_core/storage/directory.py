@@ -41,7 +41,8 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
     _check_header(config, header)
     if size < ctl.file_size(header.partition_count):
         raise CorruptionError(_too_short(size, ctl.file_size(header.partition_count)))
-    yield from write(SyncFile(ctl.NAME), SyncDirectory(""))  # nothing is believed that a crash could take back
+    # Written again and synced: nothing is believed that a crash could take back.
+    yield from write(WriteAt(ctl.NAME, 0, data), SyncFile(ctl.NAME), SyncDirectory(""))
     return data[ctl.HEADER_SIZE :]
 
 

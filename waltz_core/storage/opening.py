@@ -33,7 +33,6 @@ from waltz_core.storage.segment import (
 CHUNK = 1 << 20  # bytes read at once while scanning
 RESYNC_WINDOW = 64 << 20  # bytes searched for an intact record behind a bad one
 TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is not a torn write
-TAIL_MAX = 64 << 20  # bytes written once more at opening because only the page cache may hold them
 
 
 class Opened:
@@ -244,6 +243,9 @@ class Opening:
             return
         if next_id > following:
             self._out.blame(f"{segment.data_path} holds transactions beyond {following - 1}, as does the next segment")
+        elif at >= size:
+            missing = f"transactions {next_id}..{following - 1} are missing"
+            self._out.blame(f"{missing}: {segment.data_path} ends before, the next segment begins behind them")
         else:
             self._out.blame(f"{segment.data_path}: transaction {next_id} at offset {at} is damaged")
         yield from self._salvage(segment, size, offsets, at, following)
@@ -410,16 +412,18 @@ class Opening:
 
     def _settle(self, last: Segment) -> Procedure[None]:
         """Make sure that what was found is on disk, and that the index of the last segment says so."""
-        operations: list[Operation] = []
-        start = last.offset(self._mark + 1) if self._mark is not None and self._mark + 1 >= last.first_id else None
-        if start is not None and last.end - start <= TAIL_MAX:
-            # After a failed sync the page cache shows bytes that are not on disk and will not be written
-            # by another sync. Writing them again makes them dirty, so the sync below means what it says.
-            tail = yield from read(last.data_path, start, last.end - start)
-            operations.append(WriteAt(last.data_path, start, tail))
+        # After a failed sync the page cache shows bytes that are not on disk, and that no later sync will
+        # write. Writing them again makes them dirty, so that the sync below means what it says.
+        start: int | None = 0
+        if self._floor >= last.first_id:
+            start = last.offset(self._floor + 1)
+        at = last.end if start is None else start
+        while at < last.end:
+            piece = yield from read(last.data_path, at, min(CHUNK, last.end - at))
+            yield from write(WriteAt(last.data_path, at, piece))
+            at += len(piece)
         # Names too: a file whose removal is not durable would come back at the next power failure.
-        operations += (SyncFile(last.data_path), SyncDirectory(self._ground.directory))
-        yield from write(*operations)
+        yield from write(SyncFile(last.data_path), SyncDirectory(self._ground.directory))
         entries = array("Q", last.window)
         yield from self._write_index(last, entries, last.window_first - last.first_id)
 

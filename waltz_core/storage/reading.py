@@ -41,6 +41,8 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
         records += got
         next_id += len(got)
         left -= sum(map(record_size, got))
+        if len(got) < wanted:
+            break  # by size, or before a record that the next request will find damaged
     return records, None
 
 

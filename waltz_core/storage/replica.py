@@ -576,6 +576,8 @@ class StorageReplica(Custody):
         if not self._rules.reads_verified:
             return (yield from self._read_unverified(log, first, count))
         records, damaged = yield from read_range(log, first, count, self._shared.config.read_size_max)
+        if damaged is None and not records and count > 0 and first in self.faults:
+            damaged = first  # known once, behind the end of what is left
         if damaged is not None:
             self._note_fault(damaged)
             if not records:

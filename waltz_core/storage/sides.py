@@ -33,10 +33,11 @@ class SideFiles:
         """
         self._present = {one.name for one in found} & set(NAMES)
         for name in NAMES:
-            data = b""
+            data, path = b"", self._path(name)
             if name in self._present:
-                yield from write(SyncFile(self._path(name)))  # nothing is believed that a crash could take back
-                data = yield from read(self._path(name), 0, 2 * side.SLOT_SIZE)
+                data = yield from read(path, 0, 2 * side.SLOT_SIZE)
+                # Written again and synced: nothing is believed that a crash could take back.
+                yield from write(WriteAt(path, 0, data), SyncFile(path))
             slot = self.slots[name] = side.newest_slot(data)
             self._counters[name] = 0 if slot is None else slot.counter
         self.fence = side.decode_fence(self.slots[side.FENCE]) or Fence(-1, None)

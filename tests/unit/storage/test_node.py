@@ -1,0 +1,687 @@
+"""Connections, permissions, appends, reads and administration of a storage node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.model.disk import SimDisk, drive
+from tests.unit.storage.desk import (
+    DATA,
+    INDEX,
+    KEY,
+    append,
+    codec_1,
+    desk,
+    filled,
+    flush_marks,
+    mark,
+    reopen,
+    replica,
+    some,
+    text_of,
+)
+from tests.vectors.storage_desk import CLOSED, Desk, Wire
+from waltz_core.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, Writable
+from waltz_core.machine import Tickets
+from waltz_core.rules import LEGACY
+from waltz_core.storage import control
+from waltz_core.storage.config import StorageConfig
+from waltz_core.storage.effects import (
+    Create,
+    DiskBatch,
+    DiskDone,
+    DiskFailed,
+    DiskRead,
+    FaultKind,
+    StorageReady,
+    StorageStopped,
+    SyncDirectory,
+    SyncFile,
+    Unlink,
+    WriteAt,
+)
+from waltz_core.storage.node import PARKED_MAX, StorageNode
+from waltz_core.storage.procedure import DiskError, Runner
+from waltz_core.storage.replica import State
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.shared import Condition, FailureCode
+
+
+class Slow:
+    """A node whose disk answers when told to."""
+
+    def __init__(self, made: Desk) -> None:
+        self.made = made
+        self.storage = made.dial(Port.STORAGE)
+        self.admin = made.dial(Port.ADMIN)
+        self.held: list[Any] = []
+        self.out: list[Any] = []
+        self.now = made.now
+
+    def send(self, *messages: Any, to: Wire | None = None) -> None:
+        wire_ = to or self.storage
+        out = bytearray()
+        for message in messages:
+            wire_.connection.encode(message, out)
+        self.step(Received(wire_.conn, bytes(out)))
+
+    def step(self, *events: Any) -> None:
+        out: list[Any] = []
+        self.made.node.step(self.now, list(events), out)
+        for effect in out:
+            if isinstance(effect, Send):
+                self.made.wires[effect.conn].eat(effect)
+            elif isinstance(effect, DiskBatch | DiskRead):
+                self.held.append(effect)
+            else:
+                self.out.append(effect)
+
+    def batches(self) -> list[DiskBatch]:
+        return [one for one in self.held if isinstance(one, DiskBatch)]
+
+    def release(self, count: int | None = None) -> None:
+        """Let the disk do what it was asked, and what follows from it."""
+        while self.held and count != 0:
+            effect = self.held.pop(0)
+            self.step(self.made.disk.perform(effect))
+            count = None if count is None else count - 1
+
+    def answers(self) -> list[Any]:
+        found, self.storage.messages = self.storage.messages, []
+        return found
+
+
+# ---- appends -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_before_it_is_durable() -> None:
+    slow = Slow(filled(0))
+    slow.send(wire.AppendRequest(6, 1, 0, some(0, 3), False))
+    slow.release(1)  # the fence
+    assert slow.answers() == []
+    assert isinstance(slow.batches()[0].operations[-1], SyncFile)
+    slow.release()
+    assert slow.answers() == [wire.SuccessResponse(6, 1, 0)]
+
+
+def test_appends_that_wait_for_the_disk_are_written_together() -> None:
+    slow = Slow(filled(1))
+    slow.send(wire.AppendRequest(5, 1, 0, some(1, 1), False))
+    slow.send(wire.AppendRequest(5, 2, 0, some(2, 1), False))
+    slow.send(wire.AppendRequest(5, 3, 0, some(4, 1), False), wire.AppendRequest(5, 4, 0, some(3, 1), False))
+    assert len(slow.batches()) == 1
+    slow.release(1)
+    assert [type(one).__name__ for one in slow.answers()] == ["SuccessResponse", "FailureResponse"]
+    assert len(slow.batches()) == 1
+    assert sum(isinstance(one, WriteAt) for one in slow.batches()[0].operations) == 2
+    slow.release()
+    assert [one.seq_num for one in slow.answers()] == [2, 4]
+
+
+def test_an_append_out_of_order_stores_nothing() -> None:
+    node = filled(3)
+    answer = node.storage(wire.AppendRequest(5, 1, 0, (*some(3, 2), *some(6, 1)), False))
+    assert text_of(answer).endswith("transaction out of order")
+    assert replica(node).max_id == 2
+
+
+def test_an_empty_append_behind_others_is_answered() -> None:
+    node = filled(2)
+    assert append(node, 0, 0) == wire.SuccessResponse(5, 1, 0)
+
+
+def test_a_session_above_the_fence_in_the_middle_of_a_batch() -> None:
+    slow = Slow(filled(1))
+    slow.send(
+        wire.AppendRequest(5, 1, 0, some(1, 1), False),
+        wire.AppendRequest(6, 2, 0, some(2, 1), False),
+        wire.AppendRequest(5, 3, 0, some(3, 1), False),
+    )
+    slow.release()
+    found = slow.answers()
+    assert [type(one).__name__ for one in found] == ["SuccessResponse", "FailureResponse", "SuccessResponse"] or [
+        one.seq_num for one in found
+    ] == [1, 2, 3]
+    assert replica(slow.made).fence == 6
+    assert replica(slow.made).max_id == 2
+
+
+def test_a_new_segment_is_durable_before_a_record_goes_into_it() -> None:
+    slow = Slow(filled(4))
+    slow.send(wire.AppendRequest(5, 1, 0, some(4, 1), False))
+    operations = slow.batches()[-1].operations
+    made = [at for at, one in enumerate(operations) if isinstance(one, SyncDirectory)]
+    old = [at for at, one in enumerate(operations) if isinstance(one, SyncFile) and one.path == DATA]
+    created = [at for at, one in enumerate(operations) if isinstance(one, Create)]
+    records = [at for at, one in enumerate(operations) if isinstance(one, WriteAt) and one.offset >= 128]
+    assert old[0] < created[0] < made[0] < min(at for at in records if operations[at].path.endswith(".seg"))
+    slow.release()
+    assert replica(slow.made).max_id == 4
+
+
+def test_the_window_of_offsets_is_bounded() -> None:
+    node = desk(threshold=1 << 30)
+    for first in range(0, 140_000, 20_000):
+        assert append(node, first, 20_000, size=0) == wire.SuccessResponse(5, 1, 0)
+    log = replica(node).log
+    assert log is not None
+    assert len(log.last.window) <= 131_072
+    assert node.read(0, 5) == some(5, 1, 0)[0]
+    assert node.read(0, 139_999) == some(139_999, 1, 0)[0]
+    assert node.storage(wire.TruncateRequest(5, 1, 0, 99, False)).transaction_id == 99
+    assert node.read(0, 99) == some(99, 1, 0)[0]
+    assert append(node, 100, 2) == wire.SuccessResponse(5, 1, 0)
+
+
+# ---- failing disks -------------------------------------------------------------------------------
+
+
+def fail(node: Desk, kind: FaultKind, when: Callable[[Any], bool], times: int = 1) -> None:
+    left = times
+
+    def fault(effect: Any) -> FaultKind | None:
+        nonlocal left
+        if left and not isinstance(effect, DiskRead) and when(effect):
+            left -= 1
+            return kind
+        return None
+
+    node.disk.fault = fault
+
+
+@pytest.mark.parametrize("what", [WriteAt, SyncFile, Create])
+def test_a_full_disk_refuses_appends_and_goes_on(what: type) -> None:
+    node = filled(4)
+    before = {name: data for name, data in node.disk.files().items() if name.endswith((".seg", ".idx"))}
+    fail(node, FaultKind.FULL, lambda effect: type(effect) is what)
+    assert "no space left" in text_of(append(node, 4, 3))
+    assert replica(node).state is State.OPEN
+    assert {name: data for name, data in node.disk.files().items() if name.endswith((".seg", ".idx"))} == before
+    assert node.read(0, 3) == some(3, 1)[0]
+    assert append(node, 4, 3) == wire.SuccessResponse(5, 1, 0)
+    assert replica(reopen(node)).max_id == 6
+
+
+def test_a_failed_sync_stops_the_partition_and_nothing_unsynced_is_believed() -> None:
+    node = filled(3)
+    fail(node, FaultKind.IO, lambda effect: type(effect) is SyncFile)
+    assert text_of(append(node, 3, 1)).startswith("java.io.IOException")
+    assert replica(node).state is State.STOPPED
+    assert len(node.disk.content(DATA)) == 428
+    for message in (
+        wire.AppendRequest(5, 1, 0, some(3, 1), False),
+        wire.MaxTransactionIdRequest(5, 1, 0, False),
+        wire.TruncateRequest(5, 1, 0, 1, False),
+        wire.SetLowWaterMarkRequest(5, 1, 0, 9, False),
+    ):
+        assert "out of service" in text_of(node.storage(message))
+    assert node.storage(wire.RecordRequest(5, 1, 0, 2)).record == some(2, 1)[0]
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    assert append(node, 3, 1) == wire.SuccessResponse(5, 1, 0)
+
+
+def test_a_retreat_that_fails_stops_the_partition() -> None:
+    node = filled(3)
+    fail(node, FaultKind.FULL, lambda effect: True, times=100)
+    text_of(append(node, 3, 1))
+    assert replica(node).state is State.STOPPED
+
+
+def test_a_fence_that_cannot_be_written_is_no_fence() -> None:
+    node = filled(3)
+    fail(node, FaultKind.FULL, lambda effect: effect.path.endswith("fence"))
+    text_of(append(node, 3, 1, session=9))
+    assert (replica(node).state, replica(node).fence) == (State.OPEN, 5)
+    fail(node, FaultKind.IO, lambda effect: effect.path.endswith("fence"))
+    text_of(append(node, 3, 1, session=9))
+    assert replica(node).state is State.STOPPED
+
+
+def test_a_mark_that_cannot_be_written_does_no_harm() -> None:
+    node = filled(3)
+    fail(node, FaultKind.FULL, lambda effect: effect.path.endswith("mark"))
+    flush_marks(node)
+    assert replica(node).state is State.OPEN
+    append(node, 3, 1)
+    fail(node, FaultKind.IO, lambda effect: effect.path.endswith("mark"))
+    flush_marks(node)
+    assert replica(node).state is State.STOPPED
+
+
+def test_an_administrative_change_that_fails_is_answered() -> None:
+    node = desk(assigned=())
+    fail(node, FaultKind.IO, lambda effect: True)
+    assert text_of(node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False))).startswith("java.io")
+    assert replica(node).state is State.UNASSIGNED
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    fail(node, FaultKind.IO, lambda effect: effect.path == control.NAME)
+    text_of(node.admin(admin.PartitionAvailableRequest(1, (0,), False)))
+    assert replica(node).state is State.STOPPED
+
+
+def test_a_read_that_fails_is_a_failure_answer() -> None:
+    node = filled(3)
+    node.disk.fault = lambda effect: FaultKind.IO if isinstance(effect, DiskRead) else None
+    assert text_of(node.storage(wire.RecordRequest(5, 1, 0, 1))).startswith("java.io.IOException")
+    assert text_of(node.admin(admin.RecordListRequest(1, 0, 1, 1))).startswith("java.io.IOException")
+    assert replica(node).state is State.OPEN
+
+
+# ---- reads ---------------------------------------------------------------------------------------
+
+
+def test_reads_of_durable_records_overtake_writes_and_others_wait() -> None:
+    slow = Slow(filled(3))
+    slow.send(
+        wire.AppendRequest(5, 1, 0, some(3, 1), False),
+        wire.RecordRequest(5, 2, 0, 1),
+        wire.RecordRequest(5, 3, 0, 3),
+        wire.MaxTransactionIdRequest(5, 4, 0, False),
+    )
+    reads = [one for one in slow.held if isinstance(one, DiskRead)]
+    assert len(reads) == 1
+    slow.held.remove(reads[0])
+    slow.step(slow.made.disk.perform(reads[0]))
+    assert [one.seq_num for one in slow.answers()] == [2]
+    slow.release()
+    found = slow.answers()
+    assert [one.seq_num for one in found] == [1, 3, 4]
+    assert found[1].record == some(3, 1)[0]
+    assert found[2].transaction_id == 3
+
+
+def test_a_truncation_waits_for_reads_and_reads_wait_for_it() -> None:
+    slow = Slow(filled(3))
+    slow.send(wire.RecordRequest(5, 1, 0, 1), wire.TruncateRequest(5, 2, 0, 0, False), wire.RecordRequest(5, 3, 0, 1))
+    slow.send(admin.RecordListRequest(4, 0, 1, 1), to=slow.admin)
+    assert [type(one) for one in slow.held] == [DiskRead]
+    slow.release()
+    assert [(one.seq_num, getattr(one, "record", 0)) for one in slow.answers()] == [
+        (1, some(1, 1)[0]),
+        (2, 0),
+        (3, None),
+    ]
+    assert slow.admin.messages[-1].records == ()
+
+
+def test_a_list_is_cut_by_bytes_but_never_empty() -> None:
+    node = filled(9, read_size_max=250)
+    for first, expected in ((0, [0, 1]), (3, [3, 4]), (8, [8])):
+        listed = node.storage(wire.RecordListRequest(5, 1, 0, first, 100))
+        assert [one.transaction_id for one in listed.records] == expected
+    small = reopen(node, read_size_max=1)
+    assert len(small.storage(wire.RecordListRequest(5, 1, 0, 3, 9)).records) == 1
+    listed = small.storage(wire.RecordHeaderListRequest(5, 1, 0, 2, 100))
+    assert [one.transaction_id for one in listed.record_headers] == [2]
+
+
+def test_a_damaged_index_in_memory_is_corrected_by_the_data() -> None:
+    node = filled(12)
+    again = reopen(node)
+    node.disk.put(INDEX, node.disk.content(INDEX)[:136] + bytes(8) + node.disk.content(INDEX)[144:])
+    assert again.read(0, 1) == some(1, 1)[0]
+    assert again.read(0, 0) == some(0, 1)[0]
+    listed = again.storage(wire.RecordListRequest(5, 1, 0, 0, 12))
+    assert len(listed.records) == 12
+
+
+# ---- permission ----------------------------------------------------------------------------------
+
+
+def test_an_older_session_is_shut_out_also_after_a_restart() -> None:
+    node = filled(2)
+    assert isinstance(node.storage(wire.LastSessionInfoRequest(8, 1, 0, False)), wire.LastSessionInfoResponse)
+    for one in (node, reopen(node)):
+        assert "session id has changed to 8" in text_of(append(one, 2, 1, session=7))
+        assert one.storage(wire.LastSessionInfoRequest(8, 1, 0, False)).last_session_info.session_id == -1
+
+
+def test_a_refused_request_raises_no_fence() -> None:
+    node = filled(2)
+    text_of(node.storage(wire.MaxTransactionIdRequest(99, 1, 0, True)))
+    node.admin(admin.PartitionAvailableRequest(1, (0,), False))
+    text_of(node.storage(wire.MaxTransactionIdRequest(99, 1, 0, False)))
+    node.admin(admin.PartitionAvailableRequest(1, (0,), True))
+    assert append(node, 2, 1) == wire.SuccessResponse(5, 1, 0)
+
+
+def test_a_connection_that_was_not_opened_is_refused() -> None:
+    node = filled(2)
+    for port, message in (
+        (Port.STORAGE, wire.MaxTransactionIdRequest(9, 1, 0, False)),
+        (Port.ADMIN, admin.PartitionAssignmentRequest(1, (0,), False, True)),
+    ):
+        one = Wire(node, len(node.wires) + 1, port)
+        one.greet()
+        assert "was not opened" in text_of(one.ask(message))
+        wrong: Any = (
+            admin.AdminOpenRequest(-1, UUID(int=1), 2)
+            if port is Port.ADMIN
+            else wire.OpenRequest(-1, -1, -1, UUID(int=1), 2)
+        )
+        assert "inconsistent with key" in text_of(one.ask(wrong))
+        assert "was not opened" in text_of(one.ask(message))
+    assert replica(node).fence == 5
+
+
+def test_truncation_stops_at_the_low_water_mark() -> None:
+    node = filled(6)
+    mark(node, 5)
+    append(node, 6, 3)
+    assert "low-water mark, 5" in text_of(node.storage(wire.TruncateRequest(5, 1, 0, 4, False)))
+    assert node.storage(wire.TruncateRequest(5, 1, 0, 5, False)).transaction_id == 5
+    assert replica(reopen(node)).max_id == 5
+
+
+def test_truncation_to_nothing_and_at_a_segment_border() -> None:
+    node = filled(12)
+    assert node.storage(wire.TruncateRequest(5, 1, 0, 7, False)).transaction_id == 7
+    assert replica(reopen(node)).max_id == 7
+    assert node.storage(wire.TruncateRequest(5, 1, 0, -1, False)).transaction_id == -1
+    assert replica(reopen(node)).max_id == -1
+    assert append(node, 0, 2) == wire.SuccessResponse(5, 1, 0)
+
+
+def test_a_truncation_behind_a_damaged_record_is_refused() -> None:
+    node = filled(12)
+    node.disk.flip(DATA, 128 + 150)
+    again = reopen(node)
+    assert "is damaged here" in text_of(again.storage(wire.TruncateRequest(5, 1, 0, 1, False)))
+    assert replica(again).max_id == 11
+
+
+def test_too_many_requests_for_one_partition_are_refused() -> None:
+    slow = Slow(filled(1, queue_count_max=2))
+    slow.send(*(wire.MaxTransactionIdRequest(9, one, 0, False) for one in range(5)))
+    slow.release()
+    found = slow.answers()
+    assert sum(isinstance(one, wire.FailureResponse) for one in found) == 3
+    assert all("too many" in str(one.message) for one in found if isinstance(one, wire.FailureResponse))
+
+
+def test_many_requests_that_need_no_disk_do_not_pile_up() -> None:
+    slow = Slow(filled(1))
+    slow.send(*(wire.MaxTransactionIdRequest(5, one, 0, False) for one in range(3000)))
+    slow.release()
+    assert len(slow.answers()) == 3000
+
+
+# ---- administration ------------------------------------------------------------------------------
+
+
+def test_requests_that_waited_while_a_partition_was_unassigned_are_answered() -> None:
+    slow = Slow(filled(3))
+    slow.send(admin.PartitionAssignmentRequest(1, (0,), False, False), to=slow.admin)
+    slow.send(wire.AppendRequest(5, 1, 0, some(3, 1), False), wire.RecordRequest(5, 2, 0, 0))
+    slow.send(admin.RecordListRequest(2, 0, 0, 1), admin.LastSessionInfoRequest(3, 0), to=slow.admin)
+    slow.release()
+    assert all("is not assigned" in text_of(one) for one in slow.answers())
+    assert [type(one).__name__ for one in slow.admin.messages] == [
+        "AdminSuccessResponse",
+        "AdminFailureResponse",
+        "AdminFailureResponse",
+    ]
+
+
+def test_unassigned_files_come_back_with_the_fence() -> None:
+    node = filled(3)
+    node.admin(admin.PartitionAssignmentRequest(1, (0,), False, False))
+    assert DATA in node.disk.files()
+    again = reopen(node)
+    assert again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    assert (replica(again).max_id, replica(again).fence) == (2, 5)
+
+
+def test_deleted_files_are_gone_with_the_fence() -> None:
+    node = filled(12)
+    node.disk.put("0/0000000000000000099.idx", b"stray")
+    node.admin(admin.PartitionAssignmentRequest(1, (0,), False, True))
+    assert [name for name in node.disk.files() if name.startswith("0/")] == []
+    node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False))
+    assert (replica(node).max_id, replica(node).fence) == (-1, -1)
+
+
+def test_an_impossible_change_changes_nothing_and_is_answered() -> None:
+    node = desk(assigned=(0,))
+    for message in (
+        admin.PartitionAssignmentRequest(1, (1, 7), True, False),
+        admin.PartitionAssignmentRequest(1, (0, 1), False, False),
+        admin.PartitionAvailableRequest(1, (0, -1), False),
+        admin.PartitionAvailableRequest(1, None, False),
+    ):
+        text_of(node.admin(message))
+    status = node.admin(admin.AssignedPartitionStatusRequest(1))
+    assert status.partition_status == ((0, True),)
+
+
+def test_damaged_leftovers_are_not_taken_over() -> None:
+    node = filled(12)
+    node.admin(admin.PartitionAssignmentRequest(1, (0,), False, False))
+    node.disk.flip(DATA, 128 + 399)
+    again = reopen(node)
+    assert "cannot be opened" in text_of(again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)))
+    assert replica(again).state is State.UNASSIGNED
+
+
+def test_metrics_have_the_names_that_the_tools_read() -> None:
+    node = filled(3)
+    mark(node, 2)
+    found = json.loads(node.admin(admin.MetricsRequest(1)).metrics_json)
+    gauges = {name: one["value"] for name, one in found["gauges"].items()}
+    assert gauges["waltz-storage.waltz-storage-partition-ids"] == [0]
+    assert gauges["waltz-storage.partition-0.session-id"] == 5
+    assert gauges["waltz-storage.partition-0.low-water-mark"] == 2
+    assert gauges["waltz-storage.partition-0.local-low-water-mark"] == 2
+    assert gauges["waltz-storage.partition-0.flags"] == 5
+    assert gauges["waltz-storage.partition-0.max-transaction-id"] == 2
+    assert found["meters"]["waltz-storage.partition-0.append"] == {"count": 1}
+    assert found["counters"]["waltz-storage.partition-0.set-low-water-mark-request"] == {"count": 1}
+    assert node.node.gauges()["waltz-storage.waltz-storage-num-partitions"] == 1
+    assert node.node.counters()["waltz-storage.partition-0.append"] == 1
+    assert node.node.healthy
+
+
+# ---- connections ---------------------------------------------------------------------------------
+
+
+def test_bytes_that_no_peer_sends_close_the_connection_after_what_came_before() -> None:
+    node = filled(1)
+    one = node.dial(Port.STORAGE)
+    out = bytearray()
+    one.connection.encode(wire.OpenRequest(-1, -1, -1, KEY, 2), out)
+    one.send(bytes(out) + b"rubbish, long enough")
+    assert one.closed
+    assert one.messages == [wire.SuccessResponse(-1, -1, -1)]
+    one.closed = False
+    one.send(bytes(out))
+    assert not one.closed  # nothing happens on a connection that is being closed
+    node.step(Received(99, b"x"), Writable(99, True))
+
+
+def test_a_peer_that_does_not_read_is_not_served_and_then_not_read_from() -> None:
+    slow = Slow(filled(1))
+    slow.step(Writable(slow.storage.conn, False))
+    for _ in range(2):
+        slow.send(*(wire.MaxTransactionIdRequest(5, one, 0, False) for one in range(PARKED_MAX)))
+    assert slow.answers() == []
+    assert slow.out == [Reading(slow.storage.conn, False)]
+    slow.step(Writable(slow.storage.conn, True))
+    slow.release()
+    assert len(slow.answers()) == 2 * PARKED_MAX
+    assert slow.out[-1] == Reading(slow.storage.conn, True)
+
+
+def test_answers_to_a_connection_that_is_gone_are_dropped() -> None:
+    slow = Slow(filled(1))
+    slow.send(wire.AppendRequest(5, 1, 0, some(1, 1), False))
+    slow.made.wires.clear()
+    from waltz_core.edge import Closed
+
+    slow.step(Closed(slow.storage.conn, "gone"))
+    slow.release()
+    assert replica(slow.made).max_id == 1
+
+
+def test_a_response_sent_to_the_admin_port_closes_the_connection() -> None:
+    node = filled(1)
+    assert node.admin(admin.AdminSuccessResponse(3)) == CLOSED
+
+
+def test_stopping_writes_the_marks_first() -> None:
+    node = filled(1)
+    append(node, 1, 1)
+    node.step(Shutdown())
+    assert StorageStopped() in node.emitted
+    assert replica(reopen(node)).max_id == 1
+    assert node.node.deadline() is None
+
+
+# ---- codec 1 -------------------------------------------------------------------------------------
+
+
+def test_codec_1_tells_fence_condition_and_codes() -> None:
+    node = filled(12)
+    node.disk.flip(DATA, 128 + 150)
+    again = reopen(node)
+    again.read(0, 1)
+    one = codec_1(again, Port.STORAGE)
+    report = one.ask(wire.LastSessionInfoRequest(7, 1, 0, False))
+    assert (report.fence, report.condition) == (7, Condition.SUSPECT)
+    assert [(range_.first_id, range_.last_id) for range_ in report.suspects] == [(1, 1)]
+    cases = [
+        (wire.MaxTransactionIdRequest(6, 1, 0, False), FailureCode.FENCED, 7),
+        (wire.AppendRequest(7, 1, 0, some(13, 1), False), FailureCode.OUT_OF_ORDER, 11),
+        (wire.MaxTransactionIdRequest(7, 1, 1, False), FailureCode.NOT_ASSIGNED, -1),
+        (wire.MaxTransactionIdRequest(7, 1, 0, True), FailureCode.UNAVAILABLE, -1),
+        (wire.RecordRequest(7, 1, 0, 1), FailureCode.CORRUPT, 1),
+        (wire.LogStartRequest(7, 1, 0), FailureCode.NOT_IMPLEMENTED, -1),
+        (wire.OpenRequest(-1, -1, -1, KEY, 9), FailureCode.WRONG_CLUSTER, -1),
+    ]
+    for message, code, detail in cases:
+        answer = one.ask(message)
+        assert (answer.code, answer.detail) == (code, detail), answer
+    tool = codec_1(again, Port.ADMIN)
+    state = tool.ask(admin.ReplicaStateRequest(1, 0))
+    assert (state.fence, state.max_transaction_id, state.condition) == (7, 11, Condition.SUSPECT)
+    assert tool.ask(admin.ReplicaStateRequest(1, 1)).code == FailureCode.NOT_ASSIGNED
+    assert tool.ask(admin.NodeInfoRequest(1)).key == KEY
+    assert tool.ask(admin.LogStartRequest(1, 0)).code == FailureCode.NOT_IMPLEMENTED
+
+
+def test_limbo_is_told_to_codec_1_and_refused_to_codec_0() -> None:
+    node = filled(12)
+    node.disk.flip(DATA, 128 + 399)
+    again = reopen(node)
+    report = codec_1(again, Port.STORAGE).ask(wire.LastSessionInfoRequest(7, 1, 0, False))
+    assert report.condition == Condition.LIMBO
+    assert "damaged" in report.reason
+    assert "out of service" in text_of(again.dial(Port.STORAGE).ask(wire.LastSessionInfoRequest(7, 1, 0, False)))
+    answer = codec_1(again, Port.STORAGE).ask(wire.MaxTransactionIdRequest(7, 1, 0, False))
+    assert answer.code == FailureCode.LIMBO
+
+
+# ---- start ---------------------------------------------------------------------------------------
+
+
+def start(disk: SimDisk, key: UUID = KEY, count: int = 2) -> Desk:
+    return Desk(disk, key, count)
+
+
+def test_a_new_directory_is_formatted_and_ready() -> None:
+    node = start(SimDisk())
+    assert StorageReady() in node.emitted
+    assert len(node.disk.content(control.NAME)) == control.file_size(2)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(64), bytes(280)])
+def test_a_format_cut_short_is_done_again(content: bytes) -> None:
+    disk = SimDisk()
+    disk.put(control.NAME, content)
+    assert start(disk).failure is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda disk: disk.put(control.NAME, disk.content(control.NAME)[:100]), "expected 280 bytes, found 100"),
+        (lambda disk: disk.put(control.NAME, disk.content(control.NAME)[:200]), "expected 280 bytes, found 200"),
+        (lambda disk: disk.put(control.NAME, b""), "directories of partitions (0)"),
+        (lambda disk: disk.remove(control.NAME), "directories of partitions (0)"),
+    ],
+)
+def test_a_control_file_that_lost_its_end_is_an_error(change: Any, words: str) -> None:
+    node = filled(3)
+    change(node.disk)
+    before = node.disk.files()
+    again = reopen(node)
+    assert again.failure is not None
+    assert words in again.failure.reason
+    assert node.disk.files() == before
+    assert again.node.healthy is False
+
+
+def test_a_directory_of_another_cluster_says_what_was_expected_and_found() -> None:
+    node = filled(3)
+    other = start(node.disk, UUID(int=77))
+    assert other.failure is not None
+    assert str(KEY) in other.failure.reason
+    assert str(UUID(int=77)) in other.failure.reason
+    more = start(node.disk, KEY, 3)
+    assert more.failure is not None
+    assert "expected 3" in more.failure.reason
+    assert "found 2" in more.failure.reason
+
+
+def test_with_the_rules_off_lists_that_make_no_sense_drop_the_connection() -> None:
+    node = desk(rules=LEGACY)
+    assert node.admin(admin.PartitionAvailableRequest(1, None, True)) == CLOSED
+    assert node.admin(admin.PartitionAssignmentRequest(1, (1, 9), True, False)) == CLOSED
+    assert replica(node, 1).state is State.OPEN
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0, 1), False, True)) == admin.AdminSuccessResponse(1)
+    assert [name for name in node.disk.files() if name.startswith("0/")] == []
+
+
+# ---- procedures ----------------------------------------------------------------------------------
+
+
+def test_an_answer_nobody_waits_for_is_counted() -> None:
+    runner = Runner(Tickets())
+    out: list[object] = []
+    runner.on_event(DiskDone(7), out)
+    assert (out, runner.stale, runner.idle) == ([], 1, True)
+
+
+def test_a_procedure_sees_failures_where_it_asked() -> None:
+    runner = Runner(Tickets())
+    seen: list[str] = []
+
+    def work() -> Any:
+        try:
+            yield (Unlink("a"),)
+        except DiskError as fault:
+            seen.append(f"{fault.kind.name} {fault}")
+
+    out: list[Any] = []
+    runner.start(work(), lambda out: seen.append("done"), out)
+    assert out == [DiskBatch(1, (Unlink("a"),))]
+    assert not runner.idle
+    runner.on_event(DiskFailed(1, FaultKind.IO, "broken"), out)
+    assert seen == ["IO broken", "done"]
+
+
+def test_a_node_is_due_at_once_and_then_when_a_mark_is() -> None:
+    node = StorageNode(StorageConfig(KEY.bytes, 1))
+    assert node.deadline() == 0
+    drive(node, SimDisk())
+    assert node.deadline() is None
+    made = filled(1)
+    append(made, 1, 1)
+    assert made.node.deadline() == 1000
+    made.step(Accepted(50, Port.STORAGE, "x"))
+    assert not any(isinstance(one, CloseConn) for one in made.emitted)
