@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import ConfigError
+from waltz_core.errors import ConfigError, WaltzError
 from waltz_trio import log
 from waltz_trio.background import background
 from waltz_trio.config import Config
@@ -55,15 +55,26 @@ _ORDERS = {
 def run(where: str | None, database: Path | None, mode: str | None) -> int:
     """Talk to the person at the terminal; `where` is a configuration file, a URL, or None for a cluster of its own."""
     log.set_up("error")
-    interrupted = False
+    status, interrupted = 0, False
     try:
-        trio.run(_session, where, database, mode)
+        status = trio.run(_session, where, database, mode)
     except* KeyboardInterrupt:
         interrupted = True
-    return 130 if interrupted else 0
+    return 130 if interrupted else status
 
 
-async def _session(where: str | None, database: Path | None, mode: str | None) -> None:
+async def _session(where: str | None, database: Path | None, mode: str | None) -> int:
+    try:
+        await _talk(where, database, mode)
+    except ConfigError:
+        raise
+    except WaltzError as error:
+        print(f"waltz demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _talk(where: str | None, database: Path | None, mode: str | None) -> None:
     hints = Hints(_write)
     async with background("the dialogue") as tasks, AsyncExitStack() as stack:
         tasks.start_soon(hints.run)

@@ -60,7 +60,7 @@ class Screen:
         self.console = console
         self.progress = progress
         self._events: deque[tuple[float, str, str]] = deque(maxlen=_EVENTS_SHOWN)
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=5, transient=True)
+        self._live = Live(console=console, get_renderable=self.__rich__, refresh_per_second=5, transient=True)
         self._last_line = 0.0
 
     def __enter__(self) -> Screen:
@@ -95,7 +95,8 @@ class Screen:
 
     # ---- the live table --------------------------------------------------------------------------
 
-    def _render(self) -> RenderableType:
+    def __rich__(self) -> RenderableType:
+        """The whole table."""
         return Padding(Group(self._head(), "", self._nodes(), "", self._clients(), "", self._log()), (1, 2))
 
     def _head(self) -> RenderableType:
