@@ -406,7 +406,11 @@ class Model:
             raise ViolationError(f"S6: {replica} is cut at {mark}, committed is {at.committed}")
 
     def check_liveness(self, at: State) -> None:
-        """With everybody up and nothing in the way, the next session opens."""
+        """With everybody up and nothing in the way, the next session opens.
+
+        Unless too many are of no use: their files are gone, or an aborted recovery marked them above
+        what was decided after it, which only an operator can put right (server-D23).
+        """
         new = at.clone()
         new.sessions.clear()
         for storage in new.storages.values():
@@ -417,8 +421,9 @@ class Model:
             if session in new.sessions:
                 self._arrive(new, session, replica)
                 self._settle(new, session)
-        if not session.recovery.is_open:
-            members = session.recovery._members.values()
+        members = session.recovery._members.values()
+        lost = sum(m.phase is rec.Phase.REFUSED or m.replica in new.wiped for m in members)
+        if not session.recovery.is_open and lost <= len(members) - majority(len(members)):
             raise ViolationError(f"L1: session {session.session_id} does not open: {[m.phase.name for m in members]}")
 
 

@@ -148,8 +148,13 @@ class World:
         self.tell(answer)
 
     def fail(self, replica: str, reason: str = "injected") -> None:
-        """The link to a replica ends; its calls are never executed."""
-        self.pending = [e for e in self.pending if isinstance(e, rec.CasMetadata) or replica_of(e) != replica]
+        """The link to a replica ends: its calls are never executed, and nothing is read for it any more."""
+        self.pending = [
+            effect
+            for effect in self.pending
+            if isinstance(effect, rec.CasMetadata)
+            or replica not in (replica_of(effect), getattr(effect, "target", replica_of(effect)))
+        ]
         self.tell(rec.ReplicaFailed(replica, reason))
 
     def announce(self) -> None:

@@ -346,9 +346,10 @@ class Recovery:
             member.vouched = not rules.kept_records_compared
             self._cut(member, min(own, state.closing_mark) if settled and rules.placeholder_arrival else own, out)
         elif state.closing_mark != UNRESOLVED:  # E3: took no part in the last session
-            member.vouched = state.session_id >= 0 or not rules.kept_records_compared
             # Marked by a recovery that was aborted later: it holds all that the last session committed.
-            member.may_vote = rules.low_water_mark_kept and info.session_id > last_session(self._states)
+            aborted = rules.low_water_mark_kept and info.session_id > last_session(self._states)
+            member.may_vote = aborted
+            member.vouched = state.session_id >= 0 or aborted or not rules.kept_records_compared
             self._cut(member, self._good_until(state, info), out)
         else:  # E4, E5: took part
             member.may_vote = True
@@ -371,6 +372,13 @@ class Recovery:
     def _cut(self, member: _Member, mark: int, out: list[Effect]) -> None:
         if self._rules.low_water_mark_kept and mark < member.own:
             # Storage nodes refuse to be cut or marked below their mark, so each attempt would end a session.
+            state = self._states.get(member.replica)
+            later = state is not None and member.info is not None and member.info.session_id > state.session_id
+            if later and self._rules.kept_records_compared:
+                # A later session marked it and never named it; it may have copied good records to it, or none.
+                member.vouched = False
+                out.append(AskMax(member.replica))
+                return
             reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
             self._refuse(member, reason, out)
         else:
@@ -451,10 +459,13 @@ class Recovery:
         """Take the most that is present, once everybody present has told what it holds."""
         if any(member.busy for member in self._members.values()):
             return
-        marks = [member.mark for member in self._supporters()] or [
-            member.mark for member in self._members.values() if member.alive and member.replica in self._last
+        present = list(self._supporters()) or [
+            member for member in self._members.values() if member.alive and member.replica in self._last
         ]
-        self._resolved = max(marks, default=None)
+        longest = max(present, key=lambda member: member.mark, default=None)
+        if longest is not None:
+            longest.vouched = True  # whatever it holds is the log now
+            self._resolved = longest.mark
 
     def _held(self) -> bool:
         return any(member.phase is Phase.HELD for member in self._members.values())
@@ -705,13 +716,11 @@ class Recovery:
                 f"the metadata names no replica, but there are transactions on {found}; waits for an operator to "
                 "confirm that all replicas that still exist are connected: what only others hold would be lost"
             )
-        for member in self._members.values():
-            if member.phase is Phase.IDLE and self._resolved is not None:
-                return f"no connected replica has {member.mark + 1}..{self._resolved}, which {member.replica} lacks"
         if self._resolved is not None or not self._states:
-            ready = sum(member.phase in (Phase.LEVEL, Phase.READY, Phase.IDLE) for member in self._members.values())
-            missing = ", ".join(m.replica for m in self._members.values() if not m.alive)
-            return f"{ready} of {self._quorum} replicas needed are there; waits for {missing}"
+            there = (Phase.IDLE,) if self._resolved is None else (Phase.LEVEL, Phase.READY)
+            missing = [member.replica for member in self._members.values() if member.phase not in there]
+            ready = len(self._members) - len(missing)
+            return f"{ready} of {self._quorum} replicas needed are there; waits for {', '.join(missing)}"
         return self._undecided()
 
     def _undecided(self) -> str:

@@ -1,0 +1,670 @@
+"""The recovery machine step by step: order of calls, stale answers, waiting, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from attrs import evolve
+
+from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
+from waltz_core.log import SessionInfo
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.store import recovery as rec
+
+_SESSION = 6
+_LATER = 5_000
+
+
+def storage(session: int, low: int, top: int, local: int | None = None) -> Storage:
+    """A replica marked at `low` by `session`, with records 0..top."""
+    return Storage(session, low, low if local is None else local, [make_record(n, 1) for n in range(top + 1)])
+
+
+def world_of(
+    storages: Mapping[str, Storage],
+    *states: ReplicaState,
+    assigned: str = "",
+    rules: SafetyRules = SAFE,
+    copy_count_max: int = 20,
+) -> World:
+    """A recovery that has just announced its session."""
+    return World(
+        dict(storages),
+        PartitionMetadata(1, _SESSION, states),
+        lambda metadata, version: rec.Recovery(
+            PARTITION,
+            _SESSION,
+            1,
+            metadata,
+            version,
+            tuple(assigned or storages),
+            copy_count_max=copy_count_max,
+            rules=rules,
+        ),
+    )
+
+
+def unresolved(replicas: str) -> tuple[ReplicaState, ...]:
+    """Replicas of the last session."""
+    return tuple(state(replica, 5, UNRESOLVED) for replica in replicas)
+
+
+def level(replicas: str = "abc") -> dict[str, Storage]:
+    """Replicas of session 5 that hold 0..2."""
+    return {name: storage(5, 1, 2) for name in replicas}
+
+
+def arrive_all(world: World, replicas: str) -> None:
+    """One after the other, each with all that follows."""
+    for replica in replicas:
+        world.arrive(replica)
+        world.settle()
+
+
+def copying(effect: Pending) -> bool:
+    """Reads and writes of records hang."""
+    return isinstance(effect, rec.ReadRecords | rec.WriteRecords)
+
+
+def stuck_reason(world: World) -> str:
+    """What recovery waits for, once it has waited for some time."""
+    world.now += _LATER
+    world.tell(rec.Tick())
+    last = world.told[-1]
+    assert isinstance(last, rec.RecoveryStuck), world.told
+    return last.reason
+
+
+# ---- the ordinary course -----------------------------------------------------------------------
+
+
+def test_a_session_opens_once_a_quorum_is_named() -> None:
+    """Every effect of an ordinary recovery, in order."""
+    world = world_of(level(), *unresolved("abc"))
+    arrive_all(world, "ab")
+    states = (state("a", 6, UNRESOLVED), state("b", 6, UNRESOLVED), state("c", 5, 2))
+    assert world.calls == [
+        rec.AskMax("a"),
+        rec.AskMax("b"),
+        rec.SetLowWaterMark("a", 2),
+        rec.SetLowWaterMark("b", 2),
+        rec.CasMetadata(PartitionMetadata(1, 6, states), 0),
+    ]
+    assert world.told == [rec.ReplicaReady("a", 3), rec.ReplicaReady("b", 3), rec.SessionRecovered(2)]
+
+
+def test_a_late_replica_is_cut_marked_named_and_ready() -> None:
+    """It comes when the session is open; its tail of session 5 was never committed."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 4)}, *unresolved("abc"))
+    arrive_all(world, "ab")
+    world.calls.clear()
+    arrive_all(world, "c")
+    assert [type(call) for call in world.calls] == [rec.Truncate, rec.SetLowWaterMark, rec.CasMetadata]
+    assert world.told[-1] == rec.ReplicaReady("c", 3)
+    assert world.metadata.replica_states == tuple(state(name, 6, UNRESOLVED) for name in "abc")
+
+
+def test_a_tail_above_the_decision_is_cut_before_the_mark() -> None:
+    """Two of three hold 2, so 3 and 4 were never committed."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 4)}, *unresolved("abc"))
+    for replica in "cab":
+        world.arrive(replica)
+    world.settle()
+    for_c = [call for call in world.calls if getattr(call, "replica", None) == "c"]
+    assert for_c == [rec.AskMax("c"), rec.Truncate("c", 2), rec.SetLowWaterMark("c", 2)]
+
+
+def test_a_replica_that_lags_is_marked_and_then_copied_to_in_steps() -> None:
+    """Six records, two at a time; the last session had marked it while it lagged."""
+    storages = {"a": storage(5, 7, 8), "b": storage(5, 7, 8), "c": storage(5, 7, 2, local=2)}
+    world = world_of(storages, *unresolved("abc"), copy_count_max=2)
+    arrive_all(world, "abc")
+    reads = [(call.first, call.count) for call in world.calls if isinstance(call, rec.ReadRecords)]
+    assert reads == [(3, 2), (5, 2), (7, 2)]
+    assert storages["c"].log == storages["a"].log
+    assert world.recovery.phase("c") is rec.Phase.READY
+
+
+def test_a_replica_that_would_refuse_the_mark_is_copied_to_first() -> None:
+    """c holds less than it was once marked with; it is filled, then marked."""
+    storages = level("ab") | {"c": storage(4, 1, 0, local=1)}
+    world = world_of(storages, *unresolved("ab"), state("c", 4, 1))
+    arrive_all(world, "abc")
+    calls = [type(call) for call in world.calls if getattr(call, "target", getattr(call, "replica", "")) == "c"]
+    assert calls == [rec.Truncate, rec.ReadRecords, rec.WriteRecords, rec.SetLowWaterMark]
+    assert world.recovery.phase("c") is rec.Phase.READY
+
+
+def test_what_is_read_above_the_decided_mark_is_not_written() -> None:
+    """The read was answered before a was cut; meanwhile 2 was decided."""
+    storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 2), "d": storage(4, 0, 0)}
+    world = world_of(storages, *unresolved("abc"), state("d", 4, 0), state("e", 4, 0))
+    world.arrive("a")
+    world.settle()
+    world.arrive("d")
+    world.settle(copying)
+    read = next(effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
+    assert (read.first, read.count) == (1, 4)
+    records = tuple(storages["a"].log[1:])
+    for replica in "bc":
+        world.arrive(replica)
+        world.settle(copying)
+    assert world.recovery.resolved == 2
+    world.pending.remove(read)
+    world.tell(rec.RecordsRead("a", "d", records))
+    write = next(effect for effect in world.pending if isinstance(effect, rec.WriteRecords))
+    assert [record.transaction_id for record in write.records] == [1, 2]
+
+
+def test_nothing_is_written_when_the_target_needs_nothing_any_more() -> None:
+    """b was to follow a, then its own mark was decided."""
+    storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 2)}
+    world = world_of(storages, *unresolved("abc"))
+    for replica in "abc":
+        world.arrive(replica)
+        world.settle(copying)
+    assert world.recovery.resolved == 2
+    read = next(effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
+    world.pending.remove(read)
+    world.tell(rec.RecordsRead("a", read.target, tuple(make_record(n, 1) for n in (3, 4))))
+    world.settle()
+    assert not any(isinstance(call, rec.WriteRecords) for call in world.calls)
+    assert all(world.recovery.phase(name) is rec.Phase.READY for name in "abc")
+
+
+def test_the_first_session_needs_a_quorum_of_new_replicas() -> None:
+    """One new replica alone decides nothing: the other two may hold a log whose metadata was lost."""
+    world = world_of({name: storage(-1, -1, -1) for name in "abc"})
+    arrive_all(world, "a")
+    assert world.recovery.resolved is None
+    arrive_all(world, "b")
+    assert world.told[-1] == rec.SessionRecovered(-1)
+    arrive_all(world, "c")
+    assert world.told_of(rec.ReplicaReady)[-1] == rec.ReplicaReady("c", 0)
+
+
+def test_a_first_recovery_that_was_aborted_is_no_lost_metadata() -> None:
+    """The replicas have a session, but no transaction."""
+    world = world_of({name: storage(2, -1, -1) for name in "abc"})
+    arrive_all(world, "ab")
+    assert world.recovery.is_open
+
+
+# ---- answers out of place ----------------------------------------------------------------------
+
+
+def test_events_out_of_place_are_ignored() -> None:
+    """Of unknown replicas, in the wrong phase, twice."""
+    world = world_of(level(), *unresolved("abc"))
+    info = SessionInfo(5, 1, 1)
+    world.tell(
+        rec.ReplicaUp("x", info),
+        rec.RecordsWritten("x", 1),
+        rec.MaxKnown("a", 2),
+        rec.Marked("a"),
+        rec.RecordsRead("b", "a", ()),
+        rec.RecordsWritten("a", 1),
+        rec.ReplicaFailed("a", "never connected"),
+        rec.CasDone(9),
+        rec.CasLost(PartitionMetadata(9, 9, ()), 9),
+        rec.Confirmed(),
+    )
+    assert (world.calls, world.told) == ([], [])
+    world.tell(rec.ReplicaUp("a", info), rec.ReplicaUp("a", info))
+    assert world.calls == [rec.AskMax("a")]
+
+
+def test_answers_after_the_end_are_ignored() -> None:
+    """The replica that failed and the ones that were still at work."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 1)}, *unresolved("abc"))
+    world.arrive("a")
+    world.settle()
+    world.arrive("c")
+    world.fail("a", "gone")
+    assert world.told == [rec.RecoveryFailed("replica a failed: gone")]
+    world.calls.clear()
+    world.tell(rec.MaxKnown("c", 1), rec.ReplicaFailed("a", "again"), rec.CasDone(1))
+    world.arrive("b")
+    world.now += _LATER
+    world.tell(rec.ReplicaFailed("b", "late"), rec.Tick())
+    assert (world.calls, len(world.told)) == ([], 1)
+    assert world.recovery.failed
+    assert {world.recovery.phase(name) for name in "abc"} == {rec.Phase.FAILED}
+
+
+def test_a_source_that_gives_nothing_is_not_asked_again() -> None:
+    """b follows a until somebody else is ahead."""
+    storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 4)}
+    world = world_of(storages, *unresolved("abcde"))
+    for replica in "ab":
+        world.arrive(replica)
+        world.settle(copying)
+    (read,) = world.pending
+    world.pending.clear()
+    world.tell(rec.RecordsRead("a", "b", ()))
+    assert (read, world.pending) == (rec.ReadRecords("a", "b", 3, 2), [])
+    world.arrive("c")
+    world.settle(copying)
+    assert world.pending == [rec.ReadRecords("c", "b", 3, 2)]
+
+
+def test_a_replica_that_nobody_serves_stays_out() -> None:
+    """The mark is decided, so a source that gives nothing will not do better later."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 1)}, *unresolved("abc"))
+    arrive_all(world, "ab")
+    world.arrive("c")
+    world.settle(copying)
+    (read,) = world.pending
+    assert isinstance(read, rec.ReadRecords)
+    world.tell(rec.RecordsRead(read.source, "c", (make_record(7),)))
+    assert world.told[-1] == rec.ReplicaRefused("c", f"{read.source} does not give out record 2")
+
+
+# ---- late failures -----------------------------------------------------------------------------
+
+
+def test_a_late_replica_takes_another_source_when_its_own_is_lost() -> None:
+    """Before the read was answered, and between two steps."""
+    storages = {name: storage(5, 1, 6) for name in "abcd"} | {"e": storage(4, 0, 0)}
+    world = world_of(storages, *unresolved("abcd"), state("e", 4, 0), copy_count_max=2)
+    arrive_all(world, "abcd")
+    world.arrive("e")
+    world.settle(copying)
+    (read,) = world.pending
+    assert read == rec.ReadRecords("a", "e", 1, 2)
+    world.fail("a")
+    assert world.pending == [rec.ReadRecords("b", "e", 1, 2)]
+    world.run(world.pending[0])  # the write is under way when b is lost
+    world.fail("b")
+    world.run(world.pending[0])
+    assert world.pending == [rec.ReadRecords("c", "e", 3, 2)]
+    world.settle()
+    assert world.recovery.phase("e") is rec.Phase.READY
+
+
+def test_a_write_of_the_states_that_lost_its_race_is_built_again() -> None:
+    """The outcome was unknown; read again, it turns out to be written."""
+    world = world_of(level(), *unresolved("abc"))
+    for replica in "ab":
+        world.arrive(replica)
+    world.settle(lambda effect: isinstance(effect, rec.CasMetadata))
+    (cas,) = world.pending
+    assert isinstance(cas, rec.CasMetadata)
+    world.pending.clear()
+    world.tell(rec.CasLost(cas.metadata, 1))
+    assert world.told[-1] == rec.SessionRecovered(2)
+    assert world.pending == []
+
+
+def test_a_write_of_the_states_that_was_not_done_is_done_again() -> None:
+    """The znode still holds what it held, in a later version."""
+    world = world_of(level(), *unresolved("abc"))
+    for replica in "ab":
+        world.arrive(replica)
+    world.version += 1
+    world.settle()
+    assert [call.expected_version for call in world.calls if isinstance(call, rec.CasMetadata)] == [0, 1]
+    assert world.recovery.is_open
+
+
+def test_a_superseded_session_ends_even_when_it_is_open() -> None:
+    """The states of a late replica cannot be written any more."""
+    world = world_of(level(), *unresolved("abc"))
+    arrive_all(world, "ab")
+    world.announce()
+    arrive_all(world, "c")
+    assert world.told[-1] == rec.RecoveryFailed("session 7 took over from session 6")
+    assert rec.ReplicaReady("c", 3) not in world.told
+
+
+def test_a_replica_that_answers_a_later_session_ends_this_one() -> None:
+    """It refuses the greeting."""
+    storages = level()
+    storages["a"].fence = 8
+    world = world_of(storages, *unresolved("abc"))
+    world.arrive("a")
+    (failed,) = world.told
+    assert isinstance(failed, rec.RecoveryFailed)
+    assert failed.fence == 8
+
+
+# ---- replicas that stay out --------------------------------------------------------------------
+
+
+def test_a_replica_in_limbo_is_left_alone_and_counts_as_absent() -> None:
+    """Its log may end too early."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 1)}, *unresolved("abc"))
+    world.arrive("c", limbo=True)
+    arrive_all(world, "a")
+    assert world.recovery.resolved is None
+    assert "c (stays out)" in stuck_reason(world)
+    assert rec.AskMax("c") not in world.calls
+    arrive_all(world, "b")
+    assert world.recovery.is_open
+
+
+def test_a_closing_mark_below_the_own_mark_keeps_a_replica_out() -> None:
+    """The states contradict the replica."""
+    world = world_of(level("ab") | {"c": storage(4, 3, 4)}, *unresolved("ab"), state("c", 4, 1))
+    arrive_all(world, "cab")
+    refused = world.told_of(rec.ReplicaRefused)
+    assert refused == [
+        rec.ReplicaRefused("c", "its log is good up to 1, but its low-water mark is 3; its copy must be replaced")
+    ]
+    assert world.recovery.is_open
+
+
+def test_a_replica_with_a_higher_mark_that_comes_after_the_decision_stays_out() -> None:
+    """An aborted recovery marked a at 3; b and c have just decided 2."""
+    storages = {"a": storage(5, 3, 3), "b": storage(4, 1, 2), "c": storage(4, 1, 2)}
+    world = world_of(storages, *(state(name, 4, UNRESOLVED) for name in "abc"))
+    for replica in "bc":
+        world.arrive(replica)
+    world.settle(lambda effect: isinstance(effect, rec.CasMetadata))
+    world.arrive("a")
+    world.settle()
+    reason = "its low-water mark 3 is above the decided 2; its copy must be replaced"
+    assert world.told_of(rec.ReplicaRefused) == [rec.ReplicaRefused("a", reason)]
+    assert world.recovery.is_open
+
+
+def test_a_replica_marked_by_an_aborted_recovery_votes_though_it_took_no_part() -> None:
+    """c was made good up to 2 by session 5, which never wrote its states; a lost its files since."""
+    storages = {"a": storage(-1, -1, -1), "b": storage(4, 1, 1), "c": storage(5, 2, 2)}
+    states = (state("a", 4, UNRESOLVED), state("b", 4, UNRESOLVED), state("c", 3, 0))
+    world = world_of(storages, *states)
+    for replica in "abc":
+        world.arrive(replica)
+    world.settle()
+    assert world.recovery.resolved == 2
+    assert world.recovery.is_open
+
+
+# ---- records kept by replicas nobody vouches for -------------------------------------------------
+
+
+def newcomer(records: list[int], low: int) -> dict[str, Storage]:
+    """Two members that hold 0..4, and a replica without an entry that was marked once."""
+    return {name: storage(5, 1, 4) for name in "ab"} | {"n": Storage(2, low, low, [make_record(n) for n in records])}
+
+
+def test_a_new_replica_whose_last_record_is_the_same_keeps_its_records() -> None:
+    """Only what it lacks is copied."""
+    storages = newcomer([], -1)
+    storages["n"] = storage(2, 1, 3)
+    world = world_of(storages, *unresolved("ab"))
+    arrive_all(world, "abn")
+    reads = [call for call in world.calls if isinstance(call, rec.ReadRecords)]
+    assert reads == [rec.ReadRecords("n", "n", 1, 1), rec.ReadRecords("a", "n", 1, 1), rec.ReadRecords("a", "n", 2, 3)]
+    assert world.recovery.phase("n") is rec.Phase.READY
+
+
+def test_a_comparison_with_an_undecided_record_is_made_again() -> None:
+    """The record of a is not decided yet; once it is, the difference counts."""
+    storages = newcomer([0, 1], 1)
+    world = world_of(storages, *unresolved("ab"))
+    for replica in "an":
+        world.arrive(replica)
+        world.settle()
+    assert world.recovery.phase("n") is rec.Phase.IDLE
+    assert world.told == []
+    arrive_all(world, "b")
+    assert world.told_of(rec.ReplicaRefused) == [
+        rec.ReplicaRefused("n", "its record 1 is not the one of a; its copy must be replaced")
+    ]
+
+
+def test_a_new_replica_that_cannot_read_its_own_record_stays_out() -> None:
+    """There is nothing to compare."""
+    world = world_of(newcomer([0, 1], 1), *unresolved("ab"))
+    arrive_all(world, "ab")
+    world.arrive("n")
+    world.run(world.pending[0])
+    world.pending.clear()
+    world.tell(rec.RecordsRead("n", "n", ()))
+    assert world.told[-1] == rec.ReplicaRefused("n", "it does not give out its own record 1")
+
+
+def test_a_member_that_cannot_read_the_record_to_compare_with_keeps_a_new_replica_out() -> None:
+    """Nobody can tell whether it is good."""
+    world = world_of(newcomer([0, 1], 1), *unresolved("ab"))
+    arrive_all(world, "ab")
+    world.arrive("n")
+    world.run(world.pending[0])
+    world.run(world.pending[0])
+    world.pending.clear()
+    world.tell(rec.RecordsRead("a", "n", ()))
+    assert world.told[-1] == rec.ReplicaRefused("n", "a does not give out record 1")
+
+
+def test_a_comparison_goes_to_another_member_when_one_is_lost() -> None:
+    """While it is asked, and before it is asked."""
+    storages = {name: storage(5, 1, 4) for name in "abcd"} | {"n": storage(2, 1, 3)}
+    world = world_of(storages, *unresolved("abcd"))
+    arrive_all(world, "abcd")
+    world.arrive("n")
+    world.run(world.pending[0])
+    assert world.pending == [rec.ReadRecords("n", "n", 1, 1)]
+    world.fail("a")
+    assert world.pending == [rec.ReadRecords("n", "n", 1, 1)]
+    world.run(world.pending[0])
+    assert world.pending == [rec.ReadRecords("n", "n", 1, 1)]
+    world.run(world.pending[0])
+    assert world.pending == [rec.ReadRecords("b", "n", 1, 1)]
+    world.fail("b")
+    assert world.pending == [rec.ReadRecords("n", "n", 1, 1)]
+    world.settle()
+    assert world.recovery.phase("n") is rec.Phase.READY
+
+
+# ---- waiting -----------------------------------------------------------------------------------
+
+
+def test_waiting_is_reported_when_it_takes_long_and_taken_back_when_it_ends() -> None:
+    """First for anybody, then for the one whose copy may hold what was committed."""
+    storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 3), "c": storage(5, 1, 3)}
+    world = world_of(storages, *unresolved("abcx"), assigned="abc")
+    assert world.recovery.deadline() is None
+    world.tell(rec.Tick())
+    assert world.recovery.deadline() == 1000
+    world.now = 999
+    world.tell(rec.Tick())
+    assert world.told == []
+    world.now = 1000
+    world.tell(rec.Tick())
+    nobody = "waits for a replica of the last session: a (not connected), b (not connected), c (not connected), "
+    assert world.told == [rec.RecoveryStuck(nobody + "x (not assigned any more)")]
+    assert world.recovery.deadline() is None
+    world.arrive("a")
+    assert world.told[-1] == rec.RecoveryUnstuck()
+    world.settle()
+    reason = "transactions 2..4 may be committed or not, and more may be: a ends at 4; waits for b (not connected), "
+    assert stuck_reason(world) == reason + "c (not connected), x (not assigned any more)"
+    arrive_all(world, "b")
+    assert stuck_reason(world).startswith("transactions 2..4 may be committed or not, and more may be: a ends at 4, b")
+    arrive_all(world, "c")
+    assert world.recovery.is_open
+    assert world.recovery.deadline() is None
+
+
+def test_waiting_names_a_copy_that_does_not_count() -> None:
+    """c is older than the states say."""
+    world = world_of(level("ab") | {"c": storage(3, 0, 0)}, *unresolved("abc"))
+    arrive_all(world, "ac")
+    assert "c (its copy is older than it should be, and does not count)" in stuck_reason(world)
+
+
+def test_waiting_with_an_empty_tail_says_that_more_may_be_committed() -> None:
+    """a ends at its own mark."""
+    world = world_of({"a": storage(5, 2, 2)} | level("bc"), *unresolved("abc"))
+    arrive_all(world, "a")
+    assert stuck_reason(world).startswith("later transactions than 2 may be committed: a ends at 2; waits for b")
+
+
+def test_waiting_for_a_quorum_after_the_decision_is_reported() -> None:
+    """One old replica decided; two new ones are to come."""
+    world = world_of(level("a") | {name: storage(-1, -1, -1) for name in "de"}, *unresolved("a"))
+    arrive_all(world, "a")
+    assert world.recovery.resolved == 2
+    assert stuck_reason(world) == "1 of 2 replicas needed are there; waits for d, e"
+
+
+def test_waiting_for_the_first_quorum_is_reported() -> None:
+    """One new replica of three."""
+    world = world_of({name: storage(-1, -1, -1) for name in "abc"})
+    arrive_all(world, "a")
+    assert stuck_reason(world) == "1 of 2 replicas needed are there; waits for b, c"
+
+
+# ---- operators ---------------------------------------------------------------------------------
+
+
+def test_an_operator_may_rebuild_lost_metadata_from_the_replicas() -> None:
+    """b is the one that took part in the last session; the wiped one gets everything from it."""
+    storages = {"a": storage(3, 1, 2), "b": storage(5, 3, 6), "c": storage(-1, -1, -1)}
+    world = world_of(storages)
+    arrive_all(world, "abc")
+    assert "there are transactions on a (session 3, mark 1), b (session 5, mark 3)" in stuck_reason(world)
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.resolved == 6
+    assert world.recovery.is_open
+    assert [len(item.log) for item in storages.values()] == [7, 7, 7]
+
+
+def test_records_without_a_mark_count_as_lost_metadata_too() -> None:
+    """A partition whose only session never moved its mark."""
+    world = world_of({name: storage(0, -1, 4) for name in "abc"})
+    arrive_all(world, "ab")
+    assert {world.recovery.phase(name) for name in "ab"} == {rec.Phase.HELD}
+    stuck_reason(world)
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.resolved == 4
+
+
+def test_an_operator_may_give_up_what_a_third_replica_holds_of_another_life() -> None:
+    """Two new replicas were about to start an empty partition."""
+    world = world_of({"a": storage(-1, -1, -1), "b": storage(-1, -1, -1), "c": storage(5, 3, 6)})
+    for replica in "ab":
+        world.arrive(replica)
+    world.settle(lambda effect: isinstance(effect, rec.SetLowWaterMark))
+    world.arrive("c")
+    world.settle()
+    assert not world.recovery.is_open
+    assert stuck_reason(world).startswith("the partition is about to start empty, but there are transactions on c")
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.is_open
+    assert world.recovery.phase("c") is rec.Phase.REFUSED
+    assert world.storages["c"].max == 6
+
+
+def test_an_operator_may_give_up_the_replicas_that_are_gone() -> None:
+    """b and c are gone for good; new ones take their place."""
+    storages = {"a": storage(5, 1, 4), "d": storage(-1, -1, -1), "e": storage(-1, -1, -1)}
+    world = world_of(storages, *unresolved("abc"))
+    arrive_all(world, "ade")
+    stuck_reason(world)
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.resolved == 4
+    assert world.recovery.is_open
+
+
+def test_an_operator_may_even_fall_back_on_a_copy_that_is_too_old() -> None:
+    """Nothing else is left."""
+    world = world_of({"a": storage(3, 1, 2), "d": storage(-1, -1, -1)}, *unresolved("abc"))
+    arrive_all(world, "ad")
+    stuck_reason(world)
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.resolved == 1
+    assert world.recovery.is_open
+
+
+def test_an_operator_cannot_make_something_of_nothing() -> None:
+    """Only new replicas are there."""
+    world = world_of({"d": storage(-1, -1, -1), "e": storage(-1, -1, -1)}, *unresolved("abc"))
+    arrive_all(world, "de")
+    stuck_reason(world)
+    world.tell(rec.Confirmed())
+    world.settle()
+    assert world.recovery.resolved is None
+
+
+def test_waiting_that_ends_with_a_failure_is_not_taken_back() -> None:
+    """The failure says enough."""
+    world = world_of(level(), *unresolved("abc"))
+    arrive_all(world, "a")
+    stuck_reason(world)
+    world.fail("a")
+    assert [type(effect) for effect in world.told] == [rec.RecoveryStuck, rec.RecoveryFailed]
+
+
+def test_a_forced_decision_waits_for_everybody_who_is_about_to_tell() -> None:
+    """The second replica arrives in the same moment as the confirmation."""
+    storages = {"a": storage(5, 1, 2), "b": storage(5, 1, 4)}
+    world = world_of(storages, *unresolved("abcdef"))
+    arrive_all(world, "a")
+    stuck_reason(world)
+    world.tell(rec.ReplicaUp("b", storages["b"].info(_SESSION)), rec.Confirmed())
+    assert world.recovery.resolved is None
+    world.settle()
+    assert world.recovery.resolved == 4
+
+
+def test_confirming_when_nothing_is_lost_changes_nothing() -> None:
+    """The mark is decided; only a quorum is missing."""
+    world = world_of(level("a") | {name: storage(-1, -1, -1) for name in "de"}, *unresolved("a"))
+    arrive_all(world, "a")
+    stuck_reason(world)
+    world.tell(rec.Confirmed())
+    assert not world.recovery.is_open
+    assert len(world.told) == 1
+
+
+# ---- as 0.13.2 ---------------------------------------------------------------------------------
+
+
+def test_with_the_rules_off_copies_run_on_after_an_abort() -> None:
+    """server-D7: an abort is noticed between the steps of the loop only."""
+    storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 2)}
+    world = world_of(storages, *unresolved("abcde"), rules=LEGACY, copy_count_max=1)
+    for replica in "abc":
+        world.arrive(replica)
+        world.settle(copying)
+    world.fail("c")
+    assert world.told == [rec.RecoveryFailed("replica c failed: injected")]
+    assert world.recovery.phase("b") is rec.Phase.COPYING
+    world.run(world.pending[0])
+    world.run(world.pending[0])
+    assert storages["b"].max == 3
+    world.fail("b")
+    assert world.recovery.phase("b") is rec.Phase.FAILED
+    assert len(world.told) == 1
+
+
+def test_with_the_rules_off_a_late_failure_is_silent_and_final() -> None:
+    """server-D8: whoever arrives later fails at once."""
+    world = world_of(level("abcde"), *unresolved("abcde"), rules=LEGACY)
+    arrive_all(world, "abc")
+    world.arrive("d")
+    world.fail("d")
+    arrive_all(world, "e")
+    assert world.recovery.failed
+    assert world.told_of(rec.RecoveryFailed) == []
+    assert world.recovery.phase("e") is rec.Phase.FAILED
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_closing_marks_are_believed_only_up_to_the_own_mark(on: bool) -> None:
+    """E3': c was marked at 1 by session 5 and is listed with session 4 and closing mark 2."""
+    storages = level("ab") | {"c": storage(5, 1, 2)}
+    states = (*(state(name, 6, UNRESOLVED) for name in "ab"), state("c", 4, 2))
+    rules = evolve(SAFE, placeholder_arrival=on)
+    world = world_of(storages, *states, rules=rules)
+    world.arrive("c")
+    assert world.calls == [rec.Truncate("c", 1 if on else 2)]
