@@ -5,13 +5,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
-from waltz_core.log import Record
 from waltz_core.record import record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Create, Cut, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.record_codec import encode_run
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
 
 WINDOW = 65_536  # offsets kept in memory per segment; older ones are read from the index file
@@ -188,33 +187,33 @@ class AppendPlan:
         )
 
 
-def plan_append(
-    ground: Ground, log: LogFiles, records: Sequence[Record], created_ms: int, on_roll: OnRoll
-) -> AppendPlan:
-    """Write `records`, whose ids continue the log, rolling to new segments as the size demands.
+def plan_append(ground: Ground, log: LogFiles, parts: Sequence[bytes], created_ms: int, on_roll: OnRoll) -> AppendPlan:
+    """Write encoded records, whose ids continue the log, rolling to new segments as the size demands.
 
     An old segment is durable before the next one exists; the next one, and what `on_roll` gives for it,
     before a record goes into it.
     """
     plan = AppendPlan(log)
     segment, end, next_id, done = log.last, log.last.end, log.last.next_id, 0
-    while done < len(records):
+    while done < len(parts):
         if end > ground.threshold:
             plan.operations += (SyncFile(segment.data_path), SyncFile(segment.index_path))
             segment, end = segment_of(ground, next_id), HEADER_SIZE
             plan.created.append(segment)
             plan.operations += create_operations(ground, segment, created_ms)
             plan.operations += on_roll(segment)
-        parts: list[bytes] = []
-        offsets = array("Q")
-        start = end
-        done, end = encode_run(records, done, end, ground.threshold, parts, offsets)
+        # Where each record starts, and where the last one ends; the first that starts behind the threshold rolls.
+        ends = array("Q", accumulate(map(len, parts[done:] if done else parts), initial=end))
+        count = min(bisect_right(ends, ground.threshold), len(ends) - 1)
+        offsets = ends[:count]
         place = index_file.entry_place(next_id - segment.index_first)
         plan.operations += (
-            WriteAt(segment.data_path, start, b"".join(parts)),
+            WriteAt(segment.data_path, end, b"".join(parts[done : done + count])),
             WriteAt(segment.index_path, place, index_file.encode_entries(offsets)),
         )
+        end = ends[count]
         plan.add(segment, offsets, end)
-        next_id += len(offsets)
+        next_id += count
+        done += count
     plan.operations.append(SyncFile(segment.data_path))
     return plan

@@ -44,6 +44,7 @@ from waltz_core.storage.procedure import DiskError, Procedure, Runner
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
 from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
 from waltz_core.storage.reports import Outbox
+from waltz_core.storage.transcode import STORING_PROTOCOL, Incoming
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
@@ -54,7 +55,7 @@ ADMIN_HELLO = "Waltz Storage Admin Server"
 CAPABILITIES = admin.AdminCapability.REPLICA_STATE
 PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
-Message: TypeAlias = wire.StorageMessage | admin.AdminMessage
+Message: TypeAlias = Incoming | admin.AdminMessage
 Event: TypeAlias = Accepted | Received | Writable | Closed | DiskEvent | Stop | Shutdown
 
 _NOT_IMPLEMENTED = frozenset(
@@ -82,10 +83,12 @@ class _Peer:
         self.name = event.peer
         self.is_admin = event.port is Port.ADMIN
         codecs = config.codecs if rules.fence_persisted else (0,)
-        self.connection: Connection[wire.StorageMessage] | Connection[admin.AdminMessage]
+        self.connection: Connection[wire.StorageMessage] | Connection[Incoming] | Connection[admin.AdminMessage]
         if self.is_admin:
             self.connection = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, codecs, config.frame_size_max, rules=rules)
-        else:
+        elif rules.append_atomic:
+            self.connection = Connection(STORING_PROTOCOL, STORAGE_HELLO, codecs, config.frame_size_max, rules=rules)
+        else:  # appends record by record, as 0.13.2
             self.connection = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, codecs, config.frame_size_max, rules=rules)
         self.opened = False  # the cluster key was checked
         self.writable = True
@@ -370,7 +373,7 @@ class StorageNode:
 
     # ---- storage port ----------------------------------------------------------------------------
 
-    def _on_storage(self, peer: _Peer, message: wire.StorageMessage, out: list[object]) -> None:
+    def _on_storage(self, peer: _Peer, message: Incoming, out: list[object]) -> None:
         if type(message) is wire.OpenRequest:
             refusal = self._open_refusal(message.key, message.num_partitions)
             peer.opened = peer.opened or refusal is None

@@ -26,6 +26,7 @@ from waltz_core.storage.reading import locate, read_range
 from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
+from waltz_core.storage.transcode import AppendRun, Incoming, StoredAppend, run_of
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.shared import FailureCode
@@ -73,7 +74,7 @@ class _Job:
     def __init__(
         self,
         conn: int = 0,
-        message: wire.StorageMessage | None = None,
+        message: Incoming | None = None,
         work: Callable[[], Procedure[None]] | None = None,
         exclusive: bool = False,
         refuse: AdminDone | None = None,
@@ -114,7 +115,7 @@ class StorageReplica(Custody):
 
     # ---- requests --------------------------------------------------------------------------------
 
-    def submit(self, conn: int, message: wire.StorageMessage, out: list[object]) -> None:
+    def submit(self, conn: int, message: Incoming, out: list[object]) -> None:
         """A request of the storage port; `pump` must be called afterwards, once per step."""
         if message.session_id > self._seen and self.state is not State.UNASSIGNED:
             self._seen = message.session_id
@@ -179,7 +180,7 @@ class StorageReplica(Custody):
     def _start_jobs(self, out: list[object]) -> None:
         while self._lane and not self._busy:
             head = self._lane[0]
-            if type(head.message) is wire.AppendRequest and self._rules.append_atomic:
+            if self._rules.append_atomic and type(head.message) in (AppendRun, wire.AppendRequest):
                 self._launch_appends(out)
                 continue
             if head.exclusive and (self._reads or self._busy_mark):
@@ -219,7 +220,7 @@ class StorageReplica(Custody):
             if job.refuse is not None:
                 job.refuse(str(error))
 
-    def _answered(self, conn: int, message: wire.StorageMessage, work: Procedure[None]) -> Procedure[None]:
+    def _answered(self, conn: int, message: Incoming, work: Procedure[None]) -> Procedure[None]:
         """Turn every failure of `work` into exactly one failure answer."""
         try:
             yield from work
@@ -228,7 +229,7 @@ class StorageReplica(Custody):
         except StorageError as error:
             self._fail(conn, message, error)
 
-    def _fail(self, conn: int, message: wire.StorageMessage, why: StorageError) -> None:
+    def _fail(self, conn: int, message: Incoming, why: StorageError) -> None:
         code, detail = (why.code, why.detail) if isinstance(why, Refusal) else (FailureCode.OTHER, -1)
         self._outbox.reply(
             conn,
@@ -239,7 +240,7 @@ class StorageReplica(Custody):
 
     # ---- serving ---------------------------------------------------------------------------------
 
-    def _serve(self, conn: int, message: wire.StorageMessage) -> Procedure[None]:
+    def _serve(self, conn: int, message: Incoming) -> Procedure[None]:
         match message:
             case wire.RecordRequest() | wire.RecordHeaderRequest():
                 yield from self._serve_read(conn, message)
@@ -288,13 +289,13 @@ class StorageReplica(Custody):
             ),
         )
 
-    def _answer_id(self, conn: int, message: wire.StorageMessage, transaction_id: int) -> None:
+    def _answer_id(self, conn: int, message: Incoming, transaction_id: int) -> None:
         self._outbox.reply(
             conn,
             wire.MaxTransactionIdResponse(message.session_id, message.seq_num, self.partition_id, transaction_id),
         )
 
-    def _succeed(self, conn: int, message: wire.StorageMessage) -> None:
+    def _succeed(self, conn: int, message: Incoming) -> None:
         self._outbox.reply(conn, wire.SuccessResponse(message.session_id, message.seq_num, self.partition_id))
 
     def _count(self, name: str) -> None:
@@ -302,7 +303,7 @@ class StorageReplica(Custody):
 
     # ---- permission ------------------------------------------------------------------------------
 
-    def _refusal(self, message: wire.StorageMessage, offline: bool, state_matters: bool = True) -> StorageError | None:
+    def _refusal(self, message: Incoming, offline: bool, state_matters: bool = True) -> StorageError | None:
         """Why a request is not served; a session above the fence is no reason."""
         current = self.entry.current
         if self.state is State.UNASSIGNED:
@@ -334,7 +335,7 @@ class StorageReplica(Custody):
         return None
 
     def _enter(
-        self, message: wire.StorageMessage, offline: bool, reading: bool = False, reporting: bool = False
+        self, message: Incoming, offline: bool, reading: bool = False, reporting: bool = False
     ) -> Procedure[None]:
         """Let a request in, fencing off older sessions first.
 
@@ -351,14 +352,14 @@ class StorageReplica(Custody):
 
     def _launch_appends(self, out: list[object]) -> None:
         """Write all appends that wait at the head of the lane at once."""
-        accepted: list[tuple[int, wire.AppendRequest]] = []
-        records: list[Record] = []
+        accepted: list[tuple[int, AppendRun]] = []
+        parts: list[bytes] = []
         next_id = self.max_id + 1
         size = 0
         lane = self._lane
         while lane and size < BATCH_BYTES_MAX:
             message = lane[0].message
-            if type(message) is not wire.AppendRequest:
+            if not isinstance(message, AppendRun | wire.AppendRequest):
                 break
             conn = lane[0].conn
             refusal = self._refusal(message, message.used_by_offline_recovery)
@@ -374,25 +375,24 @@ class StorageReplica(Custody):
                 break
             lane.popleft()
             self.counters["append"] += 1
-            following = _following_id(message.records, next_id)
-            if following is None:
+            run = run_of(message)
+            if run is None or (run.parts and run.first != next_id):
                 self._fail(conn, message, out_of_order(next_id - 1))
                 continue
-            accepted.append((conn, message))
-            if message.records:
-                records += message.records
-                next_id = following
-                size += sum([len(one.data) for one in message.records])
-        if not records:
+            accepted.append((conn, run))
+            parts += run.parts
+            next_id += len(run.parts)
+            size += run.size
+        if not parts:
             for conn, message in accepted:
                 self._succeed(conn, message)
             return
         self._busy = True
-        plan = plan_append(self._ground, self._files, records, self._shared.wall_ms, self._on_roll)
+        plan = plan_append(self._ground, self._files, parts, self._shared.wall_ms, self._on_roll)
         self._rolling = bool(plan.created)
         self._shared.runner.start(self._append(plan, accepted), self._job_done, out)
 
-    def _fence_for(self, conn: int, message: wire.AppendRequest) -> Procedure[None]:
+    def _fence_for(self, conn: int, message: StoredAppend) -> Procedure[None]:
         """Raise the fence for an append at the head of the lane, which is looked at again afterwards."""
         try:
             yield from self._raise_fence(message.session_id)
@@ -400,7 +400,7 @@ class StorageReplica(Custody):
             self._lane.popleft()
             self._fail(conn, message, _io_refusal(fault))
 
-    def _append(self, plan: AppendPlan, accepted: list[tuple[int, wire.AppendRequest]]) -> Procedure[None]:
+    def _append(self, plan: AppendPlan, accepted: list[tuple[int, AppendRun]]) -> Procedure[None]:
         try:
             yield tuple(plan.operations)
         except DiskError as fault:
@@ -624,15 +624,6 @@ class StorageReplica(Custody):
 
 def _io_refusal(fault: DiskError) -> Refusal:
     return Refusal(io_text(fault), FailureCode.IO)
-
-
-def _following_id(records: tuple[Record, ...], next_id: int) -> int | None:
-    """The id behind `records` if they continue the log without a gap, else None."""
-    for one in records:
-        if one.transaction_id != next_id:
-            return None
-        next_id += 1
-    return next_id
 
 
 def _header(one: Record) -> RecordHeader:
