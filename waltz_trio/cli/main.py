@@ -10,14 +10,10 @@ from waltz_core.errors import ConfigError
 
 _NOUNS = {
     "dev": "a whole cluster in one process, for development",
-    "server": "run or inspect servers",
+    "server": "run a server",
     "storage": "run, inspect or repair storage nodes",
     "zookeeper": "make and change clusters in ZooKeeper",
-    "cluster": "look at a whole cluster",
-    "client": "append, read and validate as a client",
-    "performance": "measure a cluster",
-    "spark": "pipelines",
-    "demo": "demonstrations",
+    "demo": "a bank: under fire, or at your prompt",
 }
 
 
