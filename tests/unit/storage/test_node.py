@@ -165,18 +165,24 @@ def test_a_new_segment_is_durable_before_a_record_goes_into_it() -> None:
     assert replica(slow.made).max_id == 4
 
 
-def test_the_window_of_offsets_is_bounded() -> None:
+def test_the_window_of_offsets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_core.storage.log_files.WINDOW", 50)
+    monkeypatch.setattr("waltz_core.storage.opening.WINDOW", 50)
     node = desk(threshold=1 << 30)
-    for first in range(0, 140_000, 20_000):
-        assert append(node, first, 20_000, size=0) == wire.SuccessResponse(5, 1, 0)
-    log = replica(node).log
-    assert log is not None
-    assert len(log.last.window) <= 131_072
-    assert node.read(0, 5) == some(5, 1, 0)[0]
-    assert node.read(0, 139_999) == some(139_999, 1, 0)[0]
+    for first in range(0, 280, 40):
+        assert append(node, first, 40, size=0) == wire.SuccessResponse(5, 1, 0)
+    flush_marks(node)
+    for one in (node, reopen(node, threshold=1 << 30)):
+        log = replica(one).log
+        assert log is not None
+        assert len(log.last.window) <= 100
+        assert one.read(0, 5) == some(5, 1, 0)[0]
+        assert one.read(0, 279) == some(279, 1, 0)[0]
+        assert len(one.admin(admin.RecordListRequest(1, 0, 100, 500)).records) == 180
     assert node.storage(wire.TruncateRequest(5, 1, 0, 99, False)).transaction_id == 99
     assert node.read(0, 99) == some(99, 1, 0)[0]
     assert append(node, 100, 2) == wire.SuccessResponse(5, 1, 0)
+    assert replica(reopen(node, threshold=1 << 30)).max_id == 101
 
 
 # ---- failing disks -------------------------------------------------------------------------------

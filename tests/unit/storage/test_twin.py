@@ -71,7 +71,7 @@ TALK = st.lists(st.one_of(STORAGE, STORAGE, STORAGE, STORAGE, ADMIN), max_size=4
 
 @pytest.mark.parametrize("rules", [SAFE, LEGACY], ids=["safe", "legacy"])
 @given(talk=TALK, opened=st.booleans(), threshold=st.sampled_from([200, 400, 10_000]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_conversation(rules: SafetyRules, talk: list[Any], opened: bool, threshold: int) -> None:
     node = Desk(SimDisk(), KEY, 2, threshold=threshold, rules=rules, codecs=(0,))
     twin = StorageTwin(KEY, 2, rules, threshold)
@@ -100,7 +100,7 @@ def test_any_conversation(rules: SafetyRules, talk: list[Any], opened: bool, thr
 
 
 @given(talk=TALK, threshold=st.sampled_from([200, 400]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_restart_changes_nothing(talk: list[Any], threshold: int) -> None:
     node = Desk(SimDisk(), KEY, 2, threshold=threshold)
     node.admin(admin.PartitionAssignmentRequest(1, (0, 1), True, False))
