@@ -346,11 +346,7 @@ class Recovery:
             member.vouched = not rules.kept_records_compared
             self._cut(member, min(own, state.closing_mark) if settled and rules.placeholder_arrival else own, out)
         elif state.closing_mark != UNRESOLVED:  # E3: took no part in the last session
-            # Marked by a recovery that was aborted later: it holds all that the last session committed.
-            aborted = rules.low_water_mark_kept and info.session_id > last_session(self._states)
-            member.may_vote = aborted
-            member.vouched = state.session_id >= 0 or aborted or not rules.kept_records_compared
-            self._cut(member, self._good_until(state, info), out)
+            self._cut(member, self._good_until(member, state, info), out)
         else:  # E4, E5: took part
             member.may_vote = True
             if rules.later_session_arrival and info.session_id > state.session_id:
@@ -359,26 +355,29 @@ class Recovery:
             else:
                 out.append(AskMax(member.replica))
 
-    def _good_until(self, state: ReplicaState, info: SessionInfo) -> int:
+    def _good_until(self, member: _Member, state: ReplicaState, info: SessionInfo) -> int:
         """Up to where the log of a replica with a closing mark is good (E3, E3')."""
+        rules, own, last = self._rules, info.low_water_mark, last_session(self._states)
+        member.vouched = state.session_id >= 0 or not rules.kept_records_compared
         if info.session_id == state.session_id:
             return state.closing_mark
-        if self._rules.low_water_mark_kept and info.session_id > last_session(self._states):
-            return info.low_water_mark  # a recovery that was aborted later made it good up to its mark
-        if self._rules.placeholder_arrival:
-            return min(state.closing_mark, info.low_water_mark)
-        return state.closing_mark
+        if rules.low_water_mark_kept and info.session_id >= last:
+            # The last session marked it and could not name it any more, or a recovery that was aborted after
+            # it did: the log up to that mark is decided, and in the second case holds all that it committed.
+            member.vouched = True
+            member.may_vote = info.session_id > last
+            return own
+        if not rules.placeholder_arrival:
+            return state.closing_mark
+        if rules.low_water_mark_kept and rules.kept_records_compared and state.closing_mark < own:
+            # A session in between marked it and never named it: an open one, or one that came to nothing.
+            member.vouched = False
+            return own
+        return min(state.closing_mark, own)
 
     def _cut(self, member: _Member, mark: int, out: list[Effect]) -> None:
         if self._rules.low_water_mark_kept and mark < member.own:
             # Storage nodes refuse to be cut or marked below their mark, so each attempt would end a session.
-            state = self._states.get(member.replica)
-            later = state is not None and member.info is not None and member.info.session_id > state.session_id
-            if later and self._rules.kept_records_compared:
-                # A later session marked it and never named it; it may have copied good records to it, or none.
-                member.vouched = False
-                out.append(AskMax(member.replica))
-                return
             reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
             self._refuse(member, reason, out)
         else:
