@@ -17,8 +17,9 @@ from waltz_core.ids import Endpoint
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.node import ServerNode
+from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
-from waltz_core.storage.node import StorageConfig, StorageNode
+from waltz_core.storage.node import StorageNode
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
@@ -47,6 +48,11 @@ class SimStorage:
         self.node.plugins[StorageReady] = self._on_ready
         self.node.plugins[StorageFailed] = self._on_failed
         self.node.plugins[StorageStopped] = lambda effect: self.node.crash()
+
+    @property
+    def holds(self) -> range:
+        """Partitions that the cluster's assignment gives to this node."""
+        return range(self.cluster.partitions if self in self.cluster.replicas else 0)
 
     def start(self) -> None:
         """Start the process on what is on its disk."""
@@ -124,6 +130,7 @@ class SimCluster:
         self._server_options = server_options or {}
         self._preferred = preferred
         self._peers = 0
+        self.replicas: list[SimStorage] = []
         self.storages = [SimStorage(self, n) for n in range(storage_nodes)]
         self.servers = [self._server(n) for n in range(servers)]
 
@@ -177,6 +184,7 @@ class SimCluster:
 
     def set_replicas(self, storages: Sequence[SimStorage]) -> None:
         """Change the assignment: every partition on exactly these nodes."""
+        self.replicas = list(storages)
         everything = tuple(range(self.partitions))
         replicas = znodes.ReplicaAssignments(tuple((str(s.data_endpoint), everything) for s in storages))
         path = cluster_paths(ROOT).assignment

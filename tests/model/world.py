@@ -423,7 +423,7 @@ class Way:
             at += length
         if self._writable and self._pending > self.world.network.high_mark:
             self._writable = False
-            self.sender.post_later(0, Writable(self.sender_conn, False))
+            self.sender.post(Writable(self.sender_conn, False))
 
     def _put(self, item: bytes | Closed) -> None:
         network = self.world.network
@@ -483,7 +483,8 @@ class Way:
             back._break(reason)
 
     def _break(self, reason: str) -> None:
-        if self.sender.conns.pop(self.sender_conn, None) is not None:
+        if self.sender.conns.get(self.sender_conn) is self:
+            del self.sender.conns[self.sender_conn]
             self.sender.post_later(self.world.network.delay(self.sender, self.sender), Closed(self.sender_conn, reason))
 
     def reset(self, reason: str) -> None:
@@ -516,13 +517,12 @@ class Network:
         """Let bytes pass again; everywhere unless told otherwise."""
         healed = set(self.cut if pairs is None else pairs)
         self.cut -= healed
-        for name, node in self.world.nodes.items():
-            for way in list(node.conns.values()):
-                if (name, way.target.name) in healed:
-                    way.unblock()
-                elif pairs is None:
+        for node in self.world.nodes.values():
+            # Looked at from the reader: the sender may have let go of a connection whose end is still on its way.
+            for way in [way.other for way in node.conns.values()]:
+                if pairs is None:
                     way.stalled = False
-                    way.unblock()
+                way.unblock()
 
     def dial(self, node: SimNode, dial: Dial) -> None:
         """Connect, or fail; a network that is cut and a frozen peer only show by time."""

@@ -13,9 +13,11 @@ from waltz_core.storage.effects import (
     DiskFailed,
     DiskList,
     DiskRead,
+    MakeDirectory,
     Operation,
     SyncDirectory,
     SyncFile,
+    Unlink,
 )
 
 
@@ -48,6 +50,7 @@ class WorldDisk:
         self.node = node
         self.disk = SimDisk(world.disk_rng)
         self.latency = (0, 2)
+        self.write_through = False  # everything is durable at once, for processes that do not sync all they should
         self.on_operation: Callable[[Operation], None] | None = None
         self.on_content: Callable[[], None] | None = None
         self._under_way: list[_UnderWay] = []
@@ -62,7 +65,7 @@ class WorldDisk:
         """Put another disk in; the process must be down."""
         assert not self.node.alive
         self.disk = disk
-        self._changed()
+        self.changed()
 
     def crash(self, power: bool = True) -> None:
         """The process died. Some of what was under way happened; with the power, unsynced bytes go too."""
@@ -78,9 +81,10 @@ class WorldDisk:
             fault, self.disk.fault = self.disk.fault, None
             self.disk.crash(rng)
             self.disk.fault = fault
-            self._changed()
+            self.changed()
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """The durable content may have changed."""
         if self.on_content is not None:
             self.on_content()
 
@@ -119,10 +123,26 @@ class WorldDisk:
                 self.disk.apply(operation)
             except SimDiskError as error:
                 entry.failure = DiskFailed(entry.batch.ticket, error.kind, str(error))
-                self._changed()
+                self.changed()
             else:
-                if self.on_operation is not None:
-                    self.on_operation(operation)
+                self._note(operation)
+                if self.write_through:
+                    self._sync(operation)
+
+    def _note(self, operation: Operation) -> None:
+        if self.on_operation is not None:
+            self.on_operation(operation)
+
+    def _sync(self, operation: Operation) -> None:
+        if isinstance(operation, (SyncFile, SyncDirectory)):
+            return
+        directory = SyncDirectory(operation.path.rpartition("/")[0])
+        syncs = (
+            (directory,) if isinstance(operation, (Unlink, MakeDirectory)) else (SyncFile(operation.path), directory)
+        )
+        for sync in syncs:
+            self.disk.apply(sync)
+            self._note(sync)
 
     def _look(self, effect: DiskRead | DiskList) -> None:
         epoch = self.node.epoch

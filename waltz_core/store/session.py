@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _COPY_COUNT = 1000  # records per step of a catch-up
 _GREET_AGAIN_MS = 1000
+_REJOIN_MS = 10_000  # a replica that lost its chance in this session is back for so long before a new one begins
+_FAILED_MS = 60_000  # the same for one that failed and stayed connected
 
 # The text of 0.13.2 (storage-protocol.md §6) and ours: the only failure whose number matters to us.
 _FENCED = re.compile(r"session id has changed to (-?\d+)")
@@ -212,6 +214,7 @@ class StoreSession:
         self._notes: list[SessionNote] = []
         self._events: list[rec.Event] = []
         self._greet_at: dict[str, int] = {}  # replicas that refused to greet, and when to try again
+        self._rejoin_at: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
 
     # ---- connections -------------------------------------------------------------------------
 
@@ -223,8 +226,13 @@ class StoreSession:
     def link_up(self, now: int, event: LinkUp) -> None:
         """A connection stands: greet the replica, which fences every older session there."""
         link = self._links.get(event.replica)
-        if link is None or link.state is not LinkState.DIALING or self.state is SessionState.ENDED:
-            return  # a lost replica never rejoins its session (recovery.md I2)
+        if link is None or self.state is SessionState.ENDED:
+            return
+        if link.state is LinkState.LOST:
+            # It never rejoins its session (recovery.md I2); without another one it would stay out for ever.
+            self._rejoin_at[link.replica] = now + _REJOIN_MS
+        if link.state is not LinkState.DIALING:
+            return
         self._greet(link)
 
     def _greet(self, link: ReplicaLink) -> None:
@@ -253,6 +261,7 @@ class StoreSession:
         if link is None:
             return
         self._greet_at.pop(link.replica, None)
+        self._rejoin_at.pop(link.replica, None)
         if link.state is not LinkState.DIALING:
             self._lose(now, link, event.reason)
 
@@ -334,15 +343,21 @@ class StoreSession:
         self._notes.clear()
 
     def deadline(self) -> int | None:
-        """When recovery, or a replica that refused to greet, wants a step."""
+        """When recovery, or a replica that refused to greet or is back, wants a step."""
         if self.state is SessionState.ENDED:
             return None
-        return earliest(self._recovery.deadline(), *self._greet_at.values())
+        return earliest(self._recovery.deadline(), *self._greet_at.values(), *self._rejoins())
+
+    def _rejoins(self) -> Iterable[int]:
+        return self._rejoin_at.values() if self.state is SessionState.OPEN else ()
 
     def due(self, now: int) -> None:
         """A deadline passed."""
         for replica in [replica for replica, due in self._greet_at.items() if now >= due]:
             self._greet(self._links[replica])
+        if any(now >= due for due in self._rejoins()):
+            self._end(now, f"{', '.join(sorted(self._rejoin_at))} can be taken in again")
+            return
         self._events.append(rec.Tick())
 
     def links(self) -> tuple[tuple[str, str, int, int], ...]:
@@ -565,6 +580,7 @@ class StoreSession:
         if following:
             self._end(now, f"replica {link.replica} lost: {reason}")
         else:
+            self._rejoin_at[link.replica] = now + _FAILED_MS
             self._events.append(rec.ReplicaFailed(link.replica, reason))
 
     def _end(self, now: int, reason: str, fence: int | None = None) -> None:

@@ -1,0 +1,258 @@
+"""An application in a run: submits appends based on what it has applied, follows feeds, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from tests.model.cluster import ROOT
+from tests.model.durable import split
+from tests.model.observer import Observer, Token
+from tests.model.world import SimNode
+from waltz_core.client.calls import (
+    ClusterLost,
+    Committed,
+    Consumed,
+    Deliver,
+    Failed,
+    Fetch,
+    Fetched,
+    Flush,
+    Flushed,
+    MarkRead,
+    Open,
+    Phase,
+    ReadMark,
+    StopFeed,
+    Submit,
+)
+from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
+from waltz_core.client.node import ClientNode
+from waltz_core.client.settings import ClientSettings
+from waltz_core.ids import Endpoint
+from waltz_core.machine import Tickets
+from waltz_core.record import record
+from waltz_core.rules import LEGACY, SAFE
+from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+
+
+@record
+class Habits:
+    """How an application behaves."""
+
+    by_server: bool  # finds the cluster through a server instead of ZooKeeper
+    legacy: bool  # a library of 0.13.2
+    locks: int  # size of the pool that locks are drawn from; 0 = none
+    pause_ms: int  # between bursts, about
+    burst: int  # appends at once, at most
+    size: int  # bytes of a payload, about
+    feed_buffer: int
+    consume_ms: int  # time it takes to apply what was delivered
+
+
+class App:
+    """One client process and the application in it, whose marks survive restarts."""
+
+    def __init__(self, observer: Observer, number: int, habits: Habits) -> None:
+        self.observer = observer
+        self.world = observer.world
+        self.name = f"client{number}"
+        self.habits = habits
+        self.rng = Random(f"{self.world.seed}/load/{number}")
+        self.applied: dict[int, int | None] = {}
+        self.feeding: dict[int, None] = {}
+        self.loading = False
+        self.waiting_fetches: dict[tuple[int, int], None] = {}
+        self.waiting_flushes: dict[int, None] = {}
+        self._lives = 0
+        self._flushes = 0
+        self._opened: set[int] = set()
+        self.node = SimNode(self.world, self.name, self._machine)
+        self.node.uses_zookeeper = not habits.by_server
+        self.node.on_told = self._told
+        self.node.on_crash = self._crashed
+        observer.clients.append(self)
+
+    # ---- process -------------------------------------------------------------------------------
+
+    def _machine(self) -> ClientNode:
+        self._lives += 1
+        rng = Random(f"{self.world.seed}/{self.name}/{self._lives}")
+        settings = ClientSettings(feed_buffer_max=self.habits.feed_buffer)
+        membership: Membership
+        if self.habits.by_server:
+            membership = ServerMembership(Endpoint("server0", 6000), settings)
+        else:
+            membership = ZkMembership(ROOT, Tickets(), rng)
+        rules = LEGACY if self.habits.legacy else SAFE
+        versions = LEGACY_VERSIONS if self.habits.legacy else VERSIONS
+        return ClientNode(membership, settings, rng, rules=rules, versions=versions)
+
+    def start(self) -> None:
+        """Start the process and follow every partition from where the application stands."""
+        self.node.start()
+        for partition in range(self.observer.cluster.partitions):
+            self.open(partition)
+
+    def open(self, partition: int) -> None:
+        """Follow a partition."""
+        mark = self.applied.setdefault(partition, -1)
+        self.feeding[partition] = None
+        self._opened.add(partition)
+        self.node.post(Open(partition, mark, True))
+
+    def _crashed(self) -> None:
+        for token in self.observer.tokens.values():
+            if token.client == self.name and not token.outcome:
+                token.outcome = "unknown"
+        self.feeding.clear()
+        self.waiting_fetches.clear()
+        self.waiting_flushes.clear()
+
+    # ---- what it is told -----------------------------------------------------------------------
+
+    def _told(self, told: Any) -> None:
+        match told:
+            case Deliver(partition, run):
+                self.observer.delivered(self, partition, run)
+                self.applied[partition] = run[-1].transaction_id
+                consumed = Consumed(partition, run[-1].transaction_id)
+                if self.habits.consume_ms:
+                    self.node.post_later(self.rng.randrange(self.habits.consume_ms), consumed)
+                else:
+                    self.node.post(consumed)
+            case Committed(_, outcomes):
+                for token, transaction_id in outcomes:
+                    assert isinstance(token, Token)
+                    self.observer.committed(self, token, transaction_id)
+            case Failed(token=token):
+                assert isinstance(token, Token)
+                self.observer.failed(self, token, told)
+            case Fetched(partition, payloads):
+                self._fetched(partition, payloads)
+            case Flushed(token=token):
+                self._flushed(token)
+            case MarkRead(partition, mark):
+                assert mark < len(self.observer.logs[partition]), f"{self.name} read the mark {mark}"
+            case ClusterLost(reason):
+                raise AssertionError(f"{self.name} gave the cluster up: {reason}")
+
+    def _flushed(self, token: Any) -> None:
+        number, tokens = token
+        self.waiting_flushes.pop(number, None)
+        late = [one for one in tokens if not one.outcome]
+        assert not late, f"{self.name}: flushed, and {late[0]} has no outcome"
+
+    def _fetched(self, partition: int, payloads: Sequence[tuple[int, bytes]]) -> None:
+        for transaction_id, data in payloads:
+            self.waiting_fetches.pop((partition, transaction_id), None)
+            expected = split(self.observer.logs[partition][transaction_id])[3]
+            assert data == expected, f"{self.name} read another payload of {partition}/{transaction_id}"
+
+    # ---- load ----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Do something now and then, while `loading`."""
+        if not self.loading:
+            return
+        if self.node.alive:
+            self._act()
+        self.world.after(1 + int(self.rng.random() * 2 * self.habits.pause_ms), self.load)
+
+    def _act(self) -> None:
+        rng = self.rng
+        partition = rng.randrange(self.observer.cluster.partitions)
+        kind = rng.random()
+        if kind < 0.88:
+            for _ in range(rng.randint(1, self.habits.burst)):
+                self.submit(partition)
+        elif kind < 0.91:
+            self._flush(partition)
+        elif kind < 0.94:
+            self._toggle_feed(partition)
+        elif kind < 0.99:
+            self._fetch(partition)
+        else:
+            self.node.post(ReadMark(partition))
+
+    def submit(self, partition: int) -> None:
+        """Append one transaction."""
+        rng, habits = self.rng, self.habits
+        write: tuple[int, ...] = ()
+        read: tuple[int, ...] = ()
+        append: tuple[int, ...] = ()
+        mark: int | None = self.applied.get(partition)
+        if habits.locks and mark is not None and rng.random() < 0.6:
+            drawn = [rng.randrange(habits.locks) for _ in range(rng.randint(1, 3))]
+            kind = rng.random()
+            if kind < 0.5:
+                write = (drawn[0],)
+            elif kind < 0.7:
+                write, read = (drawn[0],), tuple(drawn[1:])
+            elif kind < 0.9:
+                write, append = tuple(drawn[:1]), tuple(drawn[1:])
+            else:
+                append = tuple(drawn)
+            if rng.random() < 0.1:
+                mark = max(-1, mark - rng.randrange(5))
+        elif rng.random() < 0.5:
+            mark = None
+        number = len(self.observer.tokens)
+        data = f"{self.name}/{number}/".encode() + bytes(rng.randrange(2 * habits.size + 1))
+        token = Token(number, self.name, partition, mark, (write, read, append), data)
+        self.observer.submitted(token)
+        crc = crc32(data)
+        checksum = crc - (1 << 32) if crc >> 31 else crc
+        self.node.post(Submit(partition, token, mark, write, read, append, number & 0xFFFF, data, checksum))
+
+    def _flush(self, partition: int) -> None:
+        self._flushes += 1
+        tokens = [
+            token
+            for token in self.observer.tokens.values()
+            if token.client == self.name and token.partition == partition and not token.outcome
+        ]
+        self.waiting_flushes[self._flushes] = None
+        self.node.post(Flush(partition, (self._flushes, tokens)))
+
+    def _toggle_feed(self, partition: int) -> None:
+        if partition in self.feeding:
+            del self.feeding[partition]
+            self.node.post(StopFeed(partition))
+        else:
+            self.open(partition)
+
+    def _fetch(self, partition: int) -> None:
+        applied = self.applied.get(partition)
+        if applied is None or applied < 0:
+            return
+        wanted = tuple(sorted({self.rng.randint(0, applied) for _ in range(3)}))
+        self.waiting_fetches.update({(partition, one): None for one in wanted})
+        self.node.post(Fetch(partition, wanted))
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Follow everything again."""
+        if self.node.alive:
+            for partition in range(self.observer.cluster.partitions):
+                if partition not in self.feeding:
+                    self.open(partition)
+
+    def unsettled(self) -> str:
+        """What this application still waits for, empty if nothing."""
+        if not self.node.alive:
+            return f"{self.name} is down"
+        for partition, log in enumerate(self.observer.logs):
+            status = self.node.machine.status(partition, self.node.clock)
+            if status.phase is not Phase.MOUNTED:
+                return f"{self.name} has not mounted partition {partition}: {status.phase.value}"
+            if self.applied.get(partition) != len(log) - 1:
+                return f"{self.name} has applied partition {partition} up to {self.applied.get(partition)}"
+        if self.waiting_fetches:
+            return f"{self.name} waits for payloads: {list(self.waiting_fetches)[:5]}"
+        if self.waiting_flushes:
+            return f"{self.name} waits for a flush"
+        return ""

@@ -1,0 +1,409 @@
+"""What goes wrong in a run: kinds of faults, when they strike, and where they must stop.
+
+Whatever is drawn stays within what the cluster must survive. One storage node at most (the victim) ever
+loses or damages what it acknowledged; the replicas are changed one at a time, and only after the last
+change has been taken up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.model.cluster import ROOT, SimStorage
+from tests.model.disk import SimDisk
+from tests.model.world import SimNode
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata
+from waltz_core.edge import Shutdown
+from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
+
+if TYPE_CHECKING:
+    from tests.model.run import Run
+
+
+class Faults:
+    """Carries out the faults of one run; each kind draws from a stream of its own."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.world = run.world
+        self.cluster = run.cluster
+        self.on = True
+        self.rng = Random(0)  # of the kind that strikes
+        self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(3)]
+        self.changing = False  # the operator is busy with the replicas of this run
+        self._snapshot: tuple[SimDisk, list[int]] | None = None
+
+    def schedule(self, kind: str, start: int, end: int) -> None:
+        """Let a kind strike a few times."""
+        rng = Random(f"{self.run.seed}/fault/{kind}")
+        strike: Callable[[], str] = getattr(self, kind)
+
+        def act() -> None:
+            if not self.on:
+                return
+            self.rng = rng
+            what = strike()
+            if what:
+                self.run.observer.counts[f"fault {kind}"] += 1
+                self.world.trace(f"fault: {kind} {what}")
+
+        for _ in range(rng.randint(1, 4)):
+            self.world.at(start + rng.randrange(end - start), act)
+
+    def stop(self) -> None:
+        """All faults are over; what they left behind is healed."""
+        self.on = False
+        self.world.network.latency = (0, 2)
+        self.world.network.heal()
+        self.world.zookeeper.latency = (0, 3)
+        for storage in self.cluster.storages:
+            storage.disk.disk.fault = None
+            storage.disk.disk.capacity = None
+            storage.disk.latency = (0, 2)
+        for node in self.world.nodes.values():
+            node.crash_at_effect = None
+            node.thaw()
+
+    # ---- choosing ----------------------------------------------------------------------------------
+
+    def _storage(self) -> SimStorage | None:
+        living = [storage for storage in self.cluster.storages if storage.node.alive]
+        return self.rng.choice(living) if living else None
+
+    def _server(self) -> SimNode | None:
+        living = [server for server in self.cluster.servers if server.alive]
+        return self.rng.choice(living) if living else None
+
+    def _processes(self) -> list[SimNode]:
+        return [
+            *(storage.node for storage in self.cluster.storages),
+            *self.cluster.servers,
+            *(app.node for app in self.run.apps),
+        ]
+
+    def _process(self) -> SimNode | None:
+        living = [node for node in self._processes() if node.alive and not node.frozen]
+        return self.rng.choice(living) if living else None
+
+    def _later(self, low: int, high: int, action: Callable[[], None]) -> None:
+        """Undo something after a while; the end of all faults undoes it too."""
+
+        def act() -> None:
+            if self.on:
+                action()
+
+        self.world.after(self.rng.randint(low, high), act)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def kill_storage(self) -> str:
+        """kill -9: what the process gave to the operating system is kept."""
+        storage = self._storage()
+        if storage is None:
+            return ""
+        storage.crash(power=False)
+        return storage.node.name
+
+    def power_storage(self) -> str:
+        """The machine loses its power: unsynced bytes go, connections die without a word or with one."""
+        storage = self._storage()
+        if storage is None:
+            return ""
+        storage.crash(power=True, silent=self.rng.random() < 0.4)
+        return storage.node.name
+
+    def power_all_storages(self) -> str:
+        """All storage nodes at once."""
+        for storage in self.cluster.storages:
+            storage.crash(power=True)
+        return "all"
+
+    def storage_between_effects(self) -> str:
+        """A storage process dies between two effects."""
+        storage = self._storage()
+        if storage is None:
+            return ""
+        storage.power_fails = self.rng.random() < 0.5
+        storage.node.crash_at_effect = storage.node.effect_count + self.rng.randint(1, 80)
+        return storage.node.name
+
+    def kill_server(self) -> str:
+        """A server dies."""
+        server = self._server()
+        if server is None:
+            return ""
+        server.crash(silent=self.rng.random() < 0.3)
+        return server.name
+
+    def server_between_effects(self) -> str:
+        """A server dies between two effects."""
+        server = self._server()
+        if server is None:
+            return ""
+        server.crash_at_effect = server.effect_count + self.rng.randint(1, 80)
+        return server.name
+
+    def stop_server(self) -> str:
+        """A server is asked to end."""
+        server = self._server()
+        if server is None:
+            return ""
+        server.post(Shutdown())
+        return server.name
+
+    def kill_client(self) -> str:
+        """A client dies; the application in it goes on where its mark stands."""
+        app = self.rng.choice(self.run.apps)
+        if not app.node.alive:
+            return ""
+        app.node.crash()
+        return app.name
+
+    def freeze(self) -> str:
+        """A process is not scheduled for a while and wakes up believing what it believed."""
+        node = self._process()
+        if node is None:
+            return ""
+        node.freeze()
+        self._later(300, 15_000, node.thaw)
+        return node.name
+
+    # ---- network -------------------------------------------------------------------------------
+
+    def partition(self) -> str:
+        """Some links are cut, in both directions or in one: between two nodes, or around one."""
+        names = [node.name for node in self._processes()]
+        one = self.rng.choice(names)
+        others = [name for name in names if name != one]
+        if self.rng.random() < 0.5:
+            others = self.rng.sample(others, self.rng.randint(1, 2))
+        pairs = {(one, other) for other in others}
+        direction = self.rng.randrange(3)
+        if direction == 0:
+            pairs |= {(b, a) for a, b in pairs}
+        elif direction == 1:
+            pairs = {(b, a) for a, b in pairs}
+        self.world.network.cut |= pairs
+        self._later(200, 15_000, lambda: self.world.network.heal(pairs))
+        return f"{one} {('both ways', 'to', 'from')[direction]} {others}"
+
+    def reset(self) -> str:
+        """All connections between two nodes break, with what is on its way."""
+        node = self._process()
+        peers = sorted({way.target.name for way in node.conns.values()}) if node is not None else []
+        if node is None or not peers:
+            return ""
+        other = self.rng.choice(peers)
+        self.world.network.reset_between(node.name, other)
+        return f"{node.name} {other}"
+
+    def stall(self) -> str:
+        """One connection passes nothing in one direction for a while."""
+        node = self._process()
+        ways = list(node.conns.values()) if node is not None else []
+        if node is None or not ways:
+            return ""
+        way = self.rng.choice(ways)
+        way.stalled = True
+
+        def over() -> None:
+            way.stalled = False
+            way.unblock()
+
+        self._later(200, 12_000, over)
+        return f"{node.name} {way.target.name}"
+
+    def slow_reader(self) -> str:
+        """A process takes no bytes from one peer for a while."""
+        node = self._process()
+        ways = list(node.conns.values()) if node is not None else []
+        if node is None or not ways:
+            return ""
+        way = self.rng.choice(ways).other
+        way.stalled = True
+
+        def over() -> None:
+            way.stalled = False
+            way.unblock()
+
+        self._later(200, 8_000, over)
+        return f"{node.name} {way.sender.name}"
+
+    def slow_network(self) -> str:
+        """Everything takes longer for a while."""
+        high = self.rng.choice((20, 100, 400))
+        self.world.network.latency = (0, high)
+        self._later(500, 6_000, lambda: setattr(self.world.network, "latency", (0, 2)))
+        return f"up to {high} ms"
+
+    # ---- disks ---------------------------------------------------------------------------------
+
+    def slow_disk(self) -> str:
+        """One disk takes longer for a while."""
+        storage = self.rng.choice(self.cluster.storages)
+        high = self.rng.choice((50, 300, 1500))
+        storage.disk.latency = (0, high)
+        self._later(500, 8_000, lambda: setattr(storage.disk, "latency", (0, 2)))
+        return f"{storage.node.name} up to {high} ms"
+
+    def io_error(self) -> str:
+        """The next writes, syncs or reads of one disk fail; later the operator restarts the node."""
+        storage = self._storage()
+        if storage is None:
+            return ""
+        kinds = self.rng.choice(((SyncFile, SyncDirectory), (WriteAt,), (DiskRead,), (SyncFile, WriteAt, DiskRead)))
+        left = self.rng.randint(1, 3)
+
+        def fault(effect: Operation | DiskRead | DiskList) -> FaultKind | None:
+            nonlocal left
+            if left and isinstance(effect, kinds):
+                left -= 1
+                return FaultKind.IO
+            return None
+
+        disk = storage.disk.disk
+        disk.fault = fault
+        epoch = storage.node.epoch
+        power = self.rng.random() < 0.5
+
+        def restart() -> None:
+            disk.fault = None
+            if storage.node.epoch == epoch:
+                storage.crash(power=power)
+
+        self._later(1_000, 6_000, restart)
+        return f"{storage.node.name} {[kind.__name__ for kind in kinds]}"
+
+    def full_disk(self) -> str:
+        """One disk has no room for a while."""
+        storage = self.rng.choice(self.cluster.storages)
+        disk = storage.disk.disk
+        used = sum(len(content) for content in disk.files().values())
+        disk.capacity = used + self.rng.randrange(2_000)
+        self._later(500, 6_000, lambda: setattr(disk, "capacity", None))
+        return storage.node.name
+
+    def bit_rot(self) -> str:
+        """A byte of the victim's disk changes."""
+        self.run.observer.lossy[self.victim.node.name] = None
+        disk = self.victim.disk.disk
+        names = [
+            name
+            for name in sorted(disk.durable_names())
+            if name.endswith((".seg", ".idx")) and len(disk.durable(name) or b"") > 128
+        ]
+        if not names:
+            return ""
+        name = self.rng.choice(names)
+        content = disk.durable(name)
+        assert content is not None
+        at = self.rng.randrange(len(content)) if self.rng.random() < 0.2 else self.rng.randrange(128, len(content))
+        if at >= len(disk.content(name)):
+            return ""
+        disk.flip(name, at, 1 << self.rng.randrange(8))
+        self.victim.disk.changed()
+        return f"{self.victim.node.name} {name} byte {at}"
+
+    def wipe(self) -> str:
+        """The victim comes back with an empty disk; the operator assigns its partitions again."""
+        self.run.observer.lossy[self.victim.node.name] = None
+        self.run.operator.wipe(self.victim)
+        return self.victim.node.name
+
+    def roll_back(self) -> str:
+        """The victim comes back with the disk it had some time ago."""
+        if self._snapshot is None:
+            if not self.victim.node.alive or not self.victim.ready:
+                return ""
+            disk = self.victim.disk.disk.clone()
+            disk.lose_unsynced()
+            replicas = self.victim.node.machine.replicas
+            self._snapshot = disk, [replica.entry.current.session_id for replica in replicas]
+            self._later(3_000, 12_000, self._restore)
+            return f"{self.victim.node.name} is saved"
+        return ""
+
+    def _restore(self) -> None:
+        assert self._snapshot is not None
+        (disk, sessions), self._snapshot = self._snapshot, None
+        name = str(self.victim.data_endpoint)
+        for partition, session in enumerate(sessions):
+            metadata = self._metadata(partition)
+            states = {state.replica_id.storage: state for state in metadata.replica_states} if metadata else {}
+            if name not in states or states[name].session_id <= session:
+                return  # nobody could tell that it lost something: no quorum of three survives that
+        self.run.observer.lossy[self.victim.node.name] = None
+        self.victim.crash()
+        self.victim.disk.replace(disk.clone())
+        self.run.observer.counts["fault rolled_back"] += 1
+        self.world.trace(f"fault: {self.victim.node.name} is rolled back")
+
+    # ---- ZooKeeper -----------------------------------------------------------------------------
+
+    def _zk_node(self) -> SimNode | None:
+        nodes = [node for node in self._processes() if node.alive and node.uses_zookeeper and not node.frozen]
+        return self.rng.choice(nodes) if nodes else None
+
+    def zk_suspend(self) -> str:
+        """A process loses its connection to ZooKeeper, for less or more than its session lives."""
+        node = self._zk_node()
+        if node is None:
+            return ""
+        self.world.zookeeper.suspend(node, self.rng.choice((50, 1_000, 3_500, 4_500, 12_000)))
+        return node.name
+
+    def zk_expire(self) -> str:
+        """ZooKeeper gives a session up; the process notices at once or later."""
+        node = self._zk_node()
+        if node is None:
+            return ""
+        self.world.zookeeper.expire(node, self.rng.choice((0, 500, 3_000)))
+        return node.name
+
+    def zk_slow(self) -> str:
+        """Answers and watches take longer for a while."""
+        self.world.zookeeper.latency = (0, self.rng.choice((50, 300, 1_500)))
+        self._later(1_000, 8_000, lambda: setattr(self.world.zookeeper, "latency", (0, 3)))
+        return "everybody"
+
+    # ---- membership ----------------------------------------------------------------------------
+
+    def _metadata(self, partition: int) -> PartitionMetadata | None:
+        data = self.world.zookeeper.read(cluster_paths(ROOT).partition(partition))
+        return decode_partition_metadata(data) if data else None
+
+    def change_replicas(self) -> str:
+        """One storage node takes the place of another."""
+        spare = [storage for storage in self.cluster.storages if storage not in self.cluster.replicas]
+        if not spare:
+            return ""
+        wanted = {str(storage.data_endpoint) for storage in self.cluster.replicas}
+        for partition in range(self.cluster.partitions):
+            metadata = self._metadata(partition)
+            if metadata is None or {state.replica_id.storage for state in metadata.replica_states} != wanted:
+                return ""  # the last change has not been taken up
+        leaving = self.rng.choice(self.cluster.replicas)
+        if self.run.may_lose:
+            if self.victim not in self.cluster.replicas:
+                return ""
+            leaving = self.victim  # any other node may hold the only copy
+        joining = self.rng.choice(spare)
+        self.cluster.set_replicas([joining if one is leaving else one for one in self.cluster.replicas])
+        return f"{joining.node.name} for {leaving.node.name}"
+
+
+KINDS = tuple(
+    name
+    for name, value in vars(Faults).items()
+    if callable(value) and not name.startswith("_") and name not in ("schedule", "stop")
+)
+"""Names of all kinds."""
+
+LOSING = ("bit_rot", "wipe", "roll_back")
+"""Kinds that damage or lose acknowledged bytes, of the victim only."""
+
+BEYOND_LEGACY = ("power_storage", "power_all_storages", "storage_between_effects", "io_error", "full_disk", *LOSING)
+"""Kinds that a storage node of 0.13.2 does not survive."""

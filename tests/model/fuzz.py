@@ -1,0 +1,174 @@
+"""Run many seeds of the simulator, or one, and say what was found.
+
+    python -m tests.model.fuzz --seeds 1..1000 --jobs 2
+    python -m tests.model.fuzz --minutes 5 --json
+    python -m tests.model.fuzz --seed 42
+
+Exit status: 0 if nothing was found, 1 if something was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from tests.model.run import Result, run_seed
+
+_LOG_LINES = 60
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    options = _parse(arguments)
+    if options.seed is not None:
+        return _replay(options.seed, tuple(options.without), options.json)
+    seeds: Iterable[int]
+    if options.seeds is not None:
+        first, _, last = options.seeds.partition("..")
+        seeds = range(int(first), int(last or first) + 1)
+    else:
+        seeds = itertools.count(options.start if options.start is not None else time.time_ns() // 1_000_000_000 * 1_000)
+    return _many(seeds, options.minutes, options.jobs, options.json)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.model.fuzz", description=__doc__)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seeds", metavar="A..B", help="run these seeds, both ends included")
+    which.add_argument("--seed", type=int, help="run one seed again and print what happened")
+    which.add_argument("--minutes", type=float, help="run fresh seeds for so long")
+    parser.add_argument("--start", type=int, help="first seed with --minutes; by default of the present time")
+    parser.add_argument("--without", action="append", default=[], metavar="KIND", help="leave a kind of fault out")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help="write one object, to a file or stdout")
+    return parser.parse_args(arguments)
+
+
+def _many(seeds: Iterable[int], minutes: float | None, jobs: int, where: str | None) -> int:
+    began = time.monotonic()
+    summary = _Summary()
+    for result in _results(seeds, minutes, jobs):
+        summary.add(result)
+        if result.failure:
+            kept = shrink(result)
+            print(f"seed {result.seed} FAILED: {result.failure.splitlines()[0]}", flush=True)
+            print(f"  replay: {replay_command(result.seed, result.kinds, kept)}", flush=True)
+    report = summary.report(time.monotonic() - began)
+    _write(report, where)
+    if where != "-":
+        for name, value in report.items():
+            print(f"{name:>18}: {value}")
+    return 1 if summary.failures else 0
+
+
+def _results(seeds: Iterable[int], minutes: float | None, jobs: int) -> Iterator[Result]:
+    end = None if minutes is None else time.monotonic() + minutes * 60
+
+    def wanted() -> Iterator[int]:
+        for seed in seeds:
+            if end is not None and time.monotonic() >= end:
+                return
+            yield seed
+
+    if jobs <= 1:
+        yield from map(run_seed, wanted())
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        # Taken in blocks: a pool would run ahead of the clock.
+        source = wanted()
+        while block := list(itertools.islice(source, jobs * 8)):
+            yield from pool.imap(run_seed, block)
+
+
+class _Summary:
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.failures: list[dict[str, object]] = []
+        self._simulated = 0
+        self._cpu = 0.0
+        self._commits = 0
+        self._recoveries = 0
+        self._faults: Counter[str] = Counter()
+        self._per_run: list[int] = []
+        self._counts: Counter[str] = Counter()
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        if result.failure:
+            self.failures.append({"seed": result.seed, "failure": result.failure})
+        self._simulated += result.simulated_ms
+        self._cpu += result.wall_s
+        self._commits += result.commits
+        self._recoveries += result.recoveries
+        self._faults.update(result.faults)
+        self._per_run.append(sum(result.faults.values()))
+        self._counts.update(result.counts)
+        self._digest.update(f"{result.seed} {result.digest}\n".encode())
+
+    def report(self, wall_s: float) -> dict[str, object]:
+        simulated_s = self._simulated / 1000
+        return {
+            "seeds": self.seeds,
+            "failures": self.failures,
+            "simulated_s": round(simulated_s),
+            "wall_s": round(wall_s, 1),
+            "cpu_s": round(self._cpu, 1),
+            "times_real_time": round(simulated_s / self._cpu) if self._cpu else 0,
+            "seeds_per_core_minute": round(60 * self.seeds / self._cpu) if self._cpu else 0,
+            "commits": self._commits,
+            "recoveries": self._recoveries,
+            "faults_median": median(self._per_run) if self._per_run else 0,
+            "faults": dict(sorted(self._faults.items())),
+            "counts": {name: n for name, n in sorted(self._counts.items()) if not name.startswith("fault ")},
+            "digest": self._digest.hexdigest(),
+        }
+
+
+def shrink(result: Result) -> tuple[str, ...]:
+    """Kinds of faults without any of which the seed fails no more, as far as leaving out one by one tells."""
+    kept = list(result.kinds)
+    for kind in result.kinds:
+        fewer = [one for one in kept if one != kind]
+        if run_seed(result.seed, tuple(set(result.kinds) - set(fewer))).failure:
+            kept = fewer
+    return tuple(kept)
+
+
+def replay_command(seed: int, kinds: Iterable[str], kept: Iterable[str]) -> str:
+    """The command that shows a failure again, with as few kinds of faults as possible."""
+    without = [kind for kind in kinds if kind not in set(kept)]
+    return " ".join(["python -m tests.model.fuzz --seed", str(seed), *(f"--without {kind}" for kind in without)])
+
+
+def _replay(seed: int, without: tuple[str, ...], where: str | None) -> int:
+    result = run_seed(seed, without, verbose=True)
+    summary = _Summary()
+    summary.add(result)
+    _write(summary.report(result.wall_s), where)
+    if where != "-":
+        print("\n".join(result.log[-_LOG_LINES:]))
+        print(f"kinds of faults: {', '.join(result.kinds)}")
+        print(f"faults: {result.faults}")
+        print(f"seed {seed}: {result.failure or 'nothing found'}; digest {result.digest}")
+    return 1 if result.failure else 0
+
+
+def _write(report: dict[str, object], where: str | None) -> None:
+    if where == "-":
+        print(json.dumps(report))
+    elif where is not None:
+        with open(where, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Sees everything that happens in a run and tells the invariants; knows the one true log of each partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.model.cluster import ROOT, SimCluster, SimStorage
+from tests.model.durable import DurableLog, split
+from tests.model.invariants import Invariant, make_all
+from tests.model.world import SimNode
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata
+from waltz_core.edge import ZkRequest, ZkSet
+from waltz_core.server.node import ServerNode
+
+if TYPE_CHECKING:
+    from tests.model.app import App
+
+QUORUM = 2
+"""Copies that make a commit: replica sets in runs have two or three members."""
+
+
+class Token:
+    """One append of a run: what was asked, and what became of it."""
+
+    __slots__ = (
+        "append_locks",
+        "client",
+        "client_mark",
+        "data",
+        "floor",
+        "number",
+        "outcome",
+        "partition",
+        "read_locks",
+        "transaction_id",
+        "write_locks",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        client: str,
+        partition: int,
+        client_mark: int | None,
+        locks: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        data: bytes,
+    ) -> None:
+        self.number = number
+        self.client = client
+        self.partition = partition
+        self.client_mark = client_mark
+        self.write_locks, self.read_locks, self.append_locks = locks
+        self.data = data
+        self.floor = -1  # highest id that any client knew as the outcome of an append when this was submitted
+        self.outcome = ""  # "" = none yet, "committed", "failed", "unknown"
+        self.transaction_id: int | None = None  # where the log holds it
+
+    def __repr__(self) -> str:
+        return f"append {self.number} of {self.client}"
+
+
+class Observer:
+    """The point of view of nobody in the cluster.
+
+    Attributes:
+        logs: partition → the committed records, by id.
+        lossy: storage nodes whose disk lost or damaged acknowledged records by our doing.
+    """
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.logs: list[list[bytes]] = [[] for _ in range(cluster.partitions)]
+        self.tokens: dict[bytes, Token] = {}
+        self.lossy: dict[str, None] = {}
+        self.counts: Counter[str] = Counter()
+        self.metadata: dict[int, PartitionMetadata] = {}
+        self.clients: list[App] = []
+        self.highest_outcome = [-1] * cluster.partitions
+        self._marks: dict[tuple[str, int, int], int] = {}
+        self._metadata_paths = {
+            cluster_paths(ROOT).partition(partition): partition for partition in range(cluster.partitions)
+        }
+        self._storages = {storage.node.name: storage for storage in cluster.storages}
+        self._servers = {server.name for server in cluster.servers}
+        self.durable: dict[str, DurableLog] = {}
+        for storage in cluster.storages:
+            self._watch(storage)
+        invariants = make_all(self)
+        self._hooks: dict[str, list[Any]] = {
+            name: [getattr(one, name) for one in invariants if getattr(type(one), name) is not getattr(Invariant, name)]
+            for name in vars(Invariant)
+            if name.startswith(("on_", "at_"))
+        }
+        self._on_server, self._on_storage = self._hooks["on_server"], self._hooks["on_storage"]
+        self.world.after_step = self._after_step
+        self.world.zookeeper.on_write = self._on_zk_write
+        self._every_second()
+
+    def _watch(self, storage: SimStorage) -> None:
+        def changed(partition: int, ids: list[int]) -> None:
+            self.tell("on_gone", storage, partition, ids)
+
+        self.durable[storage.node.name] = DurableLog(storage.disk, self.cluster.partitions, changed)
+
+    def tell(self, hook: str, *facts: Any) -> None:
+        """Ask every invariant that cares."""
+        for one in self._hooks[hook]:
+            one(*facts)
+
+    def _every_second(self) -> None:
+        self.tell("on_second")
+        self.world.after(1000, self._every_second)
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    def _after_step(self, node: SimNode) -> None:
+        name = node.name
+        if name in self._servers:
+            self._look_at_server(node, node.machine)
+        elif name in self._storages:
+            storage = self._storages[name]
+            for one in self._on_storage:
+                one(storage)
+
+    def _look_at_server(self, node: SimNode, machine: ServerNode) -> None:
+        for partition_id, partition in machine._partitions.items():
+            mark = partition.high_water_mark
+            key = (node.name, node.epoch, partition_id)
+            for one in self._on_server:
+                one(node, node.epoch, partition_id, mark)
+            if mark != self._marks.get(key):
+                self._marks[key] = mark
+                self._on_mark(partition_id, mark, node, partition.session)
+
+    def _on_mark(self, partition: int, mark: int, node: SimNode, session: Any) -> None:
+        log = self.logs[partition]
+        self.world.trace(f"{node.name} has committed {partition}/{mark}")
+        for transaction_id in range(len(log), mark + 1):
+            body = self.most_copied(partition, transaction_id)
+            log.append(body)
+            self.counts["commits"] += 1
+            self.tell("on_commit", partition, transaction_id, body, node, session)
+        self.tell("on_mark", partition, mark, node)
+
+    def copies(self, partition: int, transaction_id: int, body: bytes) -> int:
+        """How many disks hold this very record durably."""
+        return sum(log.records[partition].get(transaction_id) == body for log in self.durable.values())
+
+    def most_copied(self, partition: int, transaction_id: int) -> bytes:
+        """The record of an id that most disks hold, empty if none does."""
+        found = Counter(
+            body for log in self.durable.values() if (body := log.records[partition].get(transaction_id)) is not None
+        )
+        return found.most_common(1)[0][0] if found else b""
+
+    def needed_copies(self) -> int:
+        """How many disks must hold each committed record: one fewer where we damaged a disk."""
+        return QUORUM - len(self.lossy)
+
+    # ---- ZooKeeper -------------------------------------------------------------------------------
+
+    def _on_zk_write(self, request: ZkRequest) -> None:
+        if not isinstance(request, ZkSet):
+            return
+        partition = self._metadata_paths.get(request.path)
+        if partition is None:
+            return
+        after = decode_partition_metadata(request.data or b"")
+        before = self.metadata.get(partition)
+        self.metadata[partition] = after
+        if before is not None and before.session_id != after.session_id:
+            self.counts["sessions"] += 1
+        if before is not None and before.replica_states != after.replica_states:
+            self.counts["recoveries"] += 1
+        self.tell("on_metadata", partition, before, after)
+
+    # ---- clients ---------------------------------------------------------------------------------
+
+    def submitted(self, token: Token) -> None:
+        """A client is about to submit."""
+        token.floor = self.highest_outcome[token.partition]
+        self.tokens[token.data] = token
+        self.counts["submits"] += 1
+        self.tell("on_submit", token)
+
+    def delivered(self, client: App, partition: int, run: Sequence[Any]) -> None:
+        """A client got transactions."""
+        self.tell("on_deliver", client, partition, run)
+
+    def committed(self, client: App, token: Token, transaction_id: int) -> None:
+        """A client was told where its append stands."""
+        self.tell("on_committed", client, token, transaction_id)
+        token.outcome = "committed"
+        self.world.trace(f"{token} committed as {transaction_id}")
+        self.highest_outcome[token.partition] = max(self.highest_outcome[token.partition], transaction_id)
+
+    def failed(self, client: App, token: Token, failed: Any) -> None:
+        """A client was told that its append failed."""
+        self.tell("on_failed", client, token, failed)
+        self.world.trace(f"{token} failed: {failed.reason.name}")
+        token.outcome = "failed" if failed.reason.certain else "unknown"
+        self.counts[f"outcome {failed.reason.name}"] += 1
+
+    def token_of(self, body: bytes) -> Token | None:
+        """The append that made a record."""
+        return self.tokens.get(split(body)[3]) if body else None

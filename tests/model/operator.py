@@ -1,0 +1,137 @@
+"""The people and the supervisor of a run: restart what died, assign what was wiped, replace what is damaged."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tests.model.cluster import KEY, RawPeer, SimStorage
+from tests.model.disk import SimDisk
+from tests.model.world import SimNode
+from waltz_core.storage.replica import State
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+
+if TYPE_CHECKING:
+    from tests.model.run import Run
+
+
+class _Assignment(RawPeer):
+    """Tells a storage node, through its admin port, that it holds all partitions."""
+
+    def __init__(self, run: Run, storage: SimStorage, number: int) -> None:
+        self.done = False
+        self._storage = storage
+        self._connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0})
+        self._count = run.cluster.partitions
+        self._greeted = False
+        self._asked = False
+        super().__init__(run.world, f"operator{number}", storage.admin_endpoint)
+
+    @property
+    def failed(self) -> bool:
+        """It did not work."""
+        return self.closed and not self.done
+
+    def step(self, events: Any, out: list[Any]) -> None:
+        super().step(events, out)
+        if self.connected and not self._greeted:
+            self._greeted = True
+            self.send(self._connection.hello())
+        answers: list[admin.AdminMessage] = []
+        self._connection.receive(self.take_bytes(), answers)
+        if self._connection.version is not None and not self._asked:
+            self._asked = True
+            data = bytearray()
+            self._connection.encode(admin.AdminOpenRequest(-1, UUID(bytes=KEY), self._count), data)
+            self._connection.encode(
+                admin.PartitionAssignmentRequest(1, tuple(range(self._count)), True, False),
+                data,
+            )
+            self.send(bytes(data))
+        if any(isinstance(answer, admin.AdminSuccessResponse) and answer.seq_num == 1 for answer in answers):
+            self.done = True
+            self.close()
+        elif any(isinstance(answer, admin.AdminFailureResponse) for answer in answers):
+            self.close()
+
+
+class Operator:
+    """Looks at everything four times a second."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.world = run.world
+        self.rng = Random(f"{run.seed}/operator")
+        self._due: dict[str, int] = {}  # dead process → when it is started again
+        self._unassigned: dict[str, SimStorage] = {}
+        self._assignments: dict[str, _Assignment] = {}
+        self._orders = 0
+        self._look()
+
+    def wipe(self, storage: SimStorage) -> None:
+        """Give a storage node an empty disk."""
+        storage.crash()
+        storage.disk.replace(SimDisk(self.world.disk_rng))
+        self._unassigned[storage.node.name] = storage
+
+    def _look(self) -> None:
+        self.world.after(250, self._look)
+        cluster = self.run.cluster
+        for storage in cluster.storages:
+            node = storage.node
+            if not node.alive:
+                self._restart(node, storage.start)
+            elif storage.failed is not None:
+                self._cannot_start(storage)
+            elif storage.ready and node.name in self._unassigned:
+                self._assign(storage)
+            elif storage.ready and not self.run.faults.on:
+                self._mend(storage)
+        for server in cluster.servers:
+            if server.alive and server.ended is not None:
+                server.crash()
+            if not server.alive:
+                self._restart(server, server.start)
+        for app in self.run.apps:
+            if not app.node.alive:
+                self._restart(app.node, app.start)
+
+    def _restart(self, node: SimNode, start: Any) -> None:
+        due = self._due.get(node.name)
+        if due is None:
+            longest = 6_000 if self.run.faults.on else 500
+            self._due[node.name] = self.world.now + int(longest * self.rng.random() ** 2)
+        elif self.world.now >= due:
+            del self._due[node.name]
+            start()
+
+    def _cannot_start(self, storage: SimStorage) -> None:
+        name = storage.node.name
+        if storage.failed is not None and "input/output" not in storage.failed.reason:
+            assert name in self.run.observer.lossy, f"{name} does not start: {storage.failed}"
+            self.wipe(storage)
+        else:
+            storage.crash()
+
+    def _assign(self, storage: SimStorage) -> None:
+        name = storage.node.name
+        order = self._assignments.get(name)
+        if order is not None and order.done:
+            del self._assignments[name], self._unassigned[name]
+        elif order is None or order.failed:
+            self._orders += 1
+            self._assignments[name] = _Assignment(self.run, storage, self._orders)
+
+    def _mend(self, storage: SimStorage) -> None:
+        """The faults are over: restart what stopped, replace what is damaged for good."""
+        for replica in storage.node.machine.replicas:
+            if replica.state is State.STOPPED or replica.reason.startswith("the disk failed"):
+                storage.crash(power=False)
+                return
+            if replica.state is State.LIMBO:
+                name = storage.node.name
+                assert name in self.run.observer.lossy, f"{name} is in limbo: {replica.reason}"
+                self.wipe(storage)
+                return

@@ -1,0 +1,303 @@
+"""One run of a whole cluster: load and faults, then quiet, then the reckoning. A seed decides everything."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections import Counter
+from collections.abc import Collection
+from random import Random
+from typing import Any
+
+from tests.model.app import App, Habits
+from tests.model.cluster import SimCluster
+from tests.model.faults import BEYOND_LEGACY, KINDS, LOSING, Faults
+from tests.model.observer import Observer
+from tests.model.operator import Operator
+from waltz_core.record import record
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.store.session import SessionConfig
+
+SAFETY_MS = 48_000
+"""How long load and faults last."""
+
+LIVENESS_MS = 150_000
+"""Everything has settled this long after the last fault, or the run fails."""
+
+RUN_MS = 60_000
+"""A run is at least this long."""
+
+COMMITS_MIN = 200
+
+_EXPECTED_ERRORS = re.compile(
+    r"stays out|is damaged on this storage node|stopped: |is in limbo|does not start|disk|no space"
+)
+
+
+@record
+class Plan:
+    """What is drawn for a run before it starts."""
+
+    partitions: int
+    storages: int
+    servers: int
+    habits: tuple[Habits, ...]
+    kinds: tuple[str, ...]
+    legacy_storages: int
+    segment_size: int
+    server_options: dict[str, Any]
+    preferred: tuple[tuple[int, ...], ...]
+    drifting: bool
+    high_mark: int
+
+
+@record
+class Result:
+    """How a run ended."""
+
+    seed: int
+    failure: str
+    simulated_ms: int
+    wall_s: float
+    commits: int
+    recoveries: int
+    faults: dict[str, int]
+    counts: dict[str, int]
+    kinds: tuple[str, ...]
+    digest: str
+    log: tuple[str, ...]
+
+
+def draw_plan(seed: int) -> Plan:
+    """Most runs have only some kinds of faults on."""
+    rng = Random(f"{seed}/plan")
+    partitions = rng.choice((1, 1, 1, 2, 3))
+    legacy_storages = rng.choice((0,) * 8 + (1, 3))
+    often = rng.choice((0.12, 0.25, 0.5))
+    kinds = [kind for kind in KINDS if rng.random() < often]
+    kinds += rng.sample(KINDS, 3)
+    kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
+    storages = 3 if "change_replicas" not in kinds else rng.choice((4, 5))
+    clients = rng.choice((2, 2, 3))
+    appends = rng.choice((350, 350, 500, 800))  # in all, about
+    habits = tuple(_draw_habits(rng, appends // clients) for _ in range(clients))
+    options = {
+        "checkpoint_interval": rng.choice((15, 60, 250_000)),
+        "feed_cache_bytes": rng.choice((200, 5_000, 16 << 20)),
+        "data_cache_bytes": rng.choice((200, 5_000, 32 << 20)),
+        "batch_count_max": rng.choice((1, 5, 1_000)),
+        "lock_table_size": rng.choice((60, 30_000)),
+        "min_fetch_size": rng.choice((2, 10, 100)),
+        "retry_max_ms": rng.choice((2_000, 20_000)),
+        "answer_timeout_ms": rng.choice((1_500, 10_000)),
+        "session": SessionConfig(
+            link_flight_bytes_max=rng.choice((300, 8 << 20)), tail_bytes_max=rng.choice((400, 16 << 20))
+        ),
+    }
+    servers = rng.choice((2, 2, 2, 3))
+    preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
+    return Plan(
+        partitions,
+        storages,
+        servers,
+        habits,
+        tuple(kinds),
+        legacy_storages,
+        rng.choice((700, 4_000, 1_000_000_000)),
+        options,
+        preferred,
+        rng.random() < 0.3,
+        rng.choice((600, 1 << 20, 1 << 20)),
+    )
+
+
+def _draw_habits(rng: Random, appends: int) -> Habits:
+    legacy = rng.random() < 0.15
+    burst = rng.choice((1, 3, 6, 20))
+    return Habits(
+        by_server=not legacy and rng.random() < 0.4,
+        legacy=legacy,
+        locks=rng.choice((0, 3, 8, 50)),
+        pause_ms=SAFETY_MS * (1 + burst) // (2 * appends),
+        burst=burst,
+        size=rng.choice((20, 20, 100, 1000)),
+        feed_buffer=rng.choice((8, 100, 100_000)),
+        consume_ms=rng.choice((0, 0, 50, 500)),
+    )
+
+
+class Run:
+    """One cluster from its creation to the reckoning."""
+
+    def __init__(
+        self, seed: int, without: Collection[str] = (), *, rules: SafetyRules = SAFE, verbose: bool = False
+    ) -> None:
+        self.seed = seed
+        self.plan = plan = draw_plan(seed)
+        self.kinds = tuple(kind for kind in plan.kinds if kind not in without)
+        self.may_lose = any(kind in LOSING for kind in self.kinds)
+        self.cluster = SimCluster(
+            seed,
+            partitions=plan.partitions,
+            storage_nodes=plan.storages,
+            servers=plan.servers,
+            rules=rules,
+            segment_size=plan.segment_size,
+            server_options=plan.server_options,
+            preferred=plan.preferred,
+        )
+        for storage in self.cluster.storages[: plan.legacy_storages]:
+            storage.rules = LEGACY
+            storage.disk.write_through = True  # 0.13.2 does not sync directories: its machines must not lose power
+        self.world = self.cluster.world
+        self.world.verbose = verbose
+        self.world.network.high_mark = plan.high_mark
+        self.world.tolerates = lambda text: _EXPECTED_ERRORS.search(text) is not None
+        if plan.drifting:
+            self._set_clocks()
+        self.observer = Observer(self.cluster)
+        self.apps = [App(self.observer, number, habits) for number, habits in enumerate(plan.habits)]
+        if plan.drifting:
+            for app in self.apps:
+                self._set_clock(app.node)
+        self.faults = Faults(self)
+        self.operator: Operator
+
+    def _set_clocks(self) -> None:
+        for storage in self.cluster.storages:
+            self._set_clock(storage.node)
+        for server in self.cluster.servers:
+            self._set_clock(server)
+
+    def _set_clock(self, node: Any) -> None:
+        rng = Random(f"{self.seed}/clock/{node.name}")
+        node.offset = rng.randrange(10_000_000)
+        node.drift_ppm = rng.choice((-20_000, -300, 0, 300, 20_000))
+
+    def go(self) -> None:
+        """Both phases and the reckoning.
+
+        Raises:
+            AssertionError: an invariant does not hold, or something does not settle.
+        """
+        world = self.world
+        self.cluster.start(3)
+        for app in self.apps:
+            app.start()
+        self.cluster.until_open()
+        self.operator = Operator(self)
+        for app in self.apps:
+            app.loading = True
+            app.load()
+        start = world.now + 500
+        for kind in self.kinds:
+            self.faults.schedule(kind, start, SAFETY_MS - 2_000)
+        world.run(SAFETY_MS)
+        self.faults.stop()
+        world.trace("the faults are over")
+        self._settle()
+
+    def _settle(self) -> None:
+        world, observer = self.world, self.observer
+        end = world.now + LIVENESS_MS
+        before = observer.counts["commits"]
+        assert world.run_while(lambda: not self._served(), LIVENESS_MS), self._complaint("is not served")
+
+        def enough() -> bool:
+            total = observer.counts["commits"]
+            return total >= COMMITS_MIN and total >= before + 10 and world.now >= RUN_MS - 3_000
+
+        assert world.run_while(lambda: not enough(), end - world.now), self._complaint("too few commits")
+        for app in self.apps:
+            app.loading = False
+
+        def settled() -> bool:
+            return not self.unsettled()
+
+        while not settled():
+            assert world.now < end, self._complaint(self.unsettled())
+            for app in self.apps:
+                app.resume()
+            world.run(world.now + 200)
+        world.run(max(RUN_MS, world.now + 100))
+        observer.tell("at_end")
+
+    def _served(self) -> bool:
+        healthy = set()
+        for server in self.cluster.servers:
+            if server.alive:
+                for partition_id, partition in server.machine._partitions.items():
+                    if partition.healthy:
+                        healthy.add(partition_id)
+        return len(healthy) == self.plan.partitions
+
+    def unsettled(self) -> str:
+        """What has not settled yet, empty if everything has."""
+        if not self._served():
+            return "not every partition is served"
+        for token in self.observer.tokens.values():
+            if not token.outcome:
+                return f"{token} of partition {token.partition} has no outcome"
+        for app in self.apps:
+            text = app.unsettled()
+            if text:
+                return text
+        for storage in self.cluster.replicas:
+            name = storage.node.name
+            for partition, log in enumerate(self.observer.logs):
+                held = self.observer.durable[name].records[partition]
+                if len(log) - 1 not in held and log and name not in self.observer.lossy:
+                    return f"{name} does not hold {partition}/{len(log) - 1}"
+                if name in self.observer.lossy and storage.ready:
+                    replica = storage.node.machine.replicas[partition]
+                    if replica.max_id < len(log) - 1:
+                        return f"{name} holds partition {partition} up to {replica.max_id}"
+        return ""
+
+    def _complaint(self, what: str) -> str:
+        served = [
+            f"{server.name}/{partition_id} {partition.phase.value} {partition.reason!r} "
+            f"links {partition.session.links() if partition.session is not None else ()}"
+            for server in self.cluster.servers
+            if server.alive
+            for partition_id, partition in sorted(server.machine._partitions.items())
+        ]
+        held = [
+            f"{storage.node.name}/{replica.partition_id} {replica.state.value} {replica.reason!r} "
+            f"{replica.entry.current} max {replica.max_id}"
+            for storage in self.cluster.storages
+            if storage.node.alive
+            for replica in storage.node.machine.replicas
+        ]
+        return "\n  ".join([f"liveness: {what} after {LIVENESS_MS / 1000:.0f} s of quiet", *served, *held])
+
+
+def run_seed(seed: int, without: Collection[str] = (), *, rules: SafetyRules = SAFE, verbose: bool = False) -> Result:
+    """Run a seed and report; never raises for what the run finds."""
+    began = time.process_time()
+    run = Run(seed, without, rules=rules, verbose=verbose)
+    failure = ""
+    try:
+        run.go()
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        if verbose:
+            failure += "\n" + traceback.format_exc()
+    counts: Counter[str] = run.observer.counts
+    faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}
+    if not failure and faults and not counts["recoveries"]:
+        failure = "no recovery took place"
+    return Result(
+        seed,
+        failure,
+        run.world.now,
+        time.process_time() - began,
+        counts["commits"],
+        counts["recoveries"],
+        faults,
+        dict(sorted(counts.items())),
+        run.kinds,
+        run.world.digest(),
+        tuple(run.world.log[-400:]),
+    )
