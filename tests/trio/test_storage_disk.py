@@ -1,0 +1,281 @@
+"""Real files: operations, locks, group commit, abandonment; vectors opened on a real disk."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from tests.model.disk import SimDisk
+from tests.vectors.storage_desk import WALL_MS, Desk
+from waltz_core.errors import ConfigError
+from waltz_core.storage import control
+from waltz_core.storage.config import StorageConfig
+from waltz_core.storage.effects import (
+    Create,
+    Cut,
+    DiskBatch,
+    DiskBytes,
+    DiskDone,
+    DiskEvent,
+    DiskFailed,
+    DiskList,
+    DiskListing,
+    DiskRead,
+    FaultKind,
+    FileEntry,
+    MakeDirectory,
+    StorageReady,
+    SyncDirectory,
+    SyncFile,
+    Unlink,
+    WriteAt,
+)
+from waltz_core.storage.node import StorageNode
+from waltz_trio.storage.disk import Disk
+from waltz_trio.storage.files import Files
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "storage_dirs"
+
+
+class Completions:
+    """What a disk delivers, by ticket."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, DiskEvent] = {}
+        self._arrived = trio.Event()
+
+    def deliver(self, events: Sequence[DiskEvent]) -> None:
+        for event in events:
+            self.events[event.ticket] = event
+        self._arrived.set()
+        self._arrived = trio.Event()
+
+    async def of(self, ticket: int) -> DiskEvent:
+        with trio.fail_after(30):
+            while ticket not in self.events:
+                await self._arrived.wait()
+        return self.events[ticket]
+
+
+@asynccontextmanager
+async def open_disk(path: Path) -> AsyncIterator[tuple[Disk, Completions]]:
+    found = Completions()
+    disk = Disk(Files(path), found.deliver)
+    try:
+        yield disk, found
+    finally:
+        await disk.close()
+
+
+async def test_operations_do_what_they_say(tmp_path: Path) -> None:
+    async with open_disk(tmp_path) as (disk, found):
+        disk.perform(
+            DiskBatch(
+                1,
+                (
+                    MakeDirectory("7"),
+                    Create("7/a"),
+                    WriteAt("7/a", 0, b"hello"),
+                    WriteAt("7/a", 10, b"there"),
+                    SyncFile("7/a"),
+                    SyncDirectory("7"),
+                ),
+            )
+        )
+        assert await found.of(1) == DiskDone(1)
+        disk.perform(DiskRead(2, "7/a", 3, 9))
+        assert await found.of(2) == DiskBytes(2, b"lo\0\0\0\0\0th")
+        disk.perform(DiskBatch(3, (Cut("7/a", 7), Cut("7/a", 100), Create("7/b"), MakeDirectory("7"))))
+        assert await found.of(3) == DiskDone(3)
+        disk.perform(DiskList(4, "7"))
+        assert await found.of(4) == DiskListing(4, (FileEntry("a", 7), FileEntry("b", 0)))
+        disk.perform(DiskList(5, ""))
+        listing = await found.of(5)
+        assert isinstance(listing, DiskListing)
+        assert [(one.name, one.is_directory) for one in listing.entries] == [("7", True), (control.NAME, False)]
+        disk.perform(DiskBatch(6, (Unlink("7/a"), Unlink("7/a"), Create("7/b"), SyncDirectory("7"))))
+        assert await found.of(6) == DiskDone(6)
+        disk.perform(DiskRead(7, "7/a", 0, 1))
+        missing = await found.of(7)
+        assert isinstance(missing, DiskFailed)
+        assert missing.kind is FaultKind.MISSING
+        disk.perform(DiskList(8, "8"))
+        assert isinstance(await found.of(8), DiskFailed)
+
+
+async def test_a_batch_that_fails_does_not_stop_those_behind_it(tmp_path: Path) -> None:
+    async with open_disk(tmp_path) as (disk, found):
+        disk.perform(DiskBatch(1, (WriteAt("absent", 0, b"x"), Create("never"))))
+        disk.perform(DiskBatch(2, (Create("there"), SyncFile("there"))))
+        disk.perform(DiskBatch(3, (SyncFile("absent"),)))
+        failed = await found.of(1)
+        assert isinstance(failed, DiskFailed)
+        assert failed.kind is FaultKind.MISSING
+        assert await found.of(2) == DiskDone(2)
+        assert isinstance(await found.of(3), DiskFailed)
+        assert not (tmp_path / "never").exists()
+
+
+async def test_batches_that_wait_share_their_syncs(tmp_path: Path) -> None:
+    async with open_disk(tmp_path) as (disk, found):
+        disk.perform(DiskBatch(1, (Create("a"), SyncFile("a"))))
+        await found.of(1)
+        before = disk.statistics.syncs
+        for ticket in range(2, 202):
+            disk.perform(DiskBatch(ticket, (WriteAt("a", 8 * ticket, b"8 bytes!"), SyncFile("a"))))
+        for ticket in range(2, 202):
+            assert await found.of(ticket) == DiskDone(ticket)
+        assert disk.statistics.syncs - before < 200
+        assert disk.statistics.batches == 201
+        assert disk.statistics.sync_ms > 0
+
+
+async def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    found = Completions()
+    disk = Disk(Files(tmp_path, open_files_max=3), found.deliver)
+    for ticket in range(1, 20):
+        disk.perform(DiskBatch(ticket, (Create(f"f{ticket}"), WriteAt(f"f{ticket}", 0, b"x"))))
+        await found.of(ticket)
+    for ticket in range(1, 20):
+        disk.perform(DiskRead(100 + ticket, f"f{ticket}", 0, 5))
+        assert await found.of(100 + ticket) == DiskBytes(100 + ticket, b"x")
+    assert len(os.listdir("/proc/self/fd")) < 200
+    await disk.close()
+
+
+async def test_a_directory_is_used_by_one_process_only(tmp_path: Path) -> None:
+    async with open_disk(tmp_path):
+        with pytest.raises(ConfigError, match="another storage process"):
+            Files(tmp_path)
+        script = (
+            "import sys; from pathlib import Path; from waltz_trio.storage.files import Files; Files(Path(sys.argv[1]))"
+        )
+        other = await trio.run_process([sys.executable, "-c", script, str(tmp_path)], capture_stderr=True, check=False)
+        assert b"another storage process" in other.stderr
+    async with open_disk(tmp_path):
+        pass
+
+
+def test_the_lock_is_the_one_that_the_original_takes(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.apply(WriteAt(control.NAME, 0, bytes(300)))
+    files.apply(SyncFile(control.NAME))
+    files.read(control.NAME, 0, 10)
+    script = (
+        "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 128, 0)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / control.NAME)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    files.close()
+    files.close()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    with open(tmp_path / control.NAME, "r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 128, 0)
+
+
+def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.directory: .*No such file"):
+        Files(tmp_path / "absent")
+    (tmp_path / "3").mkdir()
+    with pytest.raises(ConfigError, match=r"is missing or empty.*\(3\)"):
+        Files(tmp_path)
+    assert not (tmp_path / control.NAME).exists()
+
+
+async def test_an_abandoned_disk_does_nothing_more_and_lets_go(tmp_path: Path) -> None:
+    found = Completions()
+    disk = Disk(Files(tmp_path), found.deliver)
+    disk.perform(DiskBatch(1, (Create("a"),)))
+    await found.of(1)
+    disk.abandon()
+    disk.perform(DiskBatch(2, (Create("b"),)))
+    await disk.wait_abandoned()
+    assert not (tmp_path / "b").exists()
+    assert 2 not in found.events
+    async with open_disk(tmp_path) as (again, more):
+        again.perform(DiskRead(1, "a", 0, 1))
+        assert await more.of(1) == DiskBytes(1, b"")
+
+
+# ---- a node on real files ------------------------------------------------------------------------
+
+
+async def run_node(path: Path, opening: dict[str, Any]) -> StorageNode:
+    """A node that has opened a directory."""
+    config = StorageConfig(
+        UUID(opening["cluster_key"]).bytes,
+        opening["num_partitions"],
+        opening["segment_size_threshold"],
+        wall_clock_offset_ms=WALL_MS,
+    )
+    node = StorageNode(config)
+    found = Completions()
+    disk = Disk(Files(path), found.deliver)
+    events: list[Any] = []
+    ready = False
+    try:
+        while True:
+            out: list[Any] = []
+            node.step(0, events, out)
+            tickets = []
+            for effect in out:
+                if isinstance(effect, DiskBatch | DiskRead | DiskList):
+                    disk.perform(effect)
+                    tickets.append(effect.ticket)
+                ready = ready or isinstance(effect, StorageReady)
+            events = [await found.of(ticket) for ticket in tickets]
+            if not events:
+                assert ready
+                return node
+    finally:
+        await disk.close()
+
+
+def simulated(path: Path, opening: dict[str, Any]) -> Desk:
+    disk = SimDisk()
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            disk.put(file.relative_to(path).as_posix(), file.read_bytes())
+        else:
+            disk.make_directory(file.relative_to(path).as_posix())
+    return Desk(
+        disk, UUID(opening["cluster_key"]), opening["num_partitions"], threshold=opening["segment_size_threshold"]
+    )
+
+
+def files_in(path: Path) -> dict[str, bytes]:
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def startable() -> list[str]:
+    found = []
+    for case in sorted(VECTORS.iterdir()):
+        kind = json.loads((case / "manifest.json").read_text())["kind"]
+        if kind == "good" or case.name.startswith(("torn", "bad", "missing", "orphan", "zero")):
+            found.append(case.name)
+    return found
+
+
+@pytest.mark.parametrize("name", startable())
+async def test_a_real_directory_ends_as_a_simulated_one(name: str, tmp_path: Path) -> None:
+    manifest = json.loads((VECTORS / name / "manifest.json").read_text())
+    for directory in manifest["dirs"]:
+        (tmp_path / directory).mkdir()
+    shutil.copytree(VECTORS / name / "storage", tmp_path, dirs_exist_ok=True)
+    twin = simulated(tmp_path, manifest["open"])
+    node = await run_node(tmp_path, manifest["open"])
+    assert [(one.state, one.max_id) for one in node.replicas] == [(one.state, one.max_id) for one in twin.node.replicas]
+    assert files_in(tmp_path) == twin.disk.files()
