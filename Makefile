@@ -13,7 +13,7 @@ install: .venv/installed
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 3; }; \
 	$(PYTHON) -m venv .venv; \
 	$(BIN)/pip install --quiet --upgrade pip; \
-	$(BIN)/pip install --quiet --editable '.[dev]'; \
+	$(BIN)/pip install -qq --editable '.[dev]'; \
 	touch $@; \
 	echo "Installed into .venv in $$((SECONDS - begin)) s"
 
