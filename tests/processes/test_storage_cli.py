@@ -1,0 +1,215 @@
+"""`waltz storage` against real storage processes: every command, its texts and its refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.processes.cluster import Cluster
+from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.ids import Endpoint, ReqId
+from waltz_core.log import Record
+from waltz_trio.cli.main import main
+from waltz_trio.cli.storage import Tool
+from waltz_trio.cli.zookeeper import open_cluster
+from waltz_trio.cluster_admin import read_store_params
+from waltz_trio.config import Config
+
+pytestmark = pytest.mark.processes
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+    """Two storage nodes of one group each, partitions not yet assigned at the nodes; no server."""
+    made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=3, storage_nodes=2, servers=0)
+    try:
+        config = ("-c", str(made.tools_file))
+        made.tool("zookeeper", "create", *config, "-n", "test", "-p", "3")
+        for group, name in enumerate(made.storage_names):
+            ports = made.addresses[name]
+            node = ("-s", f"127.0.0.1:{ports['storage.port']}")
+            made.tool(
+                "zookeeper",
+                "add-storage-node",
+                *config,
+                *node,
+                "-a",
+                str(ports["storage.admin.port"]),
+                "-g",
+                str(group),
+            )
+            made.tool("zookeeper", "assign-partition", *config, *node, "-p", "0-2" if group == 0 else "0")
+        made.start(*made.storage_names)
+        yield made
+        made.assert_calm()
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a sub-command; returns exit status, standard output, standard error."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main(["storage", *words, "-c", str(cluster.tools_file)])
+        output = capsys.readouterr()
+        return status, output.out, output.err
+
+    return call
+
+
+def admin_of(cluster: Cluster, number: int) -> str:
+    return f"127.0.0.1:{cluster.addresses[f'storage-{number}']['storage.admin.port']}"
+
+
+def data_port(cluster: Cluster, number: int) -> str:
+    return str(cluster.addresses[f"storage-{number}"]["storage.port"])
+
+
+def records(first: int, count: int) -> tuple[Record, ...]:
+    return tuple(Record(one, ReqId(one.to_bytes(16)), 1, b"data" * one, 5) for one in range(first, first + count))
+
+
+def fill(cluster: Cluster, number: int, partition: int, count: int, session: int = 3) -> None:
+    """Append to one node as a server would."""
+    config = Config.load(cluster.tools_file)
+
+    async def work() -> None:
+        async with open_cluster(config) as (zk, paths):
+            tool = Tool(config, zk, paths, await read_store_params(zk, paths))
+            async with tool.data(Endpoint("127.0.0.1", int(data_port(cluster, number)))) as port:
+                port.session_id, port.partition_id = session, partition
+                first = await port.max_transaction_id() + 1
+                await port.append(records(first, count))
+                await port.set_low_water_mark(first + count - 1)
+
+    trio.run(work)
+
+
+def test_assignment_and_listing(cluster: Cluster, run: Run) -> None:
+    first, second = admin_of(cluster, 0), admin_of(cluster, 1)
+    assert run("list", "-s", first) == (0, "\n", "")
+    assert run("sync-partitions") == (0, "", "")
+    status, out, err = run("list", "-s", first)
+    assert (status, err) == (0, "")
+    assert out.startswith(
+        f"Partition Info for id: 0 at {first}\n\t sessionId: -1\n\t lowWaterMark: -1\n\t localLowWaterMark: -1\n"
+        f"\t isAssigned: true\n\t isAvailable: true\nPartition Info for id: 1 at {first}\n"
+    )
+    status, out, err = run("list")
+    assert (
+        re.findall(r"Partition Info for id:\s*(\d+) at (\S+)", out)
+        == sorted([("0", first), ("1", first), ("2", first), ("0", second)], key=lambda one: (one[1], one[0]))
+        or len(re.findall("Partition Info", out)) == 4
+    )
+    assert run("add-partition", "-s", second, "-p", "1,2") == (0, "", "")
+    found = json.loads(run("list", "-s", second, "-j")[1])
+    assert [one["partition"] for one in found["nodes"][0]["partitions"]] == [0, 1, 2]
+    assert run("sync-partitions") == (0, "", "")
+    found = json.loads(run("list", "-s", second, "--json")[1])
+    assert [one["partition"] for one in found["nodes"][0]["partitions"]] == [0]
+    assert run("remove-partition", "-s", second, "-p", "0", "-d", "-y") == (0, "", "")
+    assert not list((cluster.directory / "storage-1" / "0").glob("*"))
+
+
+def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
+    first = admin_of(cluster, 0)
+    assert run("add-partition", "-s", first, "-p", "9")[2].startswith("Error: Failed to add partition 9. \n")
+    assert "partition 9 does not exist" in run("add-partition", "-s", first, "-p", "9")[2]
+    status, _, err = run("remove-partition", "-s", first, "-p", "1")
+    assert status == 1
+    assert err.startswith(f"Error: Failed to remove partition 1 from {first}. \n")
+    assert "Partition:1 is not assigned." in err
+    assert "There is no terminal" in run("remove-partition", "-s", first, "-p", "1", "-d")[2]
+    assert "Storage must be in format of host:admin_port" in run("add-partition", "-s", "nowhere", "-p", "1")[2]
+    assert "--online must be set to 'true' or 'false'" in run("availability", "-s", first, "-p", "0", "-o", "yes")[2]
+    cluster.children["storage-1"].kill()
+    second = admin_of(cluster, 1)
+    status, _, err = run("list")
+    assert status == 1
+    assert f"Cannot fetch partition ownership for {second}:" in err
+    status, _, err = run("validate")
+    assert status == 1
+    assert "Error: Invalid hostname or port: " in err
+    assert "Invalid hostname or admin port: " in err
+    status, _, err = run("sync-partitions")
+    assert err.startswith("Error: Partition assignment cannot be fully synced. \n")
+    assert len(json.loads(run("list", "-s", first, "-j")[1])["nodes"][0]["partitions"]) == 3
+    cluster.children["storage-1"].start()
+    cluster.wait_up("storage-1")
+    assert run("validate") == (0, "", "")
+
+
+def test_availability_and_the_highest_id(cluster: Cluster, run: Run) -> None:
+    first = admin_of(cluster, 0)
+    run("sync-partitions")
+    fill(cluster, 0, 0, 7)
+    ask = ("max-transaction-id", "-s", first, "-sp", data_port(cluster, 0), "-p", "0")
+    assert run(*ask) == (0, "Max Transaction ID: 6\n", "")
+    assert "cannot run offline recovery while partition is online" in run(*ask, "-o")[2]
+    assert run("availability", "-s", first, "-p", "0", "-o", "false") == (0, "", "")
+    _, _, err = run(*ask)
+    assert err.startswith(f"Error: Failed to read max transaction ID for storage {first}. \n")
+    assert "read and write for partition=0 have been disabled on storage node" in err
+    assert run(*ask, "-o") == (0, "Max Transaction ID: 6\n", "")
+    assert "isAvailable: false" in run("list", "-s", first)[1]
+    assert run("availability", "-s", first, "-p", "0", "-o", "true") == (0, "", "")
+
+
+def test_a_partition_is_recovered_from_another_node(cluster: Cluster, run: Run) -> None:
+    first, second = admin_of(cluster, 0), admin_of(cluster, 1)
+    run("sync-partitions")
+    fill(cluster, 0, 0, 45)
+    recover = ("recover-partition", "-s", first, "-d", second, "-dp", data_port(cluster, 1), "-p", "0", "-b")
+    tls = cluster.write_file("peers", cluster.tls.keys("server.ssl.", "tools") if cluster.tls else {})
+    files = ("-sssl", str(tls), "-dssl", str(tls))
+    assert "cannot run offline recovery while partition is online" in run(*recover, "20", *files)[2]
+    assert run("availability", "-s", second, "-p", "0", "-o", "false")[0] == 0
+    assert "Batch size must be a positive integer" in run(*recover, "0", *files)[2]
+    status, out, err = run(*recover, "20", *files)
+    assert (status, out) == (0, "")
+    assert "45 of 45 transactions, 100 %" in err
+    assert run(*recover, "20", *files)[0] == 0
+    assert run("availability", "-s", second, "-p", "0", "-o", "true")[0] == 0
+    for number in range(2):
+        assert (cluster.directory / f"storage-{number}" / "0" / "0000000000000000000.seg").stat().st_size > 4000
+    one, two = (
+        (cluster.directory / f"storage-{number}" / "0" / "0000000000000000000.seg").read_bytes() for number in range(2)
+    )
+    assert one[128:] == two[128:]
+
+
+def test_a_node_says_why_it_does_not_start_and_is_healthy_when_it_does(cluster: Cluster, run: Run) -> None:
+    run("sync-partitions")
+    fill(cluster, 0, 0, 5)
+    child = cluster.children["storage-0"]
+    health = cluster.get("storage-0", "/health")["storage-health-check"]
+    assert (health["healthy"], health["message"]) == (True, '{"storage":"true"}')
+    assert cluster.get("storage-0", "/ping") == "pong\n"
+    gauges = cluster.get("storage-0", "/metrics")["gauges"]
+    assert gauges["waltz-storage.partition-0.max-transaction-id"] == {"value": 4}
+    child.stop()
+    data = cluster.directory / "storage-0" / "0" / "0000000000000000000.seg"
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 1
+    data.write_bytes(content)
+    child.start()
+    cluster.wait_up("storage-0")
+    health = cluster.get("storage-0", "/health")["storage-health-check"]
+    assert not health["healthy"]
+    assert "transaction 4 at offset" in health["partitions"]["0"]
+    assert "state: limbo" in run("list", "-s", admin_of(cluster, 0))[1]
+    child.stop()
+    control = cluster.directory / "storage-0" / "waltz-storage.ctl"
+    control.write_bytes(control.read_bytes()[:90])
+    child.start()
+    assert child.wait() == 1
+    assert "the file has lost its end" in child.text()
