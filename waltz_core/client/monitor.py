@@ -75,6 +75,8 @@ class TransactionMonitor:
             if order[0] is attempt:
                 order.popleft()
             else:
+                if self._held_failures:
+                    self._release_failures(seen, out)  # known to be refused, not overtaken
                 self._fail_before(attempt, out)
             committed.append((attempt[2], seen))
         if committed:
@@ -128,13 +130,17 @@ class TransactionMonitor:
         self._held_flushes.clear()
         self._held_failures.clear()
 
-    def _release(self, seen: int, out: list[Effect]) -> None:
-        failures, flushes = self._held_failures, self._held_flushes
+    def _release_failures(self, seen: int, out: list[Effect]) -> None:
+        failures = self._held_failures
         while failures and failures[0][0] <= seen:
             blocking_id, _, req_id = heapq.heappop(failures)
             attempt = self._sent.pop(req_id, None)
             if attempt is not None:
                 out.append(Failed(self._partition, attempt[2], Reason.LOCK, blocking_id))
+
+    def _release(self, seen: int, out: list[Effect]) -> None:
+        self._release_failures(seen, out)
+        flushes = self._held_flushes
         while flushes and flushes[0][0] <= seen:
             _, ordinal = flushes.popleft()
             order = self._order

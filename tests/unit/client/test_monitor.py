@@ -76,6 +76,13 @@ def test_a_lock_failure_waits_until_the_blocking_transaction_was_seen() -> None:
     assert not monitor.holding
 
 
+def test_a_refused_attempt_is_not_called_overtaken_by_an_append_in_the_same_piece_of_the_feed() -> None:
+    monitor, out = sent(1, 2, 3), list[Any]()
+    monitor.on_lock_failure(req(1), 0, -1, out)
+    monitor.on_feed(feed(0, req(1, client=9), req(3)), -1, out)
+    assert out == [failed(1, Reason.LOCK, 0), failed(2, Reason.OVERTAKEN), Committed(0, [(3, 1)])]
+
+
 def test_a_lock_failure_of_the_past_is_believed_at_once() -> None:
     monitor, out = sent(1), list[Any]()
     monitor.on_lock_failure(req(1), 4, 4, out)
@@ -226,7 +233,6 @@ class Reference:
                     attempt["outcome"] = self.seen
                     break
                 attempt.setdefault("outcome", Reason.OVERTAKEN)
-        self.release()
 
     def release(self) -> None:
         for blocking, number in sorted(self.locks):
@@ -264,11 +270,13 @@ def test_it_judges_as_the_reference_does(actions: list[Any]) -> None:  # noqa: C
             case ("own", number) if number <= len(reference.attempts) and number not in in_log:
                 in_log.add(number)
                 reference.on_feed(number)
+                reference.release()
                 mark = monitor.on_feed(feed(mark + 1, req(number)), mark, out)
             case ("foreign", count):
                 mark = monitor.on_feed(feed(mark + 1, *[req(n, client=9) for n in range(count)]), mark, out)
                 for _ in range(count):
                     reference.on_feed(None)
+                reference.release()  # once for the whole piece: of two answers that it brings, the locks say more
             case ("lock", number, blocking) if number <= len(reference.attempts):
                 if "outcome" not in reference.attempts[number - 1]:
                     reference.locks.append((blocking, number))
