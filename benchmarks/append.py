@@ -114,7 +114,7 @@ def syncs(cluster: Cluster) -> dict[str, int]:
     """How often each storage node has synced a file or a directory, as it tells."""
     found = {}
     for name in cluster.storage_names:
-        gauge = (cluster.get(name, "/metrics") or {"gauges": {}})["gauges"].get("waltz-storage.disk-syncs")
+        gauge = (cluster.get(name, "/metrics") or {"gauges": {}})["gauges"].get("waltz-storage.sync-count")
         if gauge is not None:
             found[name] = int(gauge["value"])
     return found

@@ -10,8 +10,7 @@ import math
 import random
 import sys
 import time
-from array import array
-from collections import deque
+from collections import defaultdict, deque
 from pathlib import Path
 
 import attrs
@@ -19,8 +18,7 @@ import trio
 
 import waltz_trio as waltz
 
-_SLOT = 10_000  # ns: width of a bucket of the histogram
-_SLOTS = 6_000_000  # up to a minute
+_SLOT = 10_000  # ns: width of a bucket of the histogram, so that memory does not grow with the number of appends
 LOCK_COUNT = 100_000
 
 
@@ -45,35 +43,14 @@ class Job:
         path.write_text(json.dumps(attrs.asdict(self)))
 
 
-class Histogram:
-    """Times in buckets of 10 µs: memory does not grow with their number."""
-
-    def __init__(self) -> None:
-        self.buckets = array("I", bytes(4 * _SLOTS))
-        self.count = 0
-
-    def add(self, elapsed_ns: int, count: int = 1) -> None:
-        """`count` equal times."""
-        self.buckets[min(elapsed_ns // _SLOT, _SLOTS - 1)] += count
-        self.count += count
-
-    def percentile(self, share: float) -> float:
-        """The time, in ms, that `share` of all do not exceed."""
-        left = share * self.count
-        for number, count in enumerate(self.buckets):
-            left -= count
-            if count and left <= 0:
-                return (number + 0.5) * _SLOT / 1e6
-        return 0.0
-
-
 class Load:
     """Keeps a number of appends unresolved in each partition."""
 
     def __init__(self, job: Job, client: waltz.Client) -> None:
         self.job = job
         self.client = client
-        self.histogram = Histogram()
+        self.buckets: defaultdict[int, int] = defaultdict(int)  # time in slots → how many took it
+        self.measured = 0
         self.refused = 0
         self.measuring = False
         self.stopped = False
@@ -98,11 +75,9 @@ class Load:
             tell(
                 event="done",
                 seconds=elapsed,
-                committed=self.histogram.count,
+                committed=self.measured,
                 refused=self.refused,
-                p50_ms=self.histogram.percentile(0.50),
-                p99_ms=self.histogram.percentile(0.99),
-                buckets={n: c for n, c in enumerate(self.histogram.buckets) if c},
+                buckets=self.buckets,
             )
             self.stopped = True
         tell(event="ended", acknowledged=self.acknowledged)
@@ -130,13 +105,15 @@ class Load:
     async def _land(self, flying: deque[tuple[int, waltz.Pending]], mark: int) -> int:
         """Take the outcome of the oldest, and of all behind it that are known by now."""
         sent, pending = flying.popleft()
+        now = time.monotonic_ns
         while True:
             try:
                 mark = max(mark, await pending.outcome())
                 self.acknowledged += 1
                 if self.measuring:
-                    self.histogram.add(time.monotonic_ns() - sent)
-                    if self.histogram.count == self.job.count:
+                    self.buckets[(now() - sent) // _SLOT] += 1
+                    self.measured += 1
+                    if self.measured == self.job.count:
                         self._enough.set()
             except waltz.LockConflictError:
                 self.refused += 1

@@ -174,7 +174,7 @@ class PartitionServer:
         self._rng = rng
         self._rules = rules
         self._data_cache = data_cache
-        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1)
+        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1, rules=rules)
         self._appender = Appender(
             self._locks,
             -1,

@@ -136,16 +136,17 @@ def test_a_full_count_of_refused_appends_does_not_hold_up_those_behind() -> None
     assert batch.count == 1
 
 
-def test_an_append_lock_is_never_compared_but_waits_for_one_in_flight() -> None:
+def test_an_append_lock_is_never_compared_and_only_what_reads_or_writes_waits_for_it() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5])])
+    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5]), append(3, write=[5])])
     first, _ = launch(appender)
     assert first is not None
-    assert first.count == 1
-    vote(appender, 0, A, B)
+    assert first.count == 2
+    assert launch(appender) == (None, [])
+    vote(appender, 1, A, B)
     second, verdicts = launch(appender)
-    assert second is not None
-    assert verdicts == []
+    assert second is None
+    assert [type(verdict) for verdict in verdicts] == [Refused]
 
 
 def test_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
