@@ -370,6 +370,28 @@ def test_a_replica_with_a_higher_mark_that_comes_after_the_decision_stays_out() 
     assert world.recovery.is_open
 
 
+def test_a_replica_marked_by_the_last_session_keeps_what_that_one_decided() -> None:
+    """c was lost between its mark and the write that would have named it; 3 and 4 came from nobody knows where."""
+    world = world_of(level("ab") | {"c": storage(5, 1, 4, local=0)}, *unresolved("ab"), state("c", 3, 0))
+    world.arrive("c")
+    assert world.calls == [rec.Truncate("c", 1)]
+    arrive_all(world, "ab")
+    assert world.recovery.phase("c") is rec.Phase.READY
+    assert world.storages["c"].log == world.storages["a"].log
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_replica_marked_by_a_session_in_between_is_compared(same: bool) -> None:
+    """Session 4 was open, or was aborted and decided other than session 5."""
+    records = [make_record(n, 1) for n in range(2)] if same else [make_record(0, 1), make_record(1, 4)]
+    storages = level("ab") | {"c": Storage(4, 1, 1, records)}
+    world = world_of(storages, *unresolved("ab"), state("c", 3, 0))
+    for replica in "cab":
+        world.arrive(replica)
+    world.settle()
+    assert world.recovery.phase("c") is (rec.Phase.READY if same else rec.Phase.REFUSED)
+
+
 def test_a_replica_marked_by_an_aborted_recovery_votes_though_it_took_no_part() -> None:
     """c was made good up to 2 by session 5, which never wrote its states; a lost its files since."""
     storages = {"a": storage(-1, -1, -1), "b": storage(4, 1, 1), "c": storage(5, 2, 2)}
@@ -645,6 +667,20 @@ def test_with_the_rules_off_copies_run_on_after_an_abort() -> None:
     world.fail("b")
     assert world.recovery.phase("b") is rec.Phase.FAILED
     assert len(world.told) == 1
+
+
+def test_with_the_rules_off_a_mark_under_way_is_still_set_after_an_abort() -> None:
+    """Then its replica fails like the others."""
+    world = world_of(level(), *unresolved("abc"), rules=LEGACY)
+    for replica in "ab":
+        world.arrive(replica)
+    world.run(world.pending[0])
+    world.run(world.pending[0])
+    assert {world.recovery.phase(name) for name in "ab"} == {rec.Phase.MARKING}
+    world.fail("b")
+    world.settle()
+    assert world.recovery.phase("a") is rec.Phase.FAILED
+    assert world.storages["a"].session == _SESSION
 
 
 def test_with_the_rules_off_a_late_failure_is_silent_and_final() -> None:
