@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import ssl
 import time
 from pathlib import Path
@@ -86,7 +87,7 @@ class StorageProcess:
             context = self._check()
             key, count = await self._cluster()
             try:
-                files = Files(Path(self.config.text("storage.directory")))
+                files = Files(Path(self.config.text("storage.directory")), open_files_max=self._open_files_max(count))
                 async with background_nursery() as nursery:
                     driver = await self._start(nursery, files, key, count)
                     await self._listen(nursery, driver, context, task_status)
@@ -135,6 +136,12 @@ class StorageProcess:
             config.number(key)
         config.text("storage.directory")
         return server_context(tls_settings(config, "storage.ssl."))
+
+    def _open_files_max(self, partition_count: int) -> int:
+        """Segments kept open per partition, two files each, and its side files; within what a process may open."""
+        capacity = self.config.number("storage.segment.cache.capacity")
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(16, min(partition_count * (2 * (capacity + 1) + 3), soft // 2))
 
     async def _cluster(self) -> tuple[bytes, int]:
         """Cluster key and number of partitions, from ZooKeeper."""

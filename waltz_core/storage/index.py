@@ -21,7 +21,7 @@ def entry_place(position: int) -> int:
 def encode_entries(offsets: Iterable[int]) -> bytes:
     """Entries as they stand in the file."""
     entries = array("Q", offsets)
-    if _SWAP:
+    if _SWAP:  # pragma: no branch
         entries.byteswap()
     return entries.tobytes()
 
@@ -30,7 +30,7 @@ def decode_entries(data: bytes) -> array[int]:
     """Offsets from whole entries; a partial one at the end is left out."""
     entries = array("Q")
     entries.frombytes(data[: len(data) - len(data) % ENTRY_SIZE])
-    if _SWAP:
+    if _SWAP:  # pragma: no branch
         entries.byteswap()
     return entries
 
