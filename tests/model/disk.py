@@ -322,9 +322,15 @@ class SimDisk:
         """All files as the process sees them."""
         return {name: bytes(file.volatile) for name, file in sorted(self._files.items())}
 
-    def durable_names(self) -> list[str]:
-        """Files whose names survive a power failure."""
-        return [name for name in self._durable_files if name.rpartition("/")[0] in self._durable_directories]
+    def durable_names(self, directory: str | None = None, suffix: str = "") -> list[str]:
+        """Files whose names survive a power failure; of one directory, with one kind of names, if asked to."""
+        return [
+            name
+            for name in self._durable_files
+            if name.endswith(suffix)
+            and (parent := name.rpartition("/")[0]) in self._durable_directories
+            and directory in (None, parent)
+        ]
 
     def durable(self, path: str) -> bytearray | None:
         """What of a file is certain to survive a power failure; None if it need not be there at all."""

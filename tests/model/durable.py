@@ -44,9 +44,8 @@ class DurableLog:
         before = self.records
         self.records = [{} for _ in before]
         self._segments = {}
-        for path in sorted(self._disk.disk.durable_names()):
-            if path.endswith(".seg"):
-                self._read(path)
+        for path in sorted(self._disk.disk.durable_names(suffix=".seg")):
+            self._read(path)
         for partition, (old, new) in enumerate(zip(before, self.records, strict=True)):
             gone = [one for one, body in old.items() if new.get(one) != body]
             if gone:
@@ -65,10 +64,16 @@ class DurableLog:
                 if path.endswith(".seg"):
                     self._refresh(path)
             case SyncDirectory(path):
-                names = [*self._disk.disk.durable_names(), *self._segments]
-                for name in sorted({name for name in names if name.rpartition("/")[0] == path}):
-                    if name.endswith(".seg"):
-                        self._refresh(name)
+                if path:
+                    self._refresh_names(path)
+
+    def _refresh_names(self, directory: str) -> None:
+        """Look at segments whose names came or went, or to which something happened."""
+        found = set(self._disk.disk.durable_names(directory, ".seg"))
+        known = {path for path in self._segments if path.startswith(f"{directory}/")}
+        for path in sorted(found | known):
+            if path not in known or path not in found or self._segments[path].dirty:
+                self._refresh(path)
 
     def _refresh(self, path: str) -> None:
         """Read what was added, or the whole file if more happened to it."""

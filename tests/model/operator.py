@@ -25,14 +25,16 @@ class _Assignment(RawPeer):
         self._storage = storage
         self._connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0})
         self._count = run.cluster.partitions
+        self._world = run.world
+        self._give_up = run.world.now + 5_000
         self._greeted = False
         self._asked = False
         super().__init__(run.world, f"operator{number}", storage.admin_endpoint)
 
     @property
     def failed(self) -> bool:
-        """It did not work."""
-        return self.closed and not self.done
+        """It did not work, or takes too long."""
+        return not self.done and (self.closed or self._world.now > self._give_up)
 
     def step(self, events: Any, out: list[Any]) -> None:
         super().step(events, out)
@@ -75,6 +77,7 @@ class Operator:
         storage.crash()
         storage.disk.replace(SimDisk(self.world.disk_rng))
         self._unassigned[storage.node.name] = storage
+        self._assignments.pop(storage.node.name, None)
 
     def _look(self) -> None:
         self.world.after(250, self._look)

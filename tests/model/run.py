@@ -80,7 +80,7 @@ def draw_plan(seed: int) -> Plan:
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
     storages = 3 if "change_replicas" not in kinds else rng.choice((4, 5))
     clients = rng.choice((2, 2, 3))
-    appends = rng.choice((350, 350, 500, 800))  # in all, about
+    appends = rng.choice((250, 250, 350, 700))  # in all, about
     habits = tuple(_draw_habits(rng, appends // clients) for _ in range(clients))
     options = {
         "checkpoint_interval": rng.choice((15, 60, 250_000)),

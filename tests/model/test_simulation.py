@@ -1,0 +1,129 @@
+"""Whole clusters under faults: seeds that must pass, the same seed twice, and a checker that is awake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
+from tests.model.world_disk import WorldDisk
+from waltz_core.locks import LockTable
+from waltz_core.rules import SAFE
+from waltz_core.server.appender import Appender, Barrier
+from waltz_core.storage.effects import SyncFile
+
+HERE = Path(__file__).parent
+KEPT = [int(line) for line in (HERE / "seeds.txt").read_text().splitlines() if line and not line.startswith("#")]
+FIXED = list(range(1000, 1008))
+FRESH = [Random(time.time_ns()).randrange(10**6, 10**9) for _ in range(2)]
+"""Other runs every time: what they find is a seed to keep."""
+
+
+@pytest.mark.parametrize("seed", [*KEPT, *FIXED])
+def test_a_cluster_keeps_its_promises_under_faults(seed: int) -> None:
+    result = run_seed(seed)
+    assert not result.failure
+    assert result.commits >= COMMITS_MIN
+    assert result.simulated_ms >= RUN_MS
+
+
+def test_so_does_one_with_seeds_that_nobody_has_seen() -> None:
+    for seed in FRESH:
+        assert not run_seed(seed).failure, f"python -m tests.model.fuzz --seed {seed}"
+
+
+def test_a_plan_has_what_a_run_must_have() -> None:
+    plans = [draw_plan(seed) for seed in range(200)]
+    assert all(plan.storages >= 3 and plan.servers >= 2 and len(plan.habits) >= 2 for plan in plans)
+    assert all(plan.kinds for plan in plans)
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_sets_is() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        script = "from tests.model.run import run_seed; print(run_seed(1001).digest, run_seed(1003).digest)"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        root = HERE.parent.parent
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, cwd=root, capture_output=True, check=True
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+# ---- a checker that is awake: something is broken on purpose, and must be found ----------------
+
+
+def _blind_locks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LockTable, "estimate", lambda self, write, read: -1)
+
+
+def _lying_disks(patch: pytest.MonkeyPatch) -> None:
+    """Syncs of data files are said to be done and are not."""
+    carry_out = WorldDisk._carry_out
+
+    def skip(self: WorldDisk, entry: Any, stop: int) -> None:
+        kept = [
+            operation
+            for operation in entry.batch.operations
+            if not (isinstance(operation, SyncFile) and operation.path.endswith(".seg"))
+        ]
+        if len(kept) != len(entry.batch.operations):
+            entry.batch = attrs.evolve(entry.batch, operations=tuple(kept))
+            entry.trailing = min(entry.trailing, len(kept))
+        carry_out(self, entry, min(stop, len(entry.batch.operations)))
+
+    patch.setattr(WorldDisk, "_carry_out", skip)
+
+
+def _double_apply(patch: pytest.MonkeyPatch) -> None:
+    """What the next session finds committed is queued once more."""
+    resolved = Appender.resolved
+
+    def again(self: Appender, mark: int, out: list[Any]) -> None:
+        flying = [item for item in self._flying if not isinstance(item, Barrier)]
+        appends = [(item.conns[0], list(item.appends)) for item in flying]
+        resolved(self, mark, out)
+        for conn, requests in appends:
+            self.enqueue(conn, requests)
+
+    patch.setattr(Appender, "resolved", again)
+
+
+def _one_vote(patch: pytest.MonkeyPatch) -> None:
+    """One replica is enough to commit."""
+    opened = Appender.opened
+    patch.setattr(Appender, "opened", lambda self, quorum, replicas: opened(self, 1, replicas))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "found_by"),
+    [
+        (_blind_locks, ("LockSoundness",)),
+        (_lying_disks, ("CommitsDurable",)),
+        (_double_apply, ("Outcomes",)),
+        (_one_vote, ("CommitsDurable", "CommittedStays", "Truncation")),
+    ],
+)
+def test_a_bug_put_in_on_purpose_is_found(
+    break_it: Callable[[pytest.MonkeyPatch], None], found_by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+    for seed in range(2000, 2020):
+        failure = run_seed(seed).failure
+        if failure:
+            break
+    assert failure.startswith(tuple(f"InvariantError: {name}" for name in found_by)), failure
+
+
+def test_every_rule_is_on_in_the_runs() -> None:
+    assert all(attrs.astuple(SAFE))
