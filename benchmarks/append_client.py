@@ -99,8 +99,8 @@ class Load:
     def _append(self) -> waltz.Append:
         if not self.job.locks:
             return waltz.Append(self._body)
-        choose = self._random.randrange
-        return waltz.Append(self._body, write=[("row", choose(LOCK_COUNT)) for _ in range(self.job.locks)])
+        chance = self._random.random
+        return waltz.Append(self._body, write=[("row", int(chance() * LOCK_COUNT)) for _ in range(self.job.locks)])
 
     async def _land(self, flying: deque[tuple[int, waltz.Pending]], mark: int) -> int:
         """Take the outcome of the oldest, and of all behind it that are known by now."""

@@ -69,7 +69,7 @@ class LockTable:
     since it was made; it may be above (slots are shared), which only causes false refusals.
     """
 
-    __slots__ = ("_active", "_exact", "_held", "_held_slots", "_marks", "_probes", "_size", "_slots")
+    __slots__ = ("_active", "_exact", "_held", "_held_slots", "_marks", "_probes", "_size")
 
     def __init__(self, size: int, probes: int, mark: int, *, rules: SafetyRules = SAFE) -> None:
         assert size > 0
@@ -77,7 +77,6 @@ class LockTable:
         self._size = size
         self._probes = probes
         self._exact = rules.holds_exact
-        self._slots: dict[int, tuple[int, ...]] = {}
         self.reset(mark)
 
     @property
@@ -94,15 +93,8 @@ class LockTable:
 
     def slots(self, lock_hash: int) -> tuple[int, ...]:
         """Slots of a hash; may coincide."""
-        known = self._slots.get(lock_hash)
-        if known is None:
-            size = self._size
-            known = tuple((value & _SLOT_MASK) % size for value in lcg_chain(lock_hash, self._probes))
-            # Locks repeat; a bounded memory of their slots saves the arithmetic.
-            if len(self._slots) >= 65536:
-                self._slots.clear()
-            self._slots[lock_hash] = known
-        return known
+        size = self._size
+        return tuple([(value & _SLOT_MASK) % size for value in lcg_chain(lock_hash, self._probes)])
 
     def begin(self, write: Sequence[int], read: Sequence[int], append: Sequence[int]) -> bool:
         """Hold `write` and `append`; False, and nothing changed, if an append in flight leaves `write` or `read` open.
@@ -114,11 +106,10 @@ class LockTable:
         held = self._held
         if not self._exact:
             return self._begin_slots(write, read, append)
-        if held and not (held.keys().isdisjoint(write) and held.keys().isdisjoint(read)):
-            return False
-        for lock_hash in write:
-            held[lock_hash] = held.get(lock_hash, 0) + 1
-        for lock_hash in append:
+        for lock_hash in (*write, *read) if read else write:
+            if lock_hash in held:
+                return False
+        for lock_hash in (*write, *append) if append else write:
             held[lock_hash] = held.get(lock_hash, 0) + 1
         self._active += 1
         return True
@@ -138,19 +129,43 @@ class LockTable:
     def estimate(self, write: Sequence[int], read: Sequence[int]) -> int:
         """Upper bound of the last commit under any of the locks; -1 when there are none."""
         highest = -1
-        marks, slots = self._marks, self.slots
-        for lock_hash in chain(write, read):
-            mark = min([marks[slot] for slot in slots(lock_hash)])
+        marks, size = self._marks, self._size
+        if self._probes != 3:
+            for lock_hash in chain(write, read):
+                highest = max(highest, min([marks[slot] for slot in self.slots(lock_hash)]))
+            return highest
+        for lock_hash in (*write, *read) if read else write:
+            # `slots`, unrolled: no step of the chain carries anything into its low 30 bits from above them.
+            value = (lock_hash * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            mark = marks[value % size]
             if mark > highest:
-                highest = mark
+                value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+                other = marks[value % size]
+                if other < mark:
+                    mark = other
+                value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+                other = marks[value % size]
+                if other < mark:
+                    mark = other
+                if mark > highest:
+                    highest = mark
         return highest
 
     def commit(self, write: Sequence[int], append: Sequence[int], transaction_id: int) -> None:
         """Record a commit under `write` and `append`."""
-        marks, slots = self._marks, self.slots
-        for lock_hash in chain(write, append):
-            for slot in slots(lock_hash):
-                marks[slot] = transaction_id
+        marks, size = self._marks, self._size
+        if self._probes != 3:
+            for lock_hash in chain(write, append):
+                for slot in self.slots(lock_hash):
+                    marks[slot] = transaction_id
+            return
+        for lock_hash in (*write, *append) if append else write:
+            value = (lock_hash * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
+            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
+            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
 
     def end(self, write: Sequence[int], append: Sequence[int]) -> None:
         """Let go of what `begin` held."""
@@ -161,12 +176,10 @@ class LockTable:
                     self._held_slots[slot] = 0
             return
         held = self._held
-        for lock_hash in chain(write, append):
-            count = held.get(lock_hash, 0)  # 0: the table was reset in between
+        for lock_hash in (*write, *append) if append else write:
+            count = held.pop(lock_hash, 0)  # 0: the table was reset in between
             if count > 1:
                 held[lock_hash] = count - 1
-            elif count:
-                del held[lock_hash]
 
     def marks(self) -> list[int]:
         """The whole table, for tests and diagnosis."""

@@ -176,11 +176,14 @@ def _hash_of_name(name: str) -> int:
     return value
 
 
+_SMALL = 1 << 31
+
+
 def lock_hashes(locks: Iterable[LockLike]) -> tuple[int, ...]:
     """The values that go on the wire: order and duplicates kept."""
     found = []
     for lock in locks:
         name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
-        # Both halves are signed 32-bit integers, and so is what xor makes of them.
-        found.append(_hash_of_name(name) ^ id_hash(number))
+        # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
+        found.append(_hash_of_name(name) ^ (number if 0 <= number < _SMALL else id_hash(number)))
     return tuple(found)

@@ -55,11 +55,13 @@ def test_append_locks_do_not_wait_for_each_other_and_are_waited_for() -> None:
     assert table.held_slots() == []
 
 
-def test_the_memory_of_slots_is_bounded() -> None:
-    table = LockTable(7, 3, -1)
-    for lock_hash in range(70_000):
-        table.slots(lock_hash)
-    assert table.slots(3) == LockTable(7, 3, -1).slots(3)
+@given(st.integers(-(2**31), 2**31 - 1), st.sampled_from([1, 7, 30_000]), st.integers(1, 4))
+def test_a_commit_raises_exactly_the_slots_of_its_locks(lock_hash: int, size: int, probes: int) -> None:
+    table = LockTable(size, probes, -1)
+    table.commit([lock_hash], [], 5)
+    raised = [slot for slot, mark in enumerate(table.marks()) if mark == 5]
+    assert raised == sorted(set(table.slots(lock_hash)))
+    assert table.estimate([lock_hash], []) == table.estimate([], [lock_hash]) == 5
 
 
 @given(

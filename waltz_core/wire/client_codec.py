@@ -161,19 +161,30 @@ def _decode_append(arrays: int) -> Callable[[bytes, int, int], tuple[AppendReque
 
 _decode_append_2_any = _decode_append(3)
 _APPEND_WITHOUT_LOCKS = Struct(">x16sqiiiii")  # mark, three counts, header, length of the data
+_FEW = 4
+_APPEND_WRITES = tuple(Struct(f">{writes}iiiii") for writes in range(_FEW))  # write locks, then as above
 
 
 def _decode_append_2(buffer: bytes, start: int, end: int) -> tuple[AppendRequest, int]:
-    """The common case, no locks at all, with one unpacking."""
-    if end - start >= 49:
+    """The common cases, no locks at all or a few write locks only, with one or two unpackings."""
+    left = end - start - 49
+    if left >= 0:
         req_id, mark, writes, reads, appends, header, size = _APPEND_WITHOUT_LOCKS.unpack_from(buffer, start)
-        if writes == 0 and reads == 0 and appends == 0 and 0 <= size <= end - start - 49:
-            at = start + 45 + size
-            data = buffer[start + 45 : at]
-            checksum = _INT.unpack_from(buffer, at)[0]
+        locks = _NO_LOCKS
+        at = start + 45
+        if 0 < writes < _FEW and left >= 4 * writes:
+            *locks, reads, appends, header, size = _APPEND_WRITES[writes].unpack_from(buffer, start + 29)
+            locks = tuple(locks)
+            at += 4 * writes
+            left -= 4 * writes
+            writes = 0
+        if writes == 0 and reads == 0 and appends == 0 and 0 <= size <= left:
+            stop = at + size
+            data = buffer[at:stop]
+            checksum = _INT.unpack_from(buffer, stop)[0]
             if (crc32(data) ^ 0x80000000) - 0x80000000 != checksum:
                 verify(data, checksum)
-            return AppendRequest(req_id, mark, _NO_LOCKS, _NO_LOCKS, _NO_LOCKS, header, data, checksum), at + 4
+            return AppendRequest(req_id, mark, locks, _NO_LOCKS, _NO_LOCKS, header, data, checksum), stop + 4
     return _decode_append_2_any(buffer, start, end)
 
 
@@ -201,7 +212,6 @@ def _append_body(message: AppendRequest, out: bytearray, locks: _Locks) -> None:
     out += _INT.pack(message.checksum)
 
 
-_FEW = 4
 _APPEND_HEADS = {
     (writes, reads, appends): Struct(f">B16sqi{writes}ii{reads}ii{appends}iii")
     for writes in range(_FEW)
