@@ -107,11 +107,19 @@ class Pump(Generic[E, F]):
                 was written first and is named in a note of the exception.
         """
         while not self.halted:
-            if self._inbox:
-                await trio.lowlevel.checkpoint()  # let other readers add to this batch
-            else:
-                await self._sleep(self._machine.deadline())
-            self.run_once()
+            # One scope serves many steps: it is left only when a deadline passes. A fresh one for every wait was
+            # a fifth of the cost of a step.
+            with trio.CancelScope() as scope:
+                while not self.halted:
+                    if self._inbox:
+                        await trio.lowlevel.checkpoint()  # let other readers add to this batch
+                    else:
+                        await self._sleep(self._machine.deadline(), scope)
+                    self.run_once()
+            if scope.cancelled_caught and not self.halted:
+                due = self._machine.deadline()
+                if self._inbox or (due is not None and due <= now_ms()):
+                    self.run_once()
 
     def run_once(self) -> None:
         """Step the machine with whatever is in the inbox and perform what it wants."""
@@ -147,13 +155,15 @@ class Pump(Generic[E, F]):
             self._sleeper = None
             trio.lowlevel.reschedule(sleeper, outcome.Value(None))
 
-    async def _sleep(self, due: int | None) -> None:
-        """Wait for an event or until `due`; a bare reschedule costs a fifth of a fresh `trio.Event`."""
-        if due is None:
-            await self._park()
-            return
-        with trio.move_on_at(due / 1000):
-            await self._park()
+    async def _sleep(self, due: int | None, scope: trio.CancelScope) -> None:
+        """Wait for an event, or be cancelled by `scope` at `due` or before.
+
+        The deadline of the scope is only ever made earlier: deadlines mostly recede, and waking once
+        for nothing costs less than moving it with every step. A bare reschedule costs a fifth of a `trio.Event`.
+        """
+        if due is not None and due / 1000 < scope.deadline:
+            scope.deadline = due / 1000
+        await self._park()
 
     async def _park(self) -> None:
         self._sleeper = trio.lowlevel.current_task()
