@@ -25,6 +25,7 @@ class SafetyRules:
     copy_capped_at_source: bool = True  # server-D7: never read beyond the source's mark, nor after an abort
     marked_before_named: bool = True  # ruling R3: the states name a replica only after its SetLowWaterMark
     low_water_mark_kept: bool = True  # server-D23: nobody is decided, cut or marked below its own low-water mark
+    voters_level_first: bool = True  # recovery L1: marked while it lags, a voter would not vote again after an abort
     kept_records_compared: bool = True  # recovery I6: an unvouched replica's last record must equal a member's
     copying_does_not_delay: bool = True  # recovery 4: the decision never waits for a copy under way
 

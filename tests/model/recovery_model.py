@@ -134,7 +134,7 @@ def _clone_session(old: Session) -> Session:
 
 def clone_recovery(old: rec.Recovery) -> rec.Recovery:
     """An independent copy; what it shares is immutable or only replaced."""
-    new: rec.Recovery = object.__new__(rec.Recovery)
+    new: rec.Recovery = object.__new__(type(old))
     new.__dict__.update(old.__dict__)
     members: dict[str, Any] = {}
     for name, member in old._members.items():
@@ -408,8 +408,9 @@ class Model:
     def check_liveness(self, at: State) -> None:
         """With everybody up and nothing in the way, the next session opens.
 
-        Unless too many are of no use: their files are gone, or an aborted recovery marked them above
-        what was decided after it, which only an operator can put right (server-D23).
+        Unless too many are of no use: their files are gone, or an aborted recovery marked them above what
+        was decided after it, which only an operator can put right (server-D23). Or the assignment took
+        away the last one that could vote.
         """
         new = at.clone()
         new.sessions.clear()
@@ -423,6 +424,9 @@ class Model:
                 self._settle(new, session)
         members = session.recovery._members.values()
         lost = sum(m.phase is rec.Phase.REFUSED or m.replica in new.wiped for m in members)
+        removed = session.recovery._last - set(new.assigned)
+        if removed and session.recovery.resolved is None and not any(m.voter for m in members):
+            return
         if not session.recovery.is_open and lost <= len(members) - majority(len(members)):
             raise ViolationError(f"L1: session {session.session_id} does not open: {[m.phase.name for m in members]}")
 

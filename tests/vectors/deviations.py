@@ -192,6 +192,11 @@ def recovery_rules(script: Mapping[str, Any]) -> dict[str, int]:
         table.update(step["after"])
         if table.decides() and step["after"]["resolved"] is None:
             rules.add("copying_does_not_delay")
+        for name, replica in step["after"]["replicas"].items():
+            marked = replica["session"] == script["session"] and replica["local_lwm"] < replica["lwm"]
+            marking = replica["phase"] == "setting_low_water_mark" and replica["max"] < step["after"]["resolved"]
+            if (marked or marking) and name in table.voters:
+                rules.add("voters_level_first")
         for rule in rules:
             touched.setdefault(rule, at)
         states = step["after"]["zk"]["states"]

@@ -509,8 +509,8 @@ class Recovery:
             if member.mark > resolved:
                 member.phase = Phase.MARKING
                 out.append(Truncate(member.replica, resolved))
-            elif self._rules.low_water_mark_kept and member.mark < member.info.local_low_water_mark:
-                self._copy(member, out)  # it would refuse the mark
+            elif member.mark < resolved and self._marked_last(member):
+                self._copy(member, out)
             else:
                 member.phase = Phase.MARKING
                 out.append(SetLowWaterMark(member.replica, resolved))
@@ -521,6 +521,15 @@ class Recovery:
             member.clean = True
             if self._rules.copy_capped_at_source:
                 member.entered = member.mark
+
+    def _marked_last(self, member: _Member) -> bool:
+        """Whether a replica that lags is copied to before it is marked.
+
+        Otherwise the mark comes first: then the next recovery keeps what was copied, though the states say less.
+        """
+        assert member.info is not None
+        refuses = self._rules.low_water_mark_kept and member.mark < member.info.local_low_water_mark
+        return refuses or (self._rules.voters_level_first and member.voter)
 
     def _sources(self, member: _Member) -> Iterator[_Member]:
         """Replicas that records may be copied to `member` from."""

@@ -269,6 +269,23 @@ def test_a_hanging_copy_delays_no_decision(on: bool) -> None:
 
 
 @both
+def test_a_voter_that_lags_stays_a_voter_when_the_recovery_is_aborted(on: bool) -> None:
+    """recovery L1: session 6 decided 1, marked a and b, of which b lacks it, and died; so did a, for good."""
+    storages = {"a": storage(5, 0, log(5, 5)), "b": storage(5, 0, log(5)), "c": storage(4, 0, log(5))}
+    states = (*unresolved("a", "b"), state("c", 4, 0))
+    rules = evolve(SAFE, voters_level_first=on)
+    first = world_of(rules, storages, *states)
+    for replica in "acb":
+        first.arrive(replica)
+        first.settle(lambda effect: effect == rec.SetLowWaterMark("c", 1) or getattr(effect, "target", "") == "b")
+    assert first.recovery.resolved == 1
+    assert storages["a"].low == 1
+    world = world_of(rules, storages, *states, session=7)
+    arrive_all(world, "b", "c")
+    assert world.recovery.is_open is on
+
+
+@both
 def test_metadata_that_was_set_back_stops_recovery(on: bool) -> None:
     """Ruling R6: b has answered session 9, the metadata says 6."""
     world = world_of(evolve(SAFE, rewound_metadata_stops=on), three_level(), *unresolved(*"abc"))
