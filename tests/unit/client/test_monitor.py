@@ -228,6 +228,9 @@ class Reference:
     def on_feed(self, number: int | None) -> None:
         self.seen += 1
         if number is not None and not any(a["number"] == number and "outcome" in a for a in self.attempts):
+            for blocking, refused in self.locks:
+                if blocking <= self.seen and refused != number:
+                    self.settle(refused, Reason.LOCK)  # known to be refused, not overtaken
             for attempt in self.attempts:
                 if attempt["number"] == number:
                     attempt["outcome"] = self.seen
