@@ -5,6 +5,18 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No timed assertion: a machine may be slow. In CI the examples are the same in every run; exploring is
+# the business of the fuzzing targets, and of everybody's own runs.
+settings.register_profile(
+    "project",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+settings.load_profile("project")
 
 
 @pytest.hookimpl(hookwrapper=True)
