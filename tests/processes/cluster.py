@@ -349,7 +349,7 @@ class Cluster:
 
         poll(f"{name} answers", answers)
 
-    def wait_healthy(self) -> None:
+    def wait_healthy(self, patience: float = PATIENCE) -> None:
         """Wait until every running server is healthy and every partition has exactly one owner."""
 
         def healthy() -> bool:
@@ -358,7 +358,7 @@ class Cluster:
                 (self.health(name) or {}).get("healthy") for name in self._answering()
             )
 
-        poll("every partition is served", healthy)
+        poll("every partition is served", healthy, patience)
 
     def end(self) -> None:
         """End every process, whatever its state."""
@@ -424,7 +424,7 @@ class Cluster:
 
     def wait_commits(self, count: int, partition: int = 0, patience: float = PATIENCE) -> None:
         """Wait until `count` more transactions than now are committed in a partition."""
-        begin = poll(f"partition {partition} is served", lambda: self.committed().get(partition))
+        begin = poll(f"partition {partition} is served", lambda: self.committed().get(partition), patience)
         poll(
             f"{count} more commits in partition {partition}",
             lambda: self.committed().get(partition, -1) >= begin + count,
