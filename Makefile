@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench
+.PHONY: install demo test check fix bench interop
 
 install: .venv/installed
 
@@ -39,6 +39,10 @@ test: install
 	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
+
+# Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.
+interop: install
+	@$(BIN)/python -m tests.interop $(if $(JSON),--json $(JSON))
 
 bench: install
 	$(BIN)/python -m benchmarks.append $(if $(JSON),--json $(JSON))

@@ -1,0 +1,92 @@
+"""The original's smoke test, its clients and its timetable of restarts, a few times faster, on our processes."""
+
+from __future__ import annotations
+
+import heapq
+import time
+
+import attrs
+
+from tests.interop.cluster import Kind, MixedCluster
+from tests.interop.load import MixedLoad
+from tests.interop.scenarios import COMMITS, Outcome, Scene
+from tests.processes.cluster import poll
+from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
+
+_SPEED = 5
+# Seconds up and down, as the original's smoke test has them.
+_TIMES = {
+    "zookeeper": (80, 5),
+    "server-0": (40, 10),
+    "server-1": (60, 10),
+    "server-2": (100, 10),
+    "storage-0": (60, 10),
+    "storage-1": (100, 10),
+    "storage-2": (120, 10),
+}
+_LENGTH = 200  # seconds of the original's time: everything is restarted at least once
+_ACCOUNTS = 1000  # lock ids
+
+
+def restarts(scene: Scene) -> Outcome:
+    """Two clients of the original, three servers and storage nodes of ours, three partitions; everything is stopped
+    and started on its timetable, ZooKeeper too; then all is restarted at once and read again."""
+    with running_zookeeper() as zookeeper:
+        own = attrs.evolve(scene, zookeeper=zookeeper)
+        options = {"partitions": 3, "storage": (Kind.OURS,) * 3, "server": (Kind.OURS,) * 3}
+        with own.cluster(**options) as cluster:
+            load = MixedLoad(cluster, (Kind.JAVA, Kind.JAVA), accounts=_ACCOUNTS)
+            load.start()
+            for partition in range(cluster.partitions):
+                cluster.wait_commits(COMMITS, partition)
+            before = cluster.committed()
+            stops = _keep_timetable(cluster, zookeeper)
+            cluster.wait_healthy()
+            after = cluster.committed()
+            assert all(after[partition] > before[partition] for partition in before), "every partition went on"
+            verdict = load.finish()
+            names = (*cluster.server_names, *cluster.storage_names)
+            for name in names:
+                cluster.stop(name)
+            cluster.start(*reversed(names))
+            cluster.wait_healthy()
+            assert cluster.committed() == {partition: length - 1 for partition, length in verdict.log.items()}
+            load.check_readers(verdict)
+    return Outcome(verdict.committed, f"{stops} restarts in {_LENGTH / _SPEED:.0f} s")
+
+
+def _keep_timetable(cluster: MixedCluster, zookeeper: ZooKeeperServer) -> int:
+    """Stop and start everything when its time comes; returns how often something was stopped."""
+    begin = time.monotonic()
+    due = [(up / _SPEED, name, True) for name, (up, _) in _TIMES.items()]
+    heapq.heapify(due)
+    stops = 0
+    while due:
+        at, name, stop = heapq.heappop(due)
+        time.sleep(max(0.0, begin + at - time.monotonic()))
+        up, down = _TIMES[name]
+        if stop:
+            stops += 1
+            _stop(cluster, zookeeper, name)
+        else:
+            _start(cluster, zookeeper, name)
+        then = time.monotonic() - begin + (down if stop else up) / _SPEED
+        if stop or then < _LENGTH / _SPEED:
+            heapq.heappush(due, (then, name, not stop))
+    return stops
+
+
+def _stop(cluster: MixedCluster, zookeeper: ZooKeeperServer, name: str) -> None:
+    if name == "zookeeper":
+        zookeeper.stop()
+    else:
+        cluster.children[name].stop()
+
+
+def _start(cluster: MixedCluster, zookeeper: ZooKeeperServer, name: str) -> None:
+    if name == "zookeeper":
+        zookeeper.start()
+        return
+    child = cluster.children[name]
+    child.start()
+    poll(f"{name} has not ended", lambda: child.running)
