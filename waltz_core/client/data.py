@@ -39,6 +39,7 @@ class PartitionReads:
         "_mark_pending",
         "_mark_wanted",
         "_paused",
+        "_progress_at",
         "_rules",
         "_sequence",
         "_settings",
@@ -59,6 +60,7 @@ class PartitionReads:
         self._in_flight: set[int] = set()
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
         self._failures: dict[int, int] = {}
+        self._progress_at = 0  # when a read was sent while none was under way, or answered
         self._mark_wanted = False
         self._mark_pending = False
         self._mark_at: int | None = None  # ask for the mark (again)
@@ -79,7 +81,7 @@ class PartitionReads:
         """The connection can be used: ask for everything that is wanted."""
         if self._mark_wanted:
             self._ask_mark(now)
-        self._send()
+        self._send(now)
 
     def on_link_lost(self) -> None:
         """No answer comes over the old connection any more."""
@@ -88,13 +90,13 @@ class PartitionReads:
         self._mark_pending = False
         self._mark_at = None
 
-    def fetch(self, transaction_ids: Iterable[int]) -> None:
+    def fetch(self, transaction_ids: Iterable[int], now: int) -> None:
         """Read payloads; ids that are wanted already are not asked for twice."""
         for transaction_id in transaction_ids:
             if transaction_id not in self._wanted:
                 self._wanted.add(transaction_id)
                 self._waiting.append(transaction_id)
-        self._send()
+        self._send(now)
 
     def forget(self, transaction_ids: Iterable[int]) -> None:
         """Nobody waits for these any longer; answers on their way are dropped."""
@@ -110,15 +112,16 @@ class PartitionReads:
         """Take an answer; returns the server's error when it has failed often enough to tell a person."""
         transaction_id = response.transaction_id
         self._in_flight.discard(transaction_id)
+        self._progress_at = now
         if transaction_id not in self._wanted:
-            self._send()
+            self._send(now)
             return None
         if response.success:
             self._wanted.remove(transaction_id)
             self._failures.pop(transaction_id, None)
             payloads.append((transaction_id, response.data))
             if len(self._in_flight) * 2 <= self._settings.fetch_in_flight_max:
-                self._send()
+                self._send(now)
             return None
         failures = self._failures.get(transaction_id, 0)
         self._failures[transaction_id] = failures + 1
@@ -140,10 +143,10 @@ class PartitionReads:
 
     def deadline(self) -> int | None:
         """When `due` has something to do."""
-        return earliest(self._mark_at, self._paused[0][0] if self._paused else None)
+        return earliest(self._mark_at, self._paused[0][0] if self._paused else None, self._silent_at())
 
-    def due(self, now: int) -> None:
-        """Repeat what has waited long enough."""
+    def due(self, now: int) -> bool:
+        """Repeat what has waited long enough; True when the connection is to be given up as dead."""
         if self._mark_at is not None and now >= self._mark_at:
             self._ask_mark(now)
         while self._paused and self._paused[0][0] <= now:
@@ -152,7 +155,15 @@ class PartitionReads:
                 self._waiting.append(transaction_id)
             else:
                 self._failures.pop(transaction_id, None)
-        self._send()
+        self._send(now)
+        silent = self._silent_at()
+        return silent is not None and now >= silent
+
+    def _silent_at(self) -> int | None:
+        """When the server has owed an answer for so long that it must be gone."""
+        if not self._in_flight or self._link is None or not self._rules.silent_peer_dropped:
+            return None
+        return max(self._progress_at, self._link.last_read) + self._settings.silence_ms
 
     def _ask_mark(self, now: int) -> None:
         self._mark_at = None
@@ -163,11 +174,13 @@ class PartitionReads:
             self._mark_at = now + self._settings.mark_retry_ms
         self._link.send(HighWaterMarkRequest(self._next_req_id()))
 
-    def _send(self) -> None:
+    def _send(self, now: int) -> None:
         link, waiting, in_flight = self._link, self._waiting, self._in_flight
         if link is None or not link.ready:
             return
         room = self._settings.fetch_in_flight_max - len(in_flight)
+        if not in_flight:
+            self._progress_at = now
         while waiting and room > 0:
             transaction_id = waiting.popleft()
             if transaction_id in self._wanted and transaction_id not in in_flight:

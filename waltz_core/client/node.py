@@ -175,7 +175,8 @@ class ClientNode:
             if partition.due(now, out) and partition.link is not None:
                 self._drop(partition.link, "the server owes an answer and is silent", now, out)
         for reads in self._reads.values():
-            reads.due(now)
+            if reads.due(now) and reads.link is not None:
+                self._drop(reads.link, "the server owes an answer and is silent", now, out)
         self._dial_wanted = True
 
     def _finish(self, now: int, out: list[Effect]) -> None:
@@ -500,7 +501,7 @@ class ClientNode:
 
     def _on_fetch(self, call: Fetch, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and self._exists(call.partition):
-            self._reads_of(call.partition, now).fetch(call.transaction_ids)
+            self._reads_of(call.partition, now).fetch(call.transaction_ids, now)
 
     def _on_forget(self, call: Forget, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and call.partition in self._reads:

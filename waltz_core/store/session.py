@@ -349,7 +349,8 @@ class StoreSession:
         return earliest(self._recovery.deadline(), *self._greet_at.values(), *self._rejoins())
 
     def _rejoins(self) -> Iterable[int]:
-        return self._rejoin_at.values() if self.state is SessionState.OPEN else ()
+        wanted = self.state is SessionState.OPEN or (self.state is SessionState.RECOVERING and self.stuck)
+        return self._rejoin_at.values() if wanted else ()
 
     def due(self, now: int) -> None:
         """A deadline passed."""

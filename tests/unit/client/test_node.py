@@ -273,6 +273,16 @@ def test_reads_on_a_broken_connection_are_asked_for_again_on_the_next() -> None:
     assert [request.transaction_id for request in desk.take(RPC)] == [4, 5]
 
 
+def test_a_read_that_is_never_answered_costs_a_silent_servers_connection() -> None:
+    desk = Desk()
+    desk.mounted()
+    desk.step(Fetch(0, (3,)))
+    desk.wait(29_999)
+    assert not desk.closed
+    desk.wait(1)
+    assert len(desk.closed) == 1
+
+
 def test_a_payload_with_a_wrong_checksum_costs_the_connection_and_is_read_again() -> None:
     desk = Desk()
     desk.step(Fetch(0, (3,)))
