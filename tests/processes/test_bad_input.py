@@ -21,6 +21,8 @@ from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 
+pytestmark = pytest.mark.processes
+
 GARBAGE = bytes(range(256)) * 64
 PROTOCOLS: dict[str, Any] = {
     "server.port": CLIENT_PROTOCOL,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.processes.checker import Verdict
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
+
+pytestmark = pytest.mark.processes
 
 COMMITS = 200  # between two events
 

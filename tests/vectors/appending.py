@@ -18,9 +18,7 @@ class Outcome(NamedTuple):
 
 def decide_alone(locks: LockTable, high_water_mark: int, request: Fields) -> Outcome:
     """What becomes of one append; with `store_ok` false its store session ends before it commits."""
-    appender = Appender(
-        locks, high_water_mark, batch_count_max=1, batch_bytes_max=1 << 20, flight_bytes_max=1 << 20
-    )
+    appender = Appender(locks, high_water_mark, batch_count_max=1, batch_bytes_max=1 << 20, flight_bytes_max=1 << 20)
     appender.opened(1, ["replica"])
     append = AppendRequest(
         make_req_id(1, 1, 0, 1),
