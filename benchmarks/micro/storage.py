@@ -1,4 +1,4 @@
-"""`python -m benchmarks.micro.storage`: processor time of a storage node's machine per record, without a disk, in microseconds.
+"""`python -m benchmarks.micro.storage`: microseconds per record through a storage node's machine, without a disk.
 
 A round is one batch: the frame of an append is decoded, checked, encoded for the disk, its completion is
 taken, the answer encoded. The disk is a list that says "done"; `codec` and `read` time parts of it.

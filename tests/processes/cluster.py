@@ -82,12 +82,14 @@ class Child:
         self.log = directory / f"{name}.log"
         self.starts = 0
         self.paused = False
+        self._said_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; returns at once."""
         assert not self.running, f"{self.name} runs already"
         self.starts += 1
+        self._said_before = len(self.text())
         with self.log.open("ab") as log:
             # The kernel kills it should this process die without a chance to clean up.
             self._process = subprocess.Popen(
@@ -167,6 +169,10 @@ class Child:
     def text(self) -> str:
         """Everything it has written so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def says(self) -> str:
+        """What it has written since it was started last."""
+        return self.text()[self._said_before :]
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -122,7 +122,7 @@ class Load:
 
 
 def _heeds_signals(child: Child) -> bool:
-    return child.text().count(READY) == child.starts
+    return READY in child.says()
 
 
 def _replay(replicas: dict[int, list[list[Entry]]], marks: dict[int, int]) -> dict[tuple[int, int], int]:
