@@ -231,4 +231,6 @@ if __name__ == "__main__":
     with sqlite3.connect(made.database) as connection:
         connection.executescript(SCHEMA)
     connection.close()
+    # A second SIGTERM, on the way out, would otherwise be delivered again with its default meaning.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     trio.run(main, made)
