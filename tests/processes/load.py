@@ -38,6 +38,7 @@ class Load:
             child = self.cluster.children[name]
             run = f"{name}-{child.starts + 1}"
             journal = self.cluster.directory / f"{run}.journal"
+            journal.touch()  # it may be killed before it begins to write
             self._journals.append(journal)
             job = Job(
                 name=run,
