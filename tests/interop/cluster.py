@@ -17,7 +17,7 @@ from tests.interop.stores import Stores
 from tests.processes.cluster import ROOT, Cluster, poll, tail
 from waltz_core.cluster.znodes import decode_server_descriptor
 
-PATIENCE = 240.0  # seconds; a Java machine that starts slows everything down
+PATIENCE = 600.0  # seconds; a Java machine that starts slows everything down
 
 
 class Kind(enum.Enum):
@@ -116,12 +116,13 @@ class MixedCluster(Cluster):
         return [name for name in super()._answering() if self.children[name].starts]
 
     def gauges(self, server: str) -> dict[str, Any]:
-        """As `Cluster.gauges`; the original shows the health of partitions in another place."""
+        """As `Cluster.gauges`; the original shows the health of partitions in another place, and too early."""
         found = super().gauges(server)
         if found and self.kinds[server] is Kind.JAVA:
             for number, healthy in (self.health(server) or {}).get("partitions", {}).items():
                 group = f"waltz-server.partition-{number}"
-                found[f"{group}.healthy"] = healthy and f"{group}.generation" in found
+                recovered = found.get(f"{group}.high-water-mark", -2) >= -1
+                found[f"{group}.healthy"] = healthy and recovered and f"{group}.generation" in found
         return found
 
     def _tls(self, prefix: str, role: str) -> dict[str, object]:

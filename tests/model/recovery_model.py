@@ -408,9 +408,9 @@ class Model:
     def check_liveness(self, at: State) -> None:
         """With everybody up and nothing in the way, the next session opens.
 
-        Unless too many are of no use: their files are gone, or an aborted recovery marked them above what
-        was decided after it, which only an operator can put right (server-D23). Or the assignment took
-        away the last one that could vote.
+        Unless there is no quorum of useful ones: files are gone, replicas were taken away, or an aborted
+        recovery marked some above what was decided after it, which only an operator can put right
+        (server-D23). Or the assignment took away the last one that could vote.
         """
         new = at.clone()
         new.sessions.clear()
@@ -422,12 +422,14 @@ class Model:
             if session in new.sessions:
                 self._arrive(new, session, replica)
                 self._settle(new, session)
-        members = session.recovery._members.values()
-        lost = sum(m.phase is rec.Phase.REFUSED or m.replica in new.wiped for m in members)
-        removed = session.recovery._last - set(new.assigned)
-        if removed and session.recovery.resolved is None and not any(m.voter for m in members):
+        if session.recovery.is_open:
             return
-        if not session.recovery.is_open and lost <= len(members) - majority(len(members)):
+        members, last = session.recovery._members.values(), session.recovery._last
+        useful = [m for m in members if m.phase is not rec.Phase.REFUSED and m.vouched and m.replica not in new.wiped]
+        quorums = len(useful) >= majority(len(members)) and sum(m.replica in last for m in useful) >= majority(
+            len(last)
+        )
+        if quorums and (last <= set(new.assigned) or any(m.voter for m in members)):
             raise ViolationError(f"L1: session {session.session_id} does not open: {[m.phase.name for m in members]}")
 
 
