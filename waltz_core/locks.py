@@ -8,7 +8,6 @@ from itertools import chain
 from struct import unpack
 
 from waltz_core.record import record
-from waltz_core.rules import SAFE, SafetyRules
 
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
@@ -63,32 +62,30 @@ def lcg_chain(lock_hash: int, probes: int) -> tuple[int, ...]:
 
 
 class LockTable:
-    """For every slot the id of the last commit under it, and the locks that appends in flight take.
+    """For every slot the id of the last commit under it, and whether an append in flight holds it.
 
     An estimate is never below the last commit under a lock, provided the table saw every commit
     since it was made; it may be above (slots are shared), which only causes false refusals.
     """
 
-    __slots__ = ("_active", "_exact", "_held", "_held_slots", "_marks", "_probes", "_size")
+    __slots__ = ("_active", "_held", "_marks", "_probes", "_size")
 
-    def __init__(self, size: int, probes: int, mark: int, *, rules: SafetyRules = SAFE) -> None:
+    def __init__(self, size: int, probes: int, mark: int) -> None:
         assert size > 0
         assert probes > 0
         self._size = size
         self._probes = probes
-        self._exact = rules.holds_exact
         self.reset(mark)
 
     @property
     def active(self) -> int:
-        """Appends that hold locks or wait for their end."""
+        """Appends that hold slots or wait for their end."""
         return self._active
 
     def reset(self, mark: int) -> None:
         """Forget everything: every slot was last committed at `mark`, nothing is held."""
         self._marks = array("q", [mark]) * self._size
-        self._held: dict[int, int] = {}  # hash → appends in flight that take it
-        self._held_slots = bytearray(0 if self._exact else self._size)
+        self._held = bytearray(self._size)
         self._active = 0
 
     def slots(self, lock_hash: int) -> tuple[int, ...]:
@@ -97,25 +94,11 @@ class LockTable:
         return tuple([(value & _SLOT_MASK) % size for value in lcg_chain(lock_hash, self._probes)])
 
     def begin(self, write: Sequence[int], read: Sequence[int], append: Sequence[int]) -> bool:
-        """Hold `write` and `append`; False, and nothing changed, if an append in flight leaves `write` or `read` open.
+        """Hold the slots of `write` and `append`; False, and nothing changed, if any slot is held.
 
-        Only the hashes themselves count: what shares nothing but a slot is decided by the estimate, whatever
-        becomes of the append in flight. Java: one shared slot out of three is enough to wait, also for an
-        append lock, so that a few dozen appends in flight stall the queue.
+        Only where `conflicts_in_flight_refused` is off: with it, the appender knows what is in flight by hash.
         """
-        held = self._held
-        if not self._exact:
-            return self._begin_slots(write, read, append)
-        for lock_hash in (*write, *read) if read else write:
-            if lock_hash in held:
-                return False
-        for lock_hash in (*write, *append) if append else write:
-            held[lock_hash] = held.get(lock_hash, 0) + 1
-        self._active += 1
-        return True
-
-    def _begin_slots(self, write: Sequence[int], read: Sequence[int], append: Sequence[int]) -> bool:
-        held, slots = self._held_slots, self.slots
+        held, slots = self._held, self.slots
         for lock_hash in chain(write, read, append):
             for slot in slots(lock_hash):
                 if held[slot]:
@@ -168,25 +151,17 @@ class LockTable:
             marks[value % size] = transaction_id
 
     def end(self, write: Sequence[int], append: Sequence[int]) -> None:
-        """Let go of what `begin` held."""
+        """Let go of the slots that `begin` held."""
+        held, slots = self._held, self.slots
+        for lock_hash in chain(write, append):
+            for slot in slots(lock_hash):
+                held[slot] = 0
         self._active -= 1
-        if not self._exact:
-            for lock_hash in chain(write, append):
-                for slot in self.slots(lock_hash):
-                    self._held_slots[slot] = 0
-            return
-        held = self._held
-        for lock_hash in (*write, *append) if append else write:
-            count = held.pop(lock_hash, 0)  # 0: the table was reset in between
-            if count > 1:
-                held[lock_hash] = count - 1
 
     def marks(self) -> list[int]:
         """The whole table, for tests and diagnosis."""
         return list(self._marks)
 
     def held_slots(self) -> list[int]:
-        """Slots of what appends in flight take, ascending."""
-        if self._exact:
-            return sorted({slot for lock_hash in self._held for slot in self.slots(lock_hash)})
-        return [slot for slot, held in enumerate(self._held_slots) if held]
+        """Slots held by appends in flight, ascending."""
+        return [slot for slot, held in enumerate(self._held) if held]

@@ -30,7 +30,7 @@ class SafetyRules:
     copying_does_not_delay: bool = True  # recovery 4: the decision never waits for a copy under way
 
     # server
-    holds_exact: bool = True  # server-5: a shared slot of an append in flight does not stall the whole queue
+    conflicts_in_flight_refused: bool = True  # server-5: the queue never waits for an append in flight
     locks_reset_on_gap: bool = True  # server-D3: new lock table whenever somebody else may have committed
     failed_fetch_forgotten: bool = True  # server-D13: one failed data fetch does not poison the key
     preferences_checked: bool = True  # server-D26: an empty list or a negative id is refused by an answer

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from tests.vectors.deviations import exact_steps, lock_rule
 from tests.vectors.reading import Fields, Unit, lines
 from waltz_core.locks import Lock, LockTable, lcg_chain
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -19,8 +16,8 @@ def units(path: Path) -> Iterator[Unit]:
         yield Unit(name, [line], lambda line=line, check=check: check(line))
 
 
-def _table(line: Fields, rules: SafetyRules = SAFE) -> LockTable:
-    return LockTable(line["table_size"], line["num_hash_funcs"], line["initial_hwm"], rules=rules)
+def _table(line: Fields) -> LockTable:
+    return LockTable(line["table_size"], line["num_hash_funcs"], line["initial_hwm"])
 
 
 def _check_index(line: Fields) -> frozenset[str]:
@@ -34,17 +31,9 @@ def _check_index(line: Fields) -> frozenset[str]:
 
 def _check_sequence(line: Fields) -> frozenset[str]:
     line.ignore("name")
-    touched = lock_rule(line["steps"])
-    _run_sequence(line, line["steps"], LEGACY if touched else SAFE)
-    if touched:
-        _run_sequence(line, exact_steps(line["steps"])[0], SAFE)
-    return touched
-
-
-def _run_sequence(line: Fields, steps: Sequence[Mapping[str, Any]], rules: SafetyRules) -> None:
-    table = _table(line, rules)
+    table = _table(line)
     requests: dict[int, tuple[list[int], list[int], list[int]]] = {}
-    for step in steps:
+    for step in line["steps"]:
         if step["op"] == "reset":
             table.reset(step["hwm"])
         else:
@@ -64,6 +53,7 @@ def _run_sequence(line: Fields, steps: Sequence[Mapping[str, Any]], rules: Safet
     if "final_table" in line:
         assert table.marks() == line["final_table"]
         assert table.held_slots() == line["final_locked_slots"]
+    return frozenset()
 
 
 def _check_append(line: Fields) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,45 +37,6 @@ def has_surplus(protocol: WireProtocol[Any], codec: str, stream: bytes) -> bool:
         if stop != at:
             return True
     return False
-
-
-# ---- locks -----------------------------------------------------------------------------------
-
-
-def _hold(taken: Counter[int], begin: Mapping[str, Any], change: int) -> None:
-    for lock_hash in (*begin["write"], *begin["append"]):
-        taken[lock_hash] = max(0, taken[lock_hash] + change)
-
-
-def exact_steps(steps: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], set[int]]:
-    """A sequence of lock operations as `holds_exact` states it, and the hashes taken at its end.
-
-    An append may begin unless one that has begun and not ended takes, as write or append, the very hash of one
-    of its write or read locks. One that may begin only under this rule is given up at once, since the recorded
-    sequence goes on without it.
-    """
-    taken: Counter[int] = Counter()
-    requests: dict[int, Mapping[str, Any]] = {}
-    told: list[Mapping[str, Any]] = []
-    for step in steps:
-        if step["op"] == "reset":
-            taken.clear()
-        elif step["op"] in ("commit_end", "abort_end"):
-            _hold(taken, requests[step["req"]], -1)
-        elif step["op"] == "begin":
-            requests[step["req"]] = step
-            if step["ok"]:
-                _hold(taken, step, 1)
-            elif not any(taken[lock_hash] for lock_hash in (*step["write"], *step["read"])):
-                told.append({**step, "ok": True, "active": step["active"] + 1})
-                step = {"op": "abort_end", "req": step["req"], "active": step["active"]}
-        told.append(step)
-    return told, {lock_hash for lock_hash, count in taken.items() if count}
-
-
-def lock_rule(steps: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """`holds_exact`: an append had to wait for one in flight that leaves none of its write and read locks open."""
-    return frozenset({"holds_exact"}) if len(exact_steps(steps)[0]) > len(steps) else frozenset()
 
 
 # ---- cluster ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from waltz_core.ids import req_generation
 from waltz_core.locks import LockTable
 from waltz_core.record import record
+from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest
 from waltz_core.wire.storage_codec import encode_run
@@ -90,6 +91,10 @@ class Appender:
     refused, committed, or, when its session ended before it was committed, it goes back to the head of
     the queue and is decided again, with its locks, by the next session (`resolved`). Appends of one
     client to one partition never overtake each other: the queue is strictly first in, first out.
+
+    An append that depends on a lock which one in flight takes is refused with the id of that one: its client
+    cannot have seen it. Should the other never commit, the refusal was needless, which clients can live with;
+    Java lets the whole queue wait instead.
     """
 
     __slots__ = (
@@ -105,16 +110,27 @@ class Appender:
         "_queued",
         "_queued_bytes",
         "_quorum",
+        "_refuse_early",
+        "_taken",
         "commit_mark",
         "next_id",
     )
 
     def __init__(
-        self, locks: LockTable, commit_mark: int, *, batch_count_max: int, batch_bytes_max: int, flight_bytes_max: int
+        self,
+        locks: LockTable,
+        commit_mark: int,
+        *,
+        batch_count_max: int,
+        batch_bytes_max: int,
+        flight_bytes_max: int,
+        rules: SafetyRules = SAFE,
     ) -> None:
         assert batch_count_max > 0
         assert batch_bytes_max > 0
         self._locks = locks
+        self._refuse_early = rules.conflicts_in_flight_refused
+        self._taken: dict[int, int] = {}  # lock hash → the last append in flight that takes it
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
         self._flight_bytes_max = flight_bytes_max
@@ -209,6 +225,7 @@ class Appender:
             else:
                 kept.append(item)
         self._requeue(kept)
+        self._taken.clear()
         self._locks.reset(mark)
         self.commit_mark = mark
         self.next_id = mark + 1
@@ -257,7 +274,7 @@ class Appender:
             if self._take(head, flight, out):
                 queue.popleft()
             elif head.at == before:
-                break  # a lock is held; otherwise there is room left by appends that were refused
+                break  # Java: a lock is held; otherwise there is room left by appends that were refused
         self._pass_barriers(out)
         if not flight.appends:
             return None
@@ -268,24 +285,19 @@ class Appender:
 
     def _take(self, run: _Run, flight: _Flight, out: list[Verdict]) -> bool:
         """Move appends from a run into a batch; False when the run is not used up."""
-        locks, appends, at = self._locks, flight.appends, run.at
+        appends, at = flight.appends, run.at
         size, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
         end = min(end, at + self._batch_count_max - len(appends))
         first, before = at, len(appends)
         for at in range(first, end):
             request = run.appends[at]
-            write, read, append = request.write_locks, request.read_locks, request.append_locks
-            if write or read or append:
-                assert write is not None
-                assert read is not None
-                assert append is not None
-                if not locks.begin(write, read, append):
-                    end = at  # undecided until an earlier append commits; overtaking it would break the order
+            if request.write_locks or request.read_locks or request.append_locks:
+                mark = self._lock(request, flight.first + len(appends))
+                if mark is None:
+                    end = at  # Java: undecided until an earlier append commits
                     break
                 flight.locked = True
-                mark = locks.estimate(write, read)
                 if mark > request.client_mark:
-                    locks.end(write, append)
                     out.append(Refused(run.conn, request, mark))
                     continue
             elif request.client_mark < -1:
@@ -302,6 +314,32 @@ class Appender:
         self._queued_bytes -= sum([len(request.data) for request in run.appends[first:end]])
         run.at = end
         return end == len(run.appends)
+
+    def _lock(self, request: AppendRequest, transaction_id: int) -> int | None:
+        """The last transaction that took one of its locks; they are taken unless that is above its client mark.
+
+        None: it must wait (Java).
+        """
+        write, read, append = request.write_locks, request.read_locks, request.append_locks
+        assert write is not None
+        assert read is not None
+        assert append is not None
+        locks, taken = self._locks, self._taken
+        if not self._refuse_early and not locks.begin(write, read, append):
+            return None
+        mark = locks.estimate(write, read)
+        if taken:
+            for lock_hash in (*write, *read) if read else write:
+                holder = taken.get(lock_hash, -1)
+                if holder > mark:
+                    mark = holder
+        if mark <= request.client_mark:
+            if self._refuse_early:
+                for lock_hash in (*write, *append) if append else write:
+                    taken[lock_hash] = transaction_id
+        elif not self._refuse_early:
+            locks.end(write, append)
+        return mark
 
     def drop_queue(self) -> None:
         """The partition goes away: nothing queued will ever be written by us."""
@@ -337,13 +375,18 @@ class Appender:
 
     def _release(self, flight: _Flight, *, committed: bool = True) -> None:
         """Let go of the locks of a batch."""
-        locks = self._locks
+        locks, taken, refuse_early = self._locks, self._taken, self._refuse_early
         for at, request in enumerate(flight.appends, start=flight.first):
             write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
             if write or read or append:
                 if committed:
                     locks.commit(write, append, at)
-                locks.end(write, append)
+                if not refuse_early:
+                    locks.end(write, append)
+                    continue
+                for lock_hash in (*write, *append) if append else write:
+                    if taken.get(lock_hash) == at:
+                        del taken[lock_hash]
 
     def _pass_barriers(self, out: list[Verdict]) -> None:
         flying = self._flying

@@ -174,13 +174,14 @@ class PartitionServer:
         self._rng = rng
         self._rules = rules
         self._data_cache = data_cache
-        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1, rules=rules)
+        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1)
         self._appender = Appender(
             self._locks,
             -1,
             batch_count_max=config.batch_count_max,
             batch_bytes_max=config.batch_bytes_max,
             flight_bytes_max=config.flight_bytes_max,
+            rules=rules,
         )
         self._feed_cache = FeedCache(config.feed_cache_bytes)
         self._feed = Feed(self._feed_cache)

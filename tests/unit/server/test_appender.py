@@ -9,6 +9,7 @@ from hypothesis import given
 
 from waltz_core.ids import ReqId, make_req_id
 from waltz_core.locks import LockTable
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest
@@ -31,9 +32,16 @@ def append(
     )
 
 
-def appender_with(mark: int = -1, *, batch: int = 10, opened: bool = True, flight: int = 1 << 20) -> Appender:
+def appender_with(
+    mark: int = -1, *, batch: int = 10, opened: bool = True, flight: int = 1 << 20, rules: SafetyRules = SAFE
+) -> Appender:
     found = Appender(
-        LockTable(1000, 3, mark), mark, batch_count_max=batch, batch_bytes_max=1 << 20, flight_bytes_max=flight
+        LockTable(1000, 3, mark),
+        mark,
+        batch_count_max=batch,
+        batch_bytes_max=1 << 20,
+        flight_bytes_max=flight,
+        rules=rules,
     )
     if opened:
         found.opened(2, [A, B, C])
@@ -136,26 +144,77 @@ def test_a_full_count_of_refused_appends_does_not_hold_up_those_behind() -> None
     assert batch.count == 1
 
 
-def test_an_append_lock_is_never_compared_and_only_what_reads_or_writes_waits_for_it() -> None:
+def test_an_append_lock_is_never_compared_and_stands_in_the_way_of_what_reads_or_writes() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5]), append(3, write=[5])])
-    first, _ = launch(appender)
-    assert first is not None
-    assert first.count == 2
-    assert launch(appender) == (None, [])
-    vote(appender, 1, A, B)
-    second, verdicts = launch(appender)
-    assert second is None
-    assert [type(verdict) for verdict in verdicts] == [Refused]
+    last = append(3, write=[5])
+    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5]), last])
+    batch, verdicts = launch(appender)
+    assert batch is not None
+    assert batch.count == 2
+    assert verdicts == [Refused(1, last, 1)]
 
 
-def test_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
+def test_what_depends_on_an_append_in_flight_is_refused_and_holds_nobody_up() -> None:
+    appender = appender_with(batch=2)
+    late = append(3, read=[6], mark=-1)
+    appender.enqueue(1, [append(1, write=[5]), append(2, write=[6]), late, append(4, write=[7])])
+    launch(appender)
+    batch, verdicts = launch(appender)
+    assert batch is not None
+    assert batch.first == 2
+    assert batch.count == 1
+    assert verdicts == [Refused(1, late, 1)]
+
+
+def test_only_the_very_same_lock_stands_in_the_way_of_an_append_in_flight() -> None:
+    found = Appender(LockTable(1, 3, -1), -1, batch_count_max=10, batch_bytes_max=1 << 20, flight_bytes_max=1 << 20)
+    found.opened(2, [A, B, C])
+    found.enqueue(1, [append(1, write=[5]), append(2, write=[6])])
+    batch, _ = launch(found)
+    assert batch is not None
+    assert batch.count == 2
+
+
+def test_a_lock_is_free_again_when_its_append_went_back_to_the_queue() -> None:
     appender = appender_with()
+    appender.enqueue(1, [append(1, write=[5])])
+    launch(appender)
+    appender.closed()
+    appender.resolved(-1, [])
+    appender.opened(2, [A, B, C])
+    batch, verdicts = launch(appender)
+    assert batch is not None
+    assert batch.count == 1
+    assert verdicts == []
+
+
+def test_a_lock_taken_twice_in_flight_is_held_until_the_second_commits() -> None:
+    appender = appender_with(batch=1)
+    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5])])
+    launch(appender)
+    launch(appender)
+    vote(appender, 0, A, B)
+    late = append(3, mark=0, write=[5])
+    appender.enqueue(1, [late])
+    assert launch(appender) == (None, [Refused(1, late, 1)])
+
+
+def test_as_0_13_2_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
+    appender = appender_with(rules=LEGACY)
     appender.enqueue(1, [append(1, write=[5]), append(2, write=[5], mark=5), append(3)])
     launch(appender)
 
     assert launch(appender) == (None, [])
     assert appender.queued == 2
+    vote(appender, 0, A, B)
+    appender.enqueue(1, [append(4, write=[5])])
+    batch, verdicts = launch(appender)
+    assert batch is not None
+    assert batch.count == 2
+    assert verdicts == []
+    vote(appender, 2, A, B)
+    _, verdicts = launch(appender)
+    assert [type(verdict) for verdict in verdicts] == [Refused]
 
 
 def test_an_append_without_locks_fails_below_minus_one() -> None:
@@ -287,3 +346,50 @@ def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObj
             decided += req_ids(verdict.appends)
     assert sorted(decided) == sorted(sent)
     assert committed_ids(verdicts) == list(range(len(committed_ids(verdicts))))
+
+
+LOCKS = st.lists(st.integers(0, 3), max_size=2)
+STEPS = st.one_of(
+    st.tuples(st.just("append"), LOCKS, LOCKS, LOCKS, st.integers(0, 4)),
+    st.tuples(st.just("launch")),
+    st.tuples(st.just("vote"), st.integers(0, 3)),
+    st.tuples(st.just("lose"), st.integers(0, 3)),
+)
+
+
+@given(st.lists(STEPS, max_size=80), st.sampled_from([1, 7, 1000]), st.sampled_from([SAFE, LEGACY]))
+def test_whatever_is_in_flight_no_committed_append_missed_a_lock(
+    steps: list[tuple[object, ...]], size: int, rules: SafetyRules
+) -> None:
+    """Marks are those of clients that lag by a few; sessions end with any part of the flight committed."""
+    found = Appender(
+        LockTable(size, 3, -1), -1, batch_count_max=3, batch_bytes_max=9999, flight_bytes_max=9999, rules=rules
+    )
+    found.opened(2, [A, B, C])
+    log: list[AppendRequest] = []
+    verdicts: list[Verdict] = []
+    for number, step in enumerate(steps):
+        match step:
+            case ("append", write, read, appended, lag):
+                mark = max(-1, found.commit_mark - lag)
+                found.enqueue(1, [append(number, mark=mark, write=write, read=read, appended=appended)])
+            case ("launch",):
+                found.launch(verdicts)
+            case ("vote", count):
+                mark = min(found.next_id - 1, found.commit_mark + count)
+                found.voted(A, mark)
+                found.voted(B, mark)
+                found.advance(verdicts)
+            case ("lose", count):
+                found.closed()
+                found.resolved(min(found.next_id - 1, found.commit_mark + count), verdicts)
+                found.opened(2, [A, B, C])
+    for verdict in verdicts:
+        if isinstance(verdict, Committed):
+            assert verdict.first == len(log)
+            log += verdict.appends
+    last: dict[int, int] = {}
+    for number, request in enumerate(log):
+        wanted = (*(request.write_locks or ()), *(request.read_locks or ()))
+        assert max([last.get(lock, -1) for lock in wanted], default=-1) <= request.client_mark
+        last.update(dict.fromkeys((*(request.write_locks or ()), *(request.append_locks or ())), number))
