@@ -66,6 +66,8 @@ import java.util.stream.IntStream;
  */
 public final class InteropDriver {
 
+    private static final int LARGE_EVERY = 50; // attempts
+    private static final int LARGE = 200_000; // bytes
     private static final int FETCH_EVERY = 4; // the interface fetches payloads one by one; a sample keeps up with the feed
 
     private static final Serializer<byte[]> BYTES = new Serializer<byte[]>() {
@@ -280,7 +282,7 @@ public final class InteropDriver {
             String fields = quoted(attempt) + "," + mark + ",[" + locks[0] + "],[" + locks[1] + "],[" + locks[2] + "]";
             journal.write("\"invoked\"," + partition + "," + fields);
             builder.setHeader(kind);
-            builder.setTransactionData(("[" + fields + ",null]").getBytes(StandardCharsets.UTF_8), BYTES);
+            builder.setTransactionData(payload("[" + fields + ",null]", random.nextInt(LARGE_EVERY) == 0 ? LARGE : 0, ' '), BYTES);
             builder.setWriteLocks(lists.get(0));
             builder.setReadLocks(lists.get(1));
             builder.setAppendLocks(lists.get(2));
@@ -374,7 +376,7 @@ public final class InteropDriver {
         Thread submitter = new Thread(() -> {
             for (int i = 0; i < count; i++) {
                 try {
-                    client.submit(new Append(partition, i, header, payload(label, i, size), locks, giveUp, feed, unresolved, failed));
+                    client.submit(new Append(partition, i, header, payload(label + "-" + i, size, '.'), locks, giveUp, feed, unresolved, failed));
                 } catch (RuntimeException ex) {
                     continue; // onException has already been called for it.
                 }
@@ -601,13 +603,14 @@ public final class InteropDriver {
 
     // ---- output
 
-    private static byte[] payload(String label, int index, int size) {
-        byte[] text = (label + "-" + index).getBytes(StandardCharsets.UTF_8);
+    /** A text, padded to a size. */
+    private static byte[] payload(String content, int size, char padding) {
+        byte[] text = content.getBytes(StandardCharsets.UTF_8);
         if (size <= text.length) {
             return text;
         }
         byte[] padded = Arrays.copyOf(text, size);
-        Arrays.fill(padded, text.length, size, (byte) '.');
+        Arrays.fill(padded, text.length, size, (byte) padding);
         return padded;
     }
 

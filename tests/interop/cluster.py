@@ -19,6 +19,13 @@ from waltz_core.cluster.znodes import decode_server_descriptor
 
 PATIENCE = 600.0  # seconds; a Java machine that starts slows everything down
 
+# Store sessions and segments end often, so that both kinds begin and end them side by side.
+SETTINGS = {
+    "zookeeper.sessionTimeout": 6000,
+    "storage.checkpointInterval": 300,
+    "storage.segment.size.threshold": 200_000,
+}
+
 
 class Kind(enum.Enum):
     """Whose program a process runs."""
@@ -65,7 +72,7 @@ class MixedCluster(Cluster):
         self.installation = installation
         self.zookeeper = zookeeper
         options.setdefault("tls", False)  # no key in any file: as the original is usually run
-        options.setdefault("settings", {"zookeeper.sessionTimeout": 6000})
+        options.setdefault("settings", SETTINGS)
         super().__init__(directory, zookeeper, storage_nodes=len(storage), servers=len(server), **options)
         self._commands = {name: child.command for name, child in self.children.items()}
         self.kinds: dict[str, Kind] = {}
