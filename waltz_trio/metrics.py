@@ -78,13 +78,14 @@ class Meter:
 class Timer:
     """Durations in seconds: a rate, and percentiles of an exponentially decaying sample."""
 
-    __slots__ = ("_clock", "_landmark", "_random", "_sample", "meter")
+    __slots__ = ("_clock", "_landmark", "_random", "_sample", "_totals", "meter")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._landmark = clock()
         self._random = random.Random(0)
         self._sample: list[tuple[float, float, float]] = []  # heap of (priority, weight, seconds)
+        self._totals: dict[int, int] = {}  # milliseconds → calls taken over so far
         self.meter = Meter(clock)
 
     def update(self, seconds: float, count: int = 1) -> None:
@@ -99,6 +100,14 @@ class Timer:
             heapq.heappush(self._sample, entry)
         else:
             heapq.heappushpop(self._sample, entry)
+
+    def update_to(self, totals: Iterable[tuple[int, int]]) -> None:
+        """Take over a machine's own counts of calls by milliseconds, which never fall (a smaller one is a restart)."""
+        for milliseconds, total in totals:
+            known = self._totals.get(milliseconds, 0)
+            if total != known:
+                self.update(milliseconds / 1000, total - known if total > known else total)
+                self._totals[milliseconds] = total
 
     def snapshot(self) -> dict[str, float]:
         """max, mean, min, stddev and percentiles, in seconds; zeros where nothing was noted."""
@@ -216,14 +225,6 @@ class Registry:
     def json(self, *, pretty: bool = False) -> str:
         """`read` as text."""
         return json.dumps(self.read(), indent=2 if pretty else None, default=str)
-
-    def admin_json(self) -> str:
-        """What a storage node answers to a metrics request on its admin port: indented, names listed in front."""
-        found = self.read()
-        del found["version"]
-        tables = [table for table in found.values() if isinstance(table, Mapping)]
-        ids = sorted(name for table in tables for name in table)
-        return json.dumps({"metrics": {}, "ids": ids, **found}, indent=2, default=str)
 
     def prometheus(self) -> str:
         """Text exposition format 0.0.4. `group.partition-N.name` becomes `group_name{partition="N"}`."""

@@ -257,6 +257,7 @@ class ServerProcess:
         snapshot = self.snapshot()
         if snapshot is None:
             return
+        self.registry.meter(f"{GROUP}.feed-cache-miss").mark_to(snapshot.feed_cache_misses)
         self.registry.meter(f"{GROUP}.transaction-cache-miss").mark_to(snapshot.data_cache_misses)
         owned = frozenset(p.partition_id for p in snapshot.partitions)
         for gone in self._shown - owned:
@@ -265,8 +266,10 @@ class ServerProcess:
             self._register_partition(new)
         self._shown = owned
         for partition in snapshot.partitions:
+            group = f"{GROUP}.partition-{partition.partition_id}"
             for name, count in partition.counters:
-                self.registry.meter(f"{GROUP}.partition-{partition.partition_id}.{name}").mark_to(count)
+                self.registry.meter(f"{group}.{name}").mark_to(count)
+            self.registry.timer(f"{group}.response-latency").update_to(partition.response_times)
 
     def _register_partition(self, partition_id: int) -> None:
         def gauge(name: str, read: Callable[[PartitionSnapshot], object]) -> None:
@@ -284,6 +287,10 @@ class ServerProcess:
         gauge("high-water-mark", lambda found: found.high_water_mark)
         gauge("real-time-feeds", lambda found: found.live_feeds)
         gauge("catchup-feeds", lambda found: found.lagging_feeds)
+        gauge("total-real-time-feed-context-added", lambda found: found.live_feeds_added)
+        gauge("total-real-time-feed-context-removed", lambda found: found.live_feeds_added - found.live_feeds)
+        gauge("total-catchup-feed-context-added", lambda found: found.lagging_feeds_added)
+        gauge("total-catchup-feed-context-removed", lambda found: found.lagging_feeds_added - found.lagging_feeds)
         gauge("phase", lambda found: found.phase)
         gauge("reason", lambda found: found.reason)
         gauge("healthy", lambda found: found.healthy)

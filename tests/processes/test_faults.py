@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.checker import Verdict
-from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.cluster import PATIENCE, Cluster, poll, running_cluster
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
 
@@ -40,6 +40,13 @@ def test_two_clients_share_a_log_through_submit_and_send(tmp_path: Path, zookeep
         load = loaded(cluster, accounts=6)
         owners = cluster.owners()
         verdict = finish(load, 4 * COMMITS)
+        for partition, mark in cluster.committed().items():
+            group = f"waltz-server.partition-{partition}"
+            found = cluster.get(owners[partition], "/metrics")
+            assert found["meters"][f"{group}.successful-append"]["count"] == mark + 1
+            latency = found["timers"][f"{group}.response-latency"]
+            assert latency["count"] == mark + 1
+            assert 0 < latency["max"] < PATIENCE
         for name in (*cluster.server_names, *cluster.storage_names):
             cluster.children[name].stop()
 

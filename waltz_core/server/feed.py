@@ -80,6 +80,8 @@ class Feed:
         "_reads",
         "_replaced",
         "_retry_at",
+        "lagging_added",
+        "live_added",
         "served",
     )
 
@@ -94,6 +96,8 @@ class Feed:
         self._replaced: list[SendReply] = []
         self._retry_at: int | None = None
         self.served = 0  # transactions sent
+        self.live_added = 0  # subscriptions that came to be live, so far; one counts again each time
+        self.lagging_added = 0
 
     @property
     def mark(self) -> int:
@@ -103,6 +107,7 @@ class Feed:
     def restart(self, mark: int) -> None:
         """The log resolved at `mark`, possibly with transactions that we have not seen."""
         self._mark = mark
+        self.lagging_added += len(self._live)
         self._lagging.extend(self._live)
         for subscription in self._live:
             subscription.state = _State.LAGGING
@@ -114,7 +119,9 @@ class Feed:
         """Start a feed behind `client_mark` for `budget` transactions."""
         assert budget > 0
         assert client_mark <= self._mark
-        self._place(_Subscription(conn, client_mark, budget, closing))
+        subscription = _Subscription(conn, client_mark, budget, closing)
+        self._place(subscription)
+        self.lagging_added += subscription.state is not _State.LIVE
 
     def replace(self, conn: int) -> None:
         """End the feeds that a connection asked for, with their closing messages; a mount under way goes on.
@@ -148,6 +155,7 @@ class Feed:
         for subscription in self._live:
             if subscription.conn in self._blocked:
                 ended.append(subscription)
+                self.lagging_added += 1
                 self._pause(subscription)
             elif self._send(subscription, frames, out):
                 ended.append(subscription)
@@ -231,6 +239,7 @@ class Feed:
             self._pause(subscription)
         elif subscription.position == self._mark:
             subscription.state = _State.LIVE
+            self.live_added += 1
             self._live[subscription] = None
         else:
             subscription.state = _State.LAGGING

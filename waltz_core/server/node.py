@@ -125,6 +125,7 @@ class ServerNode:
         self._client_ids = ClientIds(config.root, self._tickets)
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._data_cache = DataCache(config.data_cache_bytes)
+        self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
         self._partitions: dict[int, PartitionServer] = {}
         self._closing: list[PartitionServer] = []
@@ -195,6 +196,7 @@ class ServerNode:
             self._replica_map(),
             tuple((pool.replica, pool.state.value, pool.trouble) for _, pool in sorted(self._pools.items())),
             self._data_cache.misses,
+            self._misses_of_gone + sum(partition.feed_cache_misses for partition in self._partitions.values()),
             self._zk_state,
         )
 
@@ -678,6 +680,7 @@ class ServerNode:
         self._owned = owned
         for partition_id in set(self._partitions) - {p for p, _ in owned}:
             partition = self._partitions.pop(partition_id)
+            self._misses_of_gone += partition.feed_cache_misses
             partition.close(now)
             self._closing.append(partition)
         for partition_id, generation in owned:

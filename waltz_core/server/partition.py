@@ -37,6 +37,7 @@ from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, Se
 from waltz_core.server.feed_cache import FeedCache, encode_frames
 from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
+from waltz_core.server.response_times import ResponseTimes
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import LinkDown, LinkUnwanted, LinkUp, StorageAnswer, StorageEffect, StorageFailed
 from waltz_core.store.session import (
@@ -169,6 +170,7 @@ class PartitionServer:
         self.generation = -1
         self.session: StoreSession | None = None
         self.counters = {"transaction": 0, "successful-append": 0, "rejected-append": 0}
+        self.response_times = ResponseTimes()
         self._config = config
         self._tickets = tickets
         self._rng = rng
@@ -239,6 +241,16 @@ class PartitionServer:
     def feeds(self) -> tuple[int, int]:
         """Numbers of live and of other feeds."""
         return self._feed.lag()
+
+    @property
+    def feeds_added(self) -> tuple[int, int]:
+        """How many feeds came to be live, and to lag, so far."""
+        return self._feed.live_added, self._feed.lagging_added
+
+    @property
+    def feed_cache_misses(self) -> int:
+        """Reads of the feed that had to ask a replica."""
+        return self._feed_cache.misses
 
     @property
     def stuck(self) -> str:
@@ -694,6 +706,7 @@ class PartitionServer:
         self.session = None
         self._cas_retry_at = None
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
+        self.response_times.forget()
         if recovered:
             self._appender.closed()
         if self.phase is Phase.CLOSED:
@@ -755,6 +768,7 @@ class PartitionServer:
             batch = self._appender.launch(self._verdicts)
             if batch is None:
                 break
+            self.response_times.launched(now, batch.last)
             session.replicate(batch)
         self._settle(now)
 
@@ -763,7 +777,7 @@ class PartitionServer:
         verdicts, self._verdicts = self._verdicts, []
         for verdict in verdicts:
             if type(verdict) is Committed:
-                self._on_committed(verdict)
+                self._on_committed(now, verdict)
             elif type(verdict) is Refused:
                 self.counters["rejected-append"] += 1
                 self._out.append(Reply(verdict.conn, messages.LockFailure(verdict.request.req_id, verdict.mark)))
@@ -771,8 +785,9 @@ class PartitionServer:
                 assert type(verdict) is Passed
                 self._on_passed(verdict.token)
 
-    def _on_committed(self, verdict: Committed) -> None:
+    def _on_committed(self, now: int, verdict: Committed) -> None:
         appends = verdict.appends
+        self.response_times.committed(now, verdict.last, len(appends))
         self.counters["successful-append"] += len(appends)
         self._data_cache.add(self.partition_id, verdict.first, appends)
         if self.session is not None:

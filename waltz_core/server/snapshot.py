@@ -23,6 +23,9 @@ class PartitionSnapshot:
     pending: int
     live_feeds: int
     lagging_feeds: int
+    live_feeds_added: int  # so far, as all that follow
+    lagging_feeds_added: int
+    response_times: tuple[tuple[int, int], ...]  # milliseconds, transactions
     counters: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str, int, int], ...]
 
@@ -39,6 +42,7 @@ class ServerSnapshot:
     replicas: tuple[tuple[int, tuple[str, ...]], ...]  # partition → storage nodes, all of the cluster
     storage_nodes: tuple[tuple[str, str, str], ...]  # connect string, state, trouble
     data_cache_misses: int
+    feed_cache_misses: int
     zookeeper: str
 
 
@@ -79,6 +83,8 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         partition.pending,
         live,
         lagging,
+        *partition.feeds_added,
+        tuple(partition.response_times.counts.items()),
         tuple(partition.counters.items()),
         partition.session.links() if partition.session is not None else (),
     )

@@ -153,6 +153,24 @@ def test_a_restart_behind_the_mark_serves_what_was_missed() -> None:
     assert out == [ReadHeaders(0, 5)]
 
 
+def test_what_came_and_what_is_there_is_counted() -> None:
+    feed = Feed(FeedCache(1 << 20))
+    feed.restart(4)
+    feed.subscribe(1, REQ, 4, 100, END)
+    feed.subscribe(2, REQ, 1, 100, END)
+    feed.writable(3, False)
+    feed.subscribe(3, REQ, 4, 100, END)
+    assert (feed.live_added, feed.lagging_added, feed.lag()) == (1, 2, (1, 2))
+    feed.writable(1, False)
+    feed.committed(5, frames(5, 1), [])
+    assert (feed.live_added, feed.lagging_added, feed.lag()) == (1, 3, (0, 3))
+    feed.writable(1, True)
+    feed.serve(0, [])
+    assert (feed.live_added, feed.lagging_added, feed.lag()) == (2, 3, (1, 2))
+    feed.restart(9)
+    assert (feed.live_added, feed.lagging_added, feed.lag()) == (2, 4, (0, 3))
+
+
 @given(st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 1500)), max_size=12), st.integers(0, 5500))
 def test_the_cache_never_answers_wrong_frames(runs: list[tuple[int, int]], wanted: int) -> None:
     cache = FeedCache(2 * 1024 * FRAME_SIZE)
