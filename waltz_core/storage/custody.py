@@ -145,8 +145,11 @@ class Custody:
     def _stop(self, fault: DiskError) -> None:
         if self.state in (State.OPEN, State.OPENING):
             self.state = State.STOPPED
-            self.reason = f"the disk failed: {fault}; assign the partition again to reopen it"
-            self._outbox.report(Level.ERROR, f"partition {self.partition_id} stopped: {fault}")
+            self.reason = (
+                f"the disk failed: {fault}; once it works again, reopen the partition with "
+                "`waltz storage add-partition`, or restart this node"
+            )
+            self._outbox.report(Level.ERROR, f"partition {self.partition_id} stopped: {self.reason}")
 
     def _belongs(self) -> Belongs:
         current = self.entry.current
@@ -203,16 +206,29 @@ class Custody:
         self.state = State.OPEN
 
     def _open_assigned(self, done: AdminDone) -> Procedure[None]:
+        problem: str | None = None
         try:
-            opened = yield from self._open_files(assigned=True)
+            opened = yield from self._opened_or_blamed()
+            yield from self._adopt(opened)
+            problem = opened.problem
         except DiskError as fault:
-            opened = Opened()
-            opened.blame(f"the disk failed while opening: {fault}")
+            # The disk failed, which says nothing about the files: no limbo, but opened again later.
+            self._stop(fault)
+            problem = str(fault)
+        done(None if self._rules.partitions_isolated else problem)
+
+    def _opened_or_blamed(self) -> Procedure[Opened]:
+        """Open the files of an assigned partition.
+
+        Raises:
+            DiskError: the disk failed.
+        """
+        try:
+            return (yield from self._open_files(assigned=True))
         except CorruptionError as error:
             opened = Opened()
             opened.blame(str(error))
-        yield from self._adopt(opened)
-        done(None if self._rules.partitions_isolated else opened.problem)
+            return opened
 
     def _open_files(self, assigned: bool) -> Procedure[Opened]:
         found = yield from list_names(self._ground.directory)
@@ -313,6 +329,12 @@ class Custody:
             opened = yield from self._open_files(assigned=was is not State.UNASSIGNED)
             if opened.problem is None or was is not State.UNASSIGNED:
                 yield from self._adopt(opened)
+        except DiskError as fault:
+            if was is State.UNASSIGNED:
+                self.state = was
+            else:
+                self._stop(fault)
+            raise
         except StorageError:
             self.state = was
             raise

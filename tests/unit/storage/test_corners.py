@@ -243,12 +243,13 @@ def test_the_original_extends_a_short_control_file() -> None:
     assert Desk(node.disk, KEY, 2, rules=LEGACY).failure is None
 
 
-def test_a_side_file_that_cannot_be_read_is_damage() -> None:
+def test_a_side_file_that_cannot_be_read_stops_the_partition() -> None:
     node = filled(2)
     node.disk.fault = lambda effect: (
         FaultKind.IO if isinstance(effect, DiskRead) and effect.path.endswith("fence") else None
     )
-    assert "while opening" in replica(reopen(node)).reason
+    again = reopen(node)
+    assert (replica(again).state, "the disk failed" in replica(again).reason) == (State.STOPPED, True)
 
 
 def test_ranges_of_faults_are_merged_across_the_smallest_gaps() -> None:

@@ -434,14 +434,17 @@ def test_the_original_may_truncate_below_our_mark_and_we_take_it() -> None:
 # ---- failing disks -------------------------------------------------------------------------------
 
 
-def test_a_disk_that_cannot_be_read_at_opening_puts_the_partition_in_limbo() -> None:
+@pytest.mark.parametrize("kind", [FaultKind.IO, FaultKind.FULL])
+def test_a_disk_that_fails_at_opening_stops_the_partition_until_it_is_opened_again(kind: FaultKind) -> None:
     node = filled()
-    node.disk.fault = lambda effect: (
-        FaultKind.IO if isinstance(effect, DiskRead) and effect.path.endswith(".seg") else None
-    )
+    node.disk.fault = lambda effect: kind if not isinstance(effect, DiskList) and "/" in effect.path else None
     again = reopen(node)
-    assert replica(again).state is State.LIMBO
-    assert "the disk failed while opening" in replica(again).reason
+    assert replica(again).state is State.STOPPED
+    assert "the disk failed" in replica(again).reason
+    node.disk.fault = None
+    assert again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    assert replica(again).state is State.OPEN
+    assert served(again) == list(range(12))
 
 
 def test_a_directory_that_cannot_be_listed_ends_the_process() -> None:
