@@ -138,3 +138,5 @@ class Operator:
                 assert name in self.run.observer.lossy, f"{name} is in limbo: {replica.reason}"
                 self.wipe(storage)
                 return
+            if replica.state is State.UNASSIGNED:  # rolled back to a time before it was told its partitions
+                self._unassigned[storage.node.name] = storage
