@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench interop
+.PHONY: install demo test check fix bench interop fuzz determinism
 
 install: .venv/installed
 
@@ -37,6 +37,7 @@ test: install
 	$(MAKE) --no-print-directory check; \
 	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/model tests/vectors \
 	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
+	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
@@ -46,3 +47,12 @@ interop: install
 
 bench: install
 	$(BIN)/python -m benchmarks.append $(if $(JSON),--json $(JSON))
+
+# Whole clusters under faults: SEEDS=A..B, or MINUTES=M (5) of fresh seeds; JOBS processes (2).
+fuzz: install
+	@$(BIN)/python -m tests.model.fuzz --bar --jobs $(or $(JOBS),2) \
+	  $(if $(SEEDS),--seeds $(SEEDS),--minutes $(or $(MINUTES),5)) $(if $(JSON),--json $(JSON))
+
+# Each seed in two processes with different orders of sets; 1,500 take some ten minutes, the bar is COUNT=10000.
+determinism: install
+	@$(BIN)/python -m tests.model.determinism --count $(or $(COUNT),1500) $(if $(JSON),--json $(JSON))

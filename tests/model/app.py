@@ -64,11 +64,12 @@ class App:
         self.applied: dict[int, int | None] = {}
         self.feeding: dict[int, None] = {}
         self.loading = False
-        self.waiting_fetches: dict[tuple[int, int], None] = {}
+        self.waiting_fetches: dict[tuple[int, int], int] = {}  # → when it was asked for
         self.waiting_flushes: dict[int, None] = {}
         self._lives = 0
         self._flushes = 0
         self._opened: set[int] = set()
+        self._told_at = 0
         self.node = SimNode(self.world, self.name, self._machine)
         self.node.uses_zookeeper = not habits.by_server
         self.node.on_told = self._told
@@ -93,6 +94,7 @@ class App:
     def start(self) -> None:
         """Start the process and follow every partition from where the application stands."""
         self.node.start()
+        self._told_at = self.world.now
         for partition in range(self.observer.cluster.partitions):
             self.open(partition)
 
@@ -114,6 +116,7 @@ class App:
     # ---- what it is told -----------------------------------------------------------------------
 
     def _told(self, told: Any) -> None:
+        self._told_at = self.world.now
         match told:
             case Deliver(partition, run):
                 self.observer.delivered(self, partition, run)
@@ -229,7 +232,8 @@ class App:
         if applied is None or applied < 0:
             return
         wanted = tuple(sorted({self.rng.randint(0, applied) for _ in range(3)}))
-        self.waiting_fetches.update({(partition, one): None for one in wanted})
+        for one in wanted:
+            self.waiting_fetches.setdefault((partition, one), self.world.now)
         self.node.post(Fetch(partition, wanted))
 
     # ---- the end -------------------------------------------------------------------------------
@@ -240,6 +244,12 @@ class App:
             for partition in range(self.observer.cluster.partitions):
                 if partition not in self.feeding:
                     self.open(partition)
+
+    def stuck_for(self) -> int:
+        """How long it has been told nothing, or has waited for a payload, in ms; 0 if it waits for nothing."""
+        since = min([self._told_at, *self.waiting_fetches.values()])
+        waited = self.world.now - since
+        return waited if waited > 5_000 and (self.loading or self.unsettled()) else 0
 
     def unsettled(self) -> str:
         """What this application still waits for, empty if nothing."""

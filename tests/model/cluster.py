@@ -228,7 +228,7 @@ class SimCluster:
                     open_ids.update(p.partition_id for p in snapshot.partitions if p.healthy)
             return len(open_ids) == self.partitions
 
-        assert self.world.run_while(lambda: not served(), limit), "not every partition was opened in time"
+        assert self.world.run_while(lambda: not served(), limit, every=10), "not every partition was opened in time"
 
     def raw_peer(self, endpoint: Endpoint | None = None) -> RawPeer:
         """A connection whose bytes are made by hand; to the first server unless told otherwise."""

@@ -130,6 +130,7 @@ class SimDisk:
         self._files: dict[str, _File] = {}  # as the process sees them
         self._directories: set[str] = {""}
         self._durable_files: dict[str, _File] = {}  # names that survive a power failure
+        self._loose: dict[str, None] = {}  # names that came or went since their directory was synced
         self._durable_directories: set[str] = {""}
 
     # ---- effects ---------------------------------------------------------------------------------
@@ -166,12 +167,14 @@ class SimDisk:
                     self._files[path].cut(0)
                 else:
                     self._files[path] = _File()
+                    self._loose[path] = None
             case WriteAt(path, offset, data):
                 self._write(self._file(path), offset, data)
             case Cut(path, size):
                 self._file(path).cut(size)
             case Unlink(path):
                 self._files.pop(path, None)
+                self._loose[path] = None
             case MakeDirectory(path):
                 self._directories.add(path)
             case SyncFile(path):
@@ -240,9 +243,10 @@ class SimDisk:
                 self._durable_directories.add(name)
 
     def _names_in(self, path: str) -> list[str]:
-        return sorted(name for name in {*self._files, *self._durable_files} if name.rpartition("/")[0] == path)
+        return sorted(name for name in self._loose if name.rpartition("/")[0] == path)
 
     def _sync_name(self, name: str) -> None:
+        self._loose.pop(name, None)
         if name in self._files:
             self._durable_files[name] = self._files[name]
         else:
@@ -257,7 +261,7 @@ class SimDisk:
             parent = name.rpartition("/")[0]
             if parent in self._durable_directories and rng.random() < 0.5:
                 self._durable_directories.add(name)
-        for name in sorted({*self._files, *self._durable_files}):
+        for name in sorted(self._loose):
             if self._files.get(name) is not self._durable_files.get(name) and rng.random() < 0.5:
                 self._sync_name(name)
         for file in {id(one): one for one in self._durable_files.values()}.values():
@@ -279,6 +283,7 @@ class SimDisk:
             file.volatile = bytearray(file.durable)
             file.forget()
         self._files = dict(self._durable_files)
+        self._loose = {}
 
     def flip(self, path: str, offset: int, mask: int = 0xFF) -> None:
         """A byte rots."""
@@ -301,6 +306,7 @@ class SimDisk:
         directory = path.rpartition("/")[0]
         self.make_directory(directory)
         file = self._files[path] = self._durable_files[path] = _File()
+        self._loose.pop(path, None)
         file.volatile = bytearray(data)
         file.durable = bytearray(data)
 
@@ -313,6 +319,7 @@ class SimDisk:
         """A file is gone, durably."""
         self._files.pop(path, None)
         self._durable_files.pop(path, None)
+        self._loose.pop(path, None)
 
     def content(self, path: str) -> bytes:
         """A file as the process sees it."""

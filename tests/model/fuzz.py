@@ -2,9 +2,11 @@
 
     python -m tests.model.fuzz --seeds 1..1000 --jobs 2
     python -m tests.model.fuzz --minutes 5 --json
+    python -m tests.model.fuzz --fresh 1000 --jobs 2
     python -m tests.model.fuzz --seed 42
 
-Exit status: 0 if nothing was found, 1 if something was.
+Exit status: 0 if nothing was found, 1 if something was, or if `--bar` is given and the runs were too slow
+or too poor: the bar is 100 seeds a minute on one core, 200 times real time, half of the runs with 5 faults.
 """
 
 from __future__ import annotations
@@ -32,11 +34,23 @@ def main(arguments: list[str] | None = None) -> int:
         return _replay(options.seed, tuple(options.without), options.json)
     seeds: Iterable[int]
     if options.seeds is not None:
-        first, _, last = options.seeds.partition("..")
-        seeds = range(int(first), int(last or first) + 1)
+        seeds = parse_range(options.seeds)
     else:
-        seeds = itertools.count(options.start if options.start is not None else time.time_ns() // 1_000_000_000 * 1_000)
-    return _many(seeds, options.minutes, options.jobs, options.json)
+        start = options.start if options.start is not None else fresh_start()
+        seeds = itertools.count(start) if options.fresh is None else range(start, start + options.fresh)
+        print(f"seeds from {start}", flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
+    return _many(seeds, options)
+
+
+def parse_range(text: str) -> range:
+    """`A..B`, both ends included, or one number."""
+    first, _, last = text.partition("..")
+    return range(int(first), int(last or first) + 1)
+
+
+def fresh_start() -> int:
+    """A seed that nobody has seen: from the clock, with room for a thousand seeds in every second."""
+    return time.time_ns() // 1_000_000_000 * 1_000
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -45,28 +59,45 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     which.add_argument("--seeds", metavar="A..B", help="run these seeds, both ends included")
     which.add_argument("--seed", type=int, help="run one seed again and print what happened")
     which.add_argument("--minutes", type=float, help="run fresh seeds for so long")
-    parser.add_argument("--start", type=int, help="first seed with --minutes; by default of the present time")
+    which.add_argument("--fresh", type=int, metavar="N", help="run so many fresh seeds")
+    parser.add_argument("--start", type=int, help="first fresh seed; by default of the present time")
+    parser.add_argument("--bar", action="store_true", help="fail if the figures are not reached")
+    parser.add_argument("--digests", metavar="PATH", help="write seed and digest of every run, one line each")
     parser.add_argument("--without", action="append", default=[], metavar="KIND", help="leave a kind of fault out")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help="write one object, to a file or stdout")
     return parser.parse_args(arguments)
 
 
-def _many(seeds: Iterable[int], minutes: float | None, jobs: int, where: str | None) -> int:
+def _many(seeds: Iterable[int], options: argparse.Namespace) -> int:
     began = time.monotonic()
     summary = _Summary()
-    for result in _results(seeds, minutes, jobs):
+    for result in _results(seeds, options.minutes, options.jobs):
         summary.add(result)
         if result.failure:
-            kept = shrink(result)
-            print(f"seed {result.seed} FAILED: {result.failure.splitlines()[0]}", flush=True)
-            print(f"  replay: {replay_command(result.seed, result.kinds, kept)}", flush=True)
+            _explain(result)
+    if options.digests is not None:
+        with open(options.digests, "w", encoding="utf-8") as file:
+            file.writelines(summary.digests)
     report = summary.report(time.monotonic() - began)
-    _write(report, where)
-    if where != "-":
+    _write(report, options.json)
+    if options.json != "-":
         for name, value in report.items():
-            print(f"{name:>18}: {value}")
-    return 1 if summary.failures else 0
+            print(f"{name:>26}: {value}")
+    missed = summary.missed() if options.bar else []
+    for what in missed:
+        print(f"the bar is missed: {what}", file=sys.stderr)
+    return 1 if summary.failures or missed else 0
+
+
+def _explain(result: Result) -> None:
+    """How to see a failure again, and the end of its trace with as few kinds of faults as possible."""
+    print(f"seed {result.seed} FAILED: {result.failure.splitlines()[0]}", flush=True)
+    kept = shrink(result)
+    without = tuple(kind for kind in result.kinds if kind not in kept)
+    print(f"  replay: {replay_command(result.seed, result.kinds, kept)}")
+    shrunk = run_seed(result.seed, without, verbose=True)
+    print("  " + "\n  ".join([*shrunk.log[-_LOG_LINES:], *shrunk.failure.splitlines()[:1]]), flush=True)
 
 
 def _results(seeds: Iterable[int], minutes: float | None, jobs: int) -> Iterator[Result]:
@@ -82,6 +113,9 @@ def _results(seeds: Iterable[int], minutes: float | None, jobs: int) -> Iterator
         yield from map(run_seed, wanted())
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        if end is None:
+            yield from pool.imap(run_seed, seeds, chunksize=2)
+            return
         # Taken in blocks: a pool would run ahead of the clock.
         source = wanted()
         while block := list(itertools.islice(source, jobs * 8)):
@@ -100,6 +134,7 @@ class _Summary:
         self._per_run: list[int] = []
         self._counts: Counter[str] = Counter()
         self._digest = hashlib.blake2b(digest_size=16)
+        self.digests: list[str] = []
 
     def add(self, result: Result) -> None:
         self.seeds += 1
@@ -112,7 +147,14 @@ class _Summary:
         self._faults.update(result.faults)
         self._per_run.append(sum(result.faults.values()))
         self._counts.update(result.counts)
-        self._digest.update(f"{result.seed} {result.digest}\n".encode())
+        self.digests.append(f"{result.seed} {result.digest}\n")
+        self._digest.update(self.digests[-1].encode())
+
+    def missed(self) -> list[str]:
+        """Figures that are not reached."""
+        report = self.report(0)
+        bars = {"times_real_time": 200, "seeds_per_core_minute": 100, "faults_median": 5}
+        return [f"{name} is {report[name]}, not {bar}" for name, bar in bars.items() if float(str(report[name])) < bar]
 
     def report(self, wall_s: float) -> dict[str, object]:
         simulated_s = self._simulated / 1000
@@ -123,6 +165,7 @@ class _Summary:
             "wall_s": round(wall_s, 1),
             "cpu_s": round(self._cpu, 1),
             "times_real_time": round(simulated_s / self._cpu) if self._cpu else 0,
+            "cluster_years_per_core_day": round(simulated_s / self._cpu / 365.25, 2) if self._cpu else 0,
             "seeds_per_core_minute": round(60 * self.seeds / self._cpu) if self._cpu else 0,
             "commits": self._commits,
             "recoveries": self._recoveries,

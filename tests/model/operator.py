@@ -16,6 +16,9 @@ from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 if TYPE_CHECKING:
     from tests.model.run import Run
 
+PATIENCE_MS = 40_000
+"""How long people look at a client of 0.13.2 that gets no answer before they restart it."""
+
 
 class _Assignment(RawPeer):
     """Tells a storage node, through its admin port, that it holds all partitions."""
@@ -100,6 +103,9 @@ class Operator:
         for app in self.run.apps:
             if not app.node.alive:
                 self._restart(app.node, app.start)
+            elif app.habits.legacy and not self.run.faults.on and app.stuck_for() > PATIENCE_MS:
+                app.node.crash()  # client-C7: it waits for ever for a server whose host is gone, as 0.13.2 does
+                self.run.observer.counts["legacy clients restarted"] += 1
 
     def _restart(self, node: SimNode, start: Any) -> None:
         due = self._due.get(node.name)

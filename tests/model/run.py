@@ -19,13 +19,13 @@ from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store.session import SessionConfig
 
-SAFETY_MS = 48_000
+SAFETY_MS = 54_000
 """How long load and faults last."""
 
 LIVENESS_MS = 150_000
 """Everything has settled this long after the last fault, or the run fails."""
 
-RUN_MS = 60_000
+RUN_MS = 66_000
 """A run is at least this long."""
 
 COMMITS_MIN = 200
@@ -202,13 +202,13 @@ class Run:
         world, observer = self.world, self.observer
         end = world.now + LIVENESS_MS
         before = observer.counts["commits"]
-        assert world.run_while(lambda: not self._served(), LIVENESS_MS), self._complaint("is not served")
+        assert world.run_while(lambda: not self._served(), LIVENESS_MS, every=20), self._complaint("is not served")
 
         def enough() -> bool:
             total = observer.counts["commits"]
             return total >= COMMITS_MIN and total >= before + 10 and world.now >= RUN_MS - 3_000
 
-        assert world.run_while(lambda: not enough(), end - world.now), self._complaint("too few commits")
+        assert world.run_while(lambda: not enough(), end - world.now, every=20), self._complaint("too few commits")
         for app in self.apps:
             app.loading = False
 

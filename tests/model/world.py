@@ -7,9 +7,9 @@ random stream, so that changing one does not reshuffle the others.
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -71,8 +71,9 @@ class World:
 
     def at(self, time: int, action: Callable[[], None]) -> None:
         """Do `action` at `time`; actions of one moment keep their order."""
-        self._order += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._order, action))
+        self._order = order = self._order + 1
+        now = self.now
+        heappush(self._heap, (time if time > now else now, order, action))
 
     def after(self, delay: int, action: Callable[[], None]) -> None:
         """Do `action` in `delay` ms."""
@@ -80,19 +81,27 @@ class World:
 
     def run(self, until: int) -> None:
         """Let time pass up to `until`."""
-        while self._heap and self._heap[0][0] <= until:
-            self.now, _, action = heapq.heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, _, action = heappop(heap)
             action()
         self.now = max(self.now, until)
 
-    def run_while(self, condition: Callable[[], bool], limit: int) -> bool:
-        """Let time pass while `condition` holds, at most `limit` ms; returns whether it ended by itself."""
+    def run_while(self, condition: Callable[[], bool], limit: int, every: int = 0) -> bool:
+        """Let time pass while `condition` holds, at most `limit` ms; returns whether it ended by itself.
+
+        The condition is looked at before each event, or only every so many ms.
+        """
         end = self.now + limit
+        heap = self._heap
         while condition():
-            if not self._heap or self._heap[0][0] > end:
+            if every and self.now < end:
+                self.run(min(self.now + every, end))
+                continue
+            if not heap or heap[0][0] > end:
                 self.now = end
                 return False
-            self.now, _, action = heapq.heappop(self._heap)
+            self.now, _, action = heappop(heap)
             action()
         return True
 
