@@ -45,6 +45,7 @@ class Habits:
     by_server: bool  # finds the cluster through a server instead of ZooKeeper
     legacy: bool  # a library of 0.13.2
     locks: int  # size of the pool that locks are drawn from; 0 = none
+    tail: bool  # begins where the log ends, in every life anew
     pause_ms: int  # between bursts, about
     burst: int  # appends at once, at most
     size: int  # bytes of a payload, about
@@ -100,7 +101,7 @@ class App:
 
     def open(self, partition: int) -> None:
         """Follow a partition."""
-        mark = self.applied.setdefault(partition, -1)
+        mark = self.applied.setdefault(partition, None if self.habits.tail else -1)
         self.feeding[partition] = None
         self._opened.add(partition)
         self.node.post(Open(partition, mark, True))
@@ -110,6 +111,8 @@ class App:
             if token.client == self.name and not token.outcome:
                 token.outcome = "unknown"
         self.feeding.clear()
+        if self.habits.tail:
+            self.applied.clear()
         self.waiting_fetches.clear()
         self.waiting_flushes.clear()
 
@@ -259,7 +262,7 @@ class App:
             status = self.node.machine.status(partition, self.node.clock)
             if status.phase is not Phase.MOUNTED:
                 return f"{self.name} has not mounted partition {partition}: {status.phase.value}"
-            if self.applied.get(partition) != len(log) - 1:
+            if self.applied.get(partition, -1) not in (None, len(log) - 1):
                 return f"{self.name} has applied partition {partition} up to {self.applied.get(partition)}"
         if self.waiting_fetches:
             return f"{self.name} waits for payloads: {list(self.waiting_fetches)[:5]}"

@@ -32,7 +32,7 @@ class Faults:
         self.cluster = run.cluster
         self.on = True
         self.rng = Random(0)  # of the kind that strikes
-        self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(3)]
+        self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(run.plan.replicas)]
         self.changing = False  # the operator is busy with the replicas of this run
         self._snapshot: tuple[SimDisk, list[int]] | None = None
 
@@ -59,6 +59,8 @@ class Faults:
         self.world.network.latency = (0, 2)
         self.world.network.heal()
         self.world.zookeeper.latency = (0, 3)
+        self.world.zookeeper.lag = 0
+        self.world.zookeeper.losing.clear()
         for storage in self.cluster.storages:
             storage.disk.disk.fault = None
             storage.disk.disk.capacity = None
@@ -290,17 +292,17 @@ class Faults:
         """A byte of the victim's disk changes."""
         self.run.observer.lossy[self.victim.node.name] = None
         disk = self.victim.disk.disk
-        names = [
-            name
-            for name in sorted(disk.durable_names())
-            if name.endswith((".seg", ".idx")) and len(disk.durable(name) or b"") > 128
-        ]
+        names = sorted(disk.durable_names())
+        if self.rng.random() < 0.7:  # mostly where the records are, else control, side and index files
+            names = [name for name in names if name.endswith(".seg") and len(disk.durable(name) or b"") > 128]
         if not names:
             return ""
         name = self.rng.choice(names)
         content = disk.durable(name)
-        assert content is not None
-        at = self.rng.randrange(len(content)) if self.rng.random() < 0.2 else self.rng.randrange(128, len(content))
+        if not content:
+            return ""
+        low = 128 if len(content) > 128 and self.rng.random() < 0.8 else 0
+        at = self.rng.randrange(low, len(content))
         if at >= len(disk.content(name)):
             return ""
         disk.flip(name, at, 1 << self.rng.randrange(8))
@@ -368,6 +370,39 @@ class Faults:
         self.world.zookeeper.latency = (0, self.rng.choice((50, 300, 1_500)))
         self._later(1_000, 8_000, lambda: setattr(self.world.zookeeper, "latency", (0, 3)))
         return "everybody"
+
+    def zk_down(self) -> str:
+        """Nobody reaches ZooKeeper, for less or more than sessions live."""
+        length = self.rng.choice((500, 3_000, 7_000))
+        for node in self._processes():
+            if node.alive and node.uses_zookeeper and not node.frozen:
+                self.world.zookeeper.suspend(node, length)
+        return f"{length} ms"
+
+    def zk_behind(self) -> str:
+        """Some processes get a ZooKeeper server that falls behind the others: old data, late watches."""
+        nodes = [node for node in self._processes() if node.alive and node.uses_zookeeper and not node.frozen]
+        if not nodes or self.world.zookeeper.lag:
+            return ""
+        chosen = self.rng.sample(nodes, self.rng.randint(1, len(nodes)))
+        lag = self.rng.choice((300, 2_000, 6_000))
+        for node in chosen:
+            self.world.zookeeper.follow(node)
+
+        def fall_behind() -> None:
+            self.world.zookeeper.lag = lag
+
+        self._later(60, 200, fall_behind)
+        self._later(3_000, 15_000, lambda: setattr(self.world.zookeeper, "lag", 0))
+        return f"{[node.name for node in chosen]} by {lag} ms"
+
+    def zk_lose_answer(self) -> str:
+        """The next write of a process is applied, and its connection breaks before the answer."""
+        node = self._zk_node()
+        if node is None:
+            return ""
+        self.world.zookeeper.losing.add(node.name)
+        return node.name
 
     # ---- membership ----------------------------------------------------------------------------
 

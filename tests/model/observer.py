@@ -18,9 +18,6 @@ from waltz_core.server.node import ServerNode
 if TYPE_CHECKING:
     from tests.model.app import App
 
-QUORUM = 2
-"""Copies that make a commit: replica sets in runs have two or three members."""
-
 
 class Token:
     """One append of a run: what was asked, and what became of it."""
@@ -66,12 +63,14 @@ class Observer:
     """The point of view of nobody in the cluster.
 
     Attributes:
+        quorum: copies that make a commit; a run does not change the number of replicas.
         logs: partition → the committed records, by id.
         lossy: storage nodes whose disk lost or damaged acknowledged records by our doing.
     """
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, quorum: int = 2) -> None:
         self.cluster = cluster
+        self.quorum = quorum
         self.world = cluster.world
         self.logs: list[list[bytes]] = [[] for _ in range(cluster.partitions)]
         self.tokens: dict[bytes, Token] = {}
@@ -159,7 +158,7 @@ class Observer:
 
     def needed_copies(self) -> int:
         """How many disks must hold each committed record: one fewer where we damaged a disk."""
-        return QUORUM - len(self.lossy)
+        return self.quorum - len(self.lossy)
 
     # ---- ZooKeeper -------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class Plan:
     """What is drawn for a run before it starts."""
 
     partitions: int
+    replicas: int
     storages: int
     servers: int
     habits: tuple[Habits, ...]
@@ -78,7 +79,10 @@ def draw_plan(seed: int) -> Plan:
     kinds = [kind for kind in KINDS if rng.random() < often]
     kinds += rng.sample(KINDS, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
-    storages = 3 if "change_replicas" not in kinds else rng.choice((4, 5))
+    replicas = rng.choice((3,) * 10 + (1, 5))
+    if replicas == 1:
+        kinds = [kind for kind in kinds if kind not in (*LOSING, "change_replicas")]  # no other copy to fall back on
+    storages = max(3, replicas + rng.choice((1, 2)) if "change_replicas" in kinds else replicas)
     clients = rng.choice((2, 2, 3))
     appends = rng.choice((250, 250, 350, 700))  # in all, about
     habits = tuple(_draw_habits(rng, appends // clients) for _ in range(clients))
@@ -99,6 +103,7 @@ def draw_plan(seed: int) -> Plan:
     preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
     return Plan(
         partitions,
+        replicas,
         storages,
         servers,
         habits,
@@ -120,6 +125,7 @@ def _draw_habits(rng: Random, appends: int) -> Habits:
         legacy=legacy,
         locks=rng.choice((0, 3, 8, 50)),
         pause_ms=SAFETY_MS * (1 + burst) // (2 * appends),
+        tail=not legacy and rng.random() < 0.1,
         burst=burst,
         size=rng.choice((20, 20, 100, 1000)),
         feed_buffer=rng.choice((8, 100, 100_000)),
@@ -156,7 +162,9 @@ class Run:
         self.world.tolerates = lambda text: _EXPECTED_ERRORS.search(text) is not None
         if plan.drifting:
             self._set_clocks()
-        self.observer = Observer(self.cluster)
+        if "zk_behind" in self.kinds:
+            self.world.zookeeper.with_follower()
+        self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
         self.apps = [App(self.observer, number, habits) for number, habits in enumerate(plan.habits)]
         if plan.drifting:
             for app in self.apps:
@@ -182,7 +190,7 @@ class Run:
             AssertionError: an invariant does not hold, or something does not settle.
         """
         world = self.world
-        self.cluster.start(3)
+        self.cluster.start(self.plan.replicas)
         for app in self.apps:
             app.start()
         self.cluster.until_open()
@@ -285,6 +293,8 @@ def run_seed(seed: int, without: Collection[str] = (), *, rules: SafetyRules = S
         if verbose:
             failure += "\n" + traceback.format_exc()
     counts: Counter[str] = run.observer.counts
+    if run.world.zookeeper.stale_reads:
+        counts["stale ZooKeeper reads"] = run.world.zookeeper.stale_reads
     faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}
     if not failure and faults and not counts["recoveries"]:
         failure = "no recovery took place"
