@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench interop fuzz determinism
+.PHONY: install demo test check fix bench interop fuzz determinism failover torture
 
 install: .venv/installed
 
@@ -56,3 +56,11 @@ fuzz: install
 # Each seed in two processes with different orders of sets; 1,500 take some ten minutes, the bar is COUNT=10000.
 determinism: install
 	@$(BIN)/python -m tests.model.determinism --count $(or $(COUNT),1500) $(if $(JSON),--json $(JSON))
+
+# How long nothing is committed when the owner of a partition fails; about 20 minutes.
+failover: install
+	@$(BIN)/python -m tests.processes.failover --trials $(or $(TRIALS),200) $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
+
+# A million transactions on 3 servers, 3 storage nodes and 2 clients under random faults; 10 to 20 minutes.
+torture: install
+	@$(BIN)/python -m tests.processes.torture --transactions $(or $(TRANSACTIONS),1000000) --window 200 $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))

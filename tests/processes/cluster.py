@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from tests.processes.proxy import FaultProxy
 from waltz_trio.cli.main import main as waltz_main
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.tls import local_names
@@ -111,6 +112,10 @@ class Child:
         """Its process id."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process.pid
+
+    def has(self, pid: int) -> bool:
+        """Whether this is its process id now."""
+        return self._process is not None and self._process.pid == pid
 
     @property
     def status(self) -> int | None:
@@ -212,6 +217,7 @@ class Cluster:
         settings: further keys for every configuration file.
         flags: of the Python interpreter.
         tools_as_processes: run the commands that set it up as processes, not in this one, where they are quicker.
+        proxied: put a network that can fail (`proxy`) between all of them, ZooKeeper included.
     """
 
     def __init__(
@@ -226,8 +232,11 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         flags: Sequence[str] = DEVELOPMENT,
         tools_as_processes: bool = False,
+        proxied: bool = False,
     ) -> None:
         self.directory = directory
+        self._closing = contextlib.ExitStack()
+        self.proxy = self._closing.enter_context(FaultProxy(self._name_of).running()) if proxied else None
         self.partitions = partitions
         self.tls = Tls(directory / "tls") if tls else None
         self.ports = Ports()
@@ -235,9 +244,10 @@ class Cluster:
         self._tools_as_processes = tools_as_processes
         self.children: dict[str, Child] = {}
         self.addresses: dict[str, dict[str, int]] = {}  # process name → ports by key
+        self.advertised: dict[str, str] = {}  # process name → where others find it
         self.marks: dict[tuple[str, int, int], int] = {}  # (server, its start, partition) → highest mark it told
         self._shared: dict[str, object] = {
-            "zookeeper.connectString": zookeeper,
+            "zookeeper.connectString": self._through_proxy(zookeeper),
             "zookeeper.sessionTimeout": 4000,
             "cluster.root": "/cluster",
             **(settings or {}),
@@ -304,16 +314,31 @@ class Cluster:
         ports = {key: self.ports.take() for key in ("storage.port", "storage.admin.port", "storage.jetty.port")}
         self.addresses[name] = ports
         keys = {"storage.host": "127.0.0.1", "storage.directory": str(data), **ports}
-        keys["storage.advertisedEndpoint"] = f"127.0.0.1:{ports['storage.port']}"
+        keys["storage.advertisedEndpoint"] = self._advertise(name, ports["storage.port"])
         path = self.write_file(name, {**keys, **self._tls("storage.ssl.", "storage")})
         self.child(name, "-m", "waltz_trio.cli.main", "storage", "run", str(path))
 
     def _describe_server(self, name: str) -> None:
         ports = {key: self.ports.take() for key in ("server.port", "server.jetty.port")}
         self.addresses[name] = ports
-        keys = {"server.host": "127.0.0.1", "server.advertisedEndpoint": f"127.0.0.1:{ports['server.port']}", **ports}
+        keys = {"server.host": "127.0.0.1", **ports}
+        keys["server.advertisedEndpoint"] = self._advertise(name, ports["server.port"])
         path = self.write_file(name, {**keys, **self._tls("server.ssl.", "server")})
         self.child(name, "-m", "waltz_trio.cli.main", "server", "run", str(path))
+
+    def _advertise(self, name: str, port: int) -> str:
+        reached = port if self.proxy is None else self.proxy.route(name, port)
+        self.advertised[name] = f"127.0.0.1:{reached}"
+        return self.advertised[name]
+
+    def _through_proxy(self, zookeeper: str) -> str:
+        if self.proxy is None:
+            return zookeeper
+        address, slash, chroot = zookeeper.partition("/")
+        return f"127.0.0.1:{self.proxy.route('zookeeper', int(address.rpartition(':')[2]))}{slash}{chroot}"
+
+    def _name_of(self, pid: int) -> str | None:
+        return next((name for name, child in list(self.children.items()) if child.has(pid)), None)
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -324,7 +349,7 @@ class Cluster:
         self.tool("zookeeper", "create", *config, "-n", "test cluster", "-p", str(self.partitions))
         for group, name in enumerate(self.storage_names):
             ports = self.addresses[name]
-            node = ("-s", f"127.0.0.1:{ports['storage.port']}")
+            node = ("-s", self.advertised[name])
             admin = ("-a", str(ports["storage.admin.port"]))
             self.tool("zookeeper", "add-storage-node", *config, *node, *admin, "-g", str(group))
             if group == 0:
@@ -371,6 +396,7 @@ class Cluster:
         for child in self.children.values():
             child.end()
         self.ports.release()
+        self._closing.close()
 
     # ---- looking ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Load:
         self.cluster = cluster
         self.names = [f"client-{number}" for number in range(clients)]
         self._options = options
-        self._journals: list[Path] = []
+        self.journals: list[Path] = []
         for name in self.names:
             cluster.child(name)
 
@@ -39,14 +39,14 @@ class Load:
             run = f"{name}-{child.starts + 1}"
             journal = self.cluster.directory / f"{run}.journal"
             journal.touch()  # it may be killed before it begins to write
-            self._journals.append(journal)
+            self.journals.append(journal)
             job = Job(
                 name=run,
                 client=str(self.cluster.client_file),
                 database=str(self.database(name)),
                 journal=str(journal),
                 partitions=self.cluster.partitions,
-                seed=len(self._journals),
+                seed=len(self.journals),
                 **{**self._options, **options},
             )
             path = self.cluster.directory / f"{run}.json"
@@ -81,7 +81,7 @@ class Load:
         marks = poll("every partition tells its mark", lambda: self._all_marks())
         poll("every replica is level", lambda: all(self._level(partition, marks[partition]) for partition in everyone))
         replicas = {partition: self._replicas(partition) for partition in everyone}
-        attempts = read_journals(self._journals)
+        attempts = read_journals(self.journals)
         applied = {name: self._applied(name) for name in self.names}
         verdict = check(replicas, marks, attempts, applied)
         for name in self.names:
@@ -93,7 +93,7 @@ class Load:
 
     def attempts(self) -> dict[str, Attempt]:
         """What all clients have asked and been told so far."""
-        return read_journals(self._journals)
+        return read_journals(self.journals)
 
     def _all_marks(self) -> dict[int, int] | None:
         marks = self.cluster.committed()

@@ -1,6 +1,7 @@
-"""Random kills, pauses and restarts of a loaded cluster of real processes, for as long as one likes.
+"""Random kills, pauses, restarts and broken connections of a loaded cluster of real processes.
 
-python -m tests.processes.torture [--seconds 60] [--seed N] [--servers 3] [--clients 2] [--partitions 2] [--json PATH]
+python -m tests.processes.torture [--seconds 60 | --transactions 1000000] [--seed N] [--servers 3] [--clients 2]
+    [--partitions 2] [--json PATH]
 
 Ends with the verdict of the checker: exit status 1 if what is left cannot be one serial history, or if the
 cluster does not recover once the faults have ended; 3 if something needed is absent.
@@ -24,6 +25,8 @@ from tests.processes.cluster import Cluster, running_cluster
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, missing, running_zookeeper
 
+_NETWORK = ("cut off", "silence", "deafen", "reset")
+_SHOWN = 10.0  # seconds between two lines of progress
 _HEAL = 120.0  # seconds within which everything must be served again after the last fault
 
 
@@ -38,13 +41,21 @@ class Torture:
         self.random = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.down: set[str] = set()
+        self.stopping: set[str] = set()  # told to end
 
-    def run(self, seconds: float) -> None:
-        """Disturb, with pauses by chance, then heal."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def run(self, seconds: float, transactions: int = 0) -> None:
+        """Disturb, with pauses by chance, for a time or until so many transactions are committed; then heal."""
+        begin = shown = time.monotonic()
+        committed: dict[int, int] = {}
+        while time.monotonic() < begin + seconds if not transactions else sum(committed.values()) < transactions:
             self._fault()
             time.sleep(self.random.expovariate(1 / 1.5))
+            for partition, mark in self.cluster.committed().items():
+                committed[partition] = max(mark + 1, committed.get(partition, 0))
+            if time.monotonic() > shown + _SHOWN:
+                shown = time.monotonic()
+                faults = self.done.total() - self.done["restart"]
+                print(f"{shown - begin:6.0f} s  {sum(committed.values())} committed, {faults} faults", flush=True)
         for name in sorted(self.down):
             self._heal(name)
         self.cluster.wait_healthy(_HEAL)
@@ -74,15 +85,27 @@ class Torture:
             name = self.random.choice(candidates)
             kind = name.partition("-")[0]
             self.down.add(name)
-            how = self.random.choice(("kill", "kill", "pause", "stop"))
+            how = self.random.choice(("kill", "kill", "pause", "stop", *(_NETWORK if cluster.proxy else ())))
             self.done[f"{how} {kind}"] += 1
             child = cluster.children[name]
-            if how == "pause":
+            if how in _NETWORK:
+                self._disconnect(name, how)
+            elif how == "pause":
                 child.pause()
             elif how == "stop" and kind != "client":
+                self.stopping.add(name)
                 child.interrupt()
             else:
                 child.kill()
+
+    def _disconnect(self, name: str, how: str) -> None:
+        proxy = self.cluster.proxy
+        assert proxy is not None
+        if how == "reset":
+            proxy.reset(name)
+            self.down.discard(name)
+        else:
+            proxy.cut(name, sends=how != "deafen", receives=how != "silence")
 
     def _everything(self) -> None:
         self.done["kill everything"] += 1
@@ -95,11 +118,16 @@ class Torture:
     def _heal(self, name: str) -> None:
         self.down.discard(name)
         child = self.cluster.children[name]
+        if self.cluster.proxy is not None:
+            self.cluster.proxy.heal(name)
         if child.paused:
             child.resume()
             return
-        if child.running:  # told to end
+        if child.running and name not in self.stopping:
+            return  # it was only cut off
+        if child.running:
             child.wait()
+        self.stopping.discard(name)
         self.done["restart"] += 1
         if name in self.load.names:
             self.load.start(name)
@@ -112,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.processes.torture", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--transactions", type=int, default=0, help="go on until so many are committed")
+    parser.add_argument("--window", type=int, default=20, help="appends in flight of each client, for each partition")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--clients", type=int, default=2)
@@ -130,18 +160,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (
             running_zookeeper() as zookeeper,
             running_cluster(
-                directory, zookeeper.fresh_chroot(), partitions=options.partitions, servers=options.servers
+                directory,
+                zookeeper.fresh_chroot(),
+                partitions=options.partitions,
+                servers=options.servers,
+                flags=(),
+                proxied=True,
             ) as cluster,
         ):
-            load = Load(cluster, options.clients)
+            load = Load(cluster, options.clients, window=options.window)
             load.start()
             torture = Torture(cluster, zookeeper, load, options.seed)
-            torture.run(options.seconds)
+            begin = time.monotonic()
+            torture.run(options.seconds, options.transactions)
+            lasted = time.monotonic() - begin
             verdict = load.finish()
     print(", ".join(f"{count} × {name}" for name, count in sorted(torture.done.items())))
+    print(f"{verdict.committed / lasted:.0f} acknowledged transactions a second, {lasted:.0f} s")
     print(summary(verdict))
     if options.json is not None:
-        found = {"seed": options.seed, "faults": dict(torture.done), **attrs.asdict(verdict)}
+        found = {"seed": options.seed, "seconds": lasted, "faults": dict(torture.done), **attrs.asdict(verdict)}
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
 

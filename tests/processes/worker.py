@@ -41,6 +41,7 @@ class Job:
     seed: int = 0
     submitters: int = 3  # tasks for each partition, each with one submit at a time
     window: int = 20  # appends by `send` in flight, for each partition; 0 = none
+    pause: float = 0.0  # seconds before each of these
     accounts: int = 20
     count: int = 0  # of appends by each task; 0 = until SIGTERM
 
@@ -188,6 +189,7 @@ class Worker:
         flying: deque[tuple[str, waltz.Pending]] = deque()
         while self._goes_on(done):
             done += 1
+            await trio.sleep(self.job.pause)
             if len(flying) >= self.job.window:
                 await self._outcome(partition, *flying.popleft())
             payload = Payload(self.name(), self.told[partition])
