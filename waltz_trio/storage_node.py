@@ -32,7 +32,7 @@ from waltz_trio.http import HttpServer, endpoints, version
 from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, local_host
-from waltz_trio.net.tls import server_context
+from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms
 from waltz_trio.storage.disk import Disk
@@ -84,12 +84,12 @@ class StorageProcess:
         """
         reason = ""
         with self._scope:
-            context = self._check()
+            context, client_tls = self._check()
             key, count = await self._cluster()
             try:
                 files = Files(Path(self.config.text("storage.directory")), open_files_max=self._open_files_max(count))
                 async with background_nursery() as nursery:
-                    driver = await self._start(nursery, files, key, count)
+                    driver = await self._start(nursery, files, key, count, client_tls)
                     await self._listen(nursery, driver, context, task_status)
                     await driver.ended.wait()
                     reason = driver.end_reason
@@ -128,14 +128,15 @@ class StorageProcess:
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _check(self) -> ssl.SSLContext:
+    def _check(self) -> tuple[ssl.SSLContext, ClientTls]:
         """What can be found wrong with the configuration before anything is touched."""
         config = self.config
         config.warn_unknown(warn_once(self.report))
         for key in ("storage.port", "storage.admin.port"):
             config.number(key)
         config.text("storage.directory")
-        return server_context(tls_settings(config, "storage.ssl."))
+        tls = tls_settings(config, "storage.ssl.")
+        return server_context(tls), ClientTls(tls, warn_once(self.report))  # it dials others for repairs
 
     def _open_files_max(self, partition_count: int) -> int:
         """Segments kept open per partition, two files each, and its side files; within what a process may open."""
@@ -155,7 +156,9 @@ class StorageProcess:
             raise ConfigError(f"the cluster cannot be read from ZooKeeper: {error}") from error
         return params.key, params.num_partitions
 
-    async def _start(self, nursery: trio.Nursery, files: Files, key: bytes, count: int) -> NodeDriver:
+    async def _start(
+        self, nursery: trio.Nursery, files: Files, key: bytes, count: int, client_tls: ClientTls
+    ) -> NodeDriver:
         config = self.config
         # Wall time in the headers of files is for people; it need not follow later corrections of the clock.
         offset = _wall_ms() - now_ms()
@@ -173,6 +176,7 @@ class StorageProcess:
         driver = NodeDriver(
             machine,
             name=self.name,
+            client_tls=client_tls,
             report=self.report,
             limits=net_limits(config),
             recorded_batches=config.number("debug.flightRecorder"),

@@ -55,7 +55,8 @@ from waltz_core.server.connectivity import CHECK, ConnectivityChecks
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
-from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, Reply
+from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, RepairWanted, Reply
+from waltz_core.server.repairs import RepairEffect, Repairs
 from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, status_of
 from waltz_core.store.calls import (
     LinkDown,
@@ -66,6 +67,7 @@ from waltz_core.store.calls import (
     StorageAppend,
     StorageCall,
     StorageFailed,
+    StorageNews,
 )
 from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
 from waltz_core.wire import client_messages as messages
@@ -140,6 +142,7 @@ class ServerNode:
         self._replicas: ReplicaAssignments | None = None
         self._subscribers: dict[int, ReqId] = {}  # conn → its request for cluster information
         self._checks = ConnectivityChecks()
+        self._repairs = Repairs(config.root, self._tickets, self._new_conn)
         self._last_conn = 0
         self._doubtful = False
         self._zk_state = "not connected"
@@ -181,6 +184,7 @@ class ServerNode:
         return earliest(
             self._coordinator.deadline(),
             self._client_ids.deadline(),
+            self._repairs.deadline(),
             *self._deadlines.values(),
             *(pool.deadline() for pool in self._pools.values()),
         )
@@ -213,6 +217,9 @@ class ServerNode:
         due = self._client_ids.deadline()
         if due is not None and now >= due:
             self._client_ids.due()
+        due = self._repairs.deadline()
+        if due is not None and now >= due:
+            self._repair(lambda out: self._repairs.due(now, out))
         for partition_id, due in self._deadlines.items():
             if now >= due:
                 self._touched[partition_id] = None
@@ -284,6 +291,8 @@ class ServerNode:
             case LinkUnwanted(replica):
                 if replica in self._pools:
                     self._pools[replica].unwant(partition.partition_id)
+            case RepairWanted(replica):
+                self._repair(lambda out: self._repairs.wanted(now, partition.partition_id, replica, out))
             case CloseConn(conn, reason):
                 self._close(conn, reason)
             case Report():
@@ -311,6 +320,9 @@ class ServerNode:
             pool.received(now, event.data, effects, notes)
             self._on_pool_effects(pool, effects)
             self._on_pool_notes(now, notes)
+            return
+        if event.conn < 0 and self._repairs.owns(event.conn):
+            self._repair(lambda out: self._repairs.received(event.conn, event.data, out))
             return
         conn = self._conns.get(event.conn)
         if conn is None or conn.closing:
@@ -389,6 +401,9 @@ class ServerNode:
             self._on_pool_effects(pool, effects)
             self._on_pool_notes(now, notes)
             self._checked(pool.replica, False)
+            return
+        if self._repairs.owns(event.conn):
+            self._repair(lambda out: self._repairs.closed(event.conn, event.reason, out))
             return
         conn = self._conns.pop(event.conn, None)
         if conn is None:
@@ -583,8 +598,16 @@ class ServerNode:
         return self._last_conn
 
     def _on_dialed(self, now: int, event: Dialed) -> None:
-        effects: list[PoolEffect] = []
-        self._pool_of[event.conn].dialed(now, effects)
+        if self._repairs.owns(event.conn):
+            self._repair(lambda out: self._repairs.dialed(event.conn, out))
+        elif event.conn in self._pool_of:
+            effects: list[PoolEffect] = []
+            self._pool_of[event.conn].dialed(now, effects)
+            self._out += effects
+
+    def _repair(self, work: Callable[[list[RepairEffect]], object]) -> None:
+        effects: list[RepairEffect] = []
+        work(effects)
         self._out += effects
 
     def _on_pool_effects(self, pool: StoragePool, effects: Iterable[PoolEffect]) -> None:
@@ -604,6 +627,12 @@ class ServerNode:
                 else:
                     partition.storage_failed(now, note)
                 self._touched[partition.partition_id] = None
+                continue
+            if isinstance(note, StorageNews):
+                partition = self._partitions.get(note.message.partition_id)
+                if partition is not None:
+                    partition.storage_news(now, note)
+                    self._touched[partition.partition_id] = None
                 continue
             for partition_id in self._pools[note.replica].wanted_by():
                 partition = self._partitions.get(partition_id)
@@ -628,6 +657,13 @@ class ServerNode:
                 else:
                     partition.zk_failed(now, event)
                 self._touched[partition.partition_id] = None
+                return
+            replicas = self._replicas
+            repaired: list[RepairEffect] = []
+            if self._repairs.zk_answered(
+                event, self._joined, lambda one: replicas.storages_of(one) if replicas is not None else (), repaired
+            ):
+                self._out += repaired
                 return
             if self._client_ids.answered(now, event):
                 for conn_id, req_id, client_id in self._client_ids.take():

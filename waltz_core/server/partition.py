@@ -39,13 +39,22 @@ from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
 from waltz_core.server.response_times import ResponseTimes
 from waltz_core.store import recovery as rec
-from waltz_core.store.calls import LinkDown, LinkUnwanted, LinkUp, StorageAnswer, StorageEffect, StorageFailed
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUnwanted,
+    LinkUp,
+    StorageAnswer,
+    StorageEffect,
+    StorageFailed,
+    StorageNews,
+)
 from waltz_core.store.session import (
     HeadersRead,
     ReadFailed,
     RecordsRead,
     ReplicaJoined,
     ReplicaRefused,
+    ReplicaSuspect,
     SessionConfig,
     SessionEnded,
     SessionNote,
@@ -66,6 +75,7 @@ NOT_OPEN_MARK = -(2**63)
 _GENERATION = Struct(">i")  # the second of the four ints of a request id
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
+_LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at for an operator's word
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
 
 
@@ -107,7 +117,14 @@ class Reply:
     message: messages.ClientMessage
 
 
-PartitionEffect: TypeAlias = StorageEffect | ZkRequest | FeedEffect | Reply | CloseConn | Report
+@record
+class RepairWanted:
+    """A replica of the partition is damaged: its node should fetch good records from the others."""
+
+    replica: str
+
+
+PartitionEffect: TypeAlias = StorageEffect | ZkRequest | FeedEffect | Reply | CloseConn | Report | RepairWanted
 
 
 class Phase(enum.Enum):
@@ -200,6 +217,7 @@ class PartitionServer:
         self._zk: dict[int, str] = {}  # ticket → what for
         self._cas_retry_at: int | None = None
         self._retry_at: int | None = None
+        self._look_at: int | None = None  # while recovery is stuck
         self._retry_ms = 0
         self._opened_at = 0
         self._barriers: dict[int, _Mount | _Flush] = {}
@@ -317,6 +335,11 @@ class PartitionServer:
         """A storage request got no answer."""
         if self.session is not None:
             self.session.failed(now, event)
+
+    def storage_news(self, now: int, event: StorageNews) -> None:
+        """A storage node says something about its replica."""
+        if self.session is not None:
+            self.session.news(event)
 
     def writable(self, conn: int, writable: bool) -> None:
         """A connection stopped or started taking data."""
@@ -514,6 +537,8 @@ class PartitionServer:
             return True
         if purpose == "create":
             self._begin(now)
+        elif purpose == "look":
+            self._on_looked(now, event.data or b"")
         elif purpose in ("read", "reread"):
             assert event.stat is not None
             try:
@@ -534,6 +559,15 @@ class PartitionServer:
             self.session.cas_done(event.stat.version)
         return True
 
+    def _on_looked(self, now: int, data: bytes) -> None:
+        """While recovery waits, an operator may have written what it waits for; a session of his own says so."""
+        try:
+            metadata = decode_partition_metadata(data)
+        except ProtocolError:
+            return
+        if self.session is not None and metadata.session_id != self.session.session_id:
+            self.session.close(now, f"the metadata in ZooKeeper is of session {metadata.session_id} now")
+
     def zk_failed(self, now: int, event: ZkFailed) -> bool:
         """A ZooKeeper request failed; False if it is not ours."""
         purpose = self._zk.pop(event.ticket, None)
@@ -550,6 +584,8 @@ class PartitionServer:
             )
         elif purpose == "create" and error is ZkError.NODE_EXISTS:
             self._begin(now)  # server-D30: somebody else was first
+        elif purpose == "look":
+            pass  # again soon
         elif purpose in ("states", "reread"):
             # Lost, or perhaps written: look at what stands there now.
             if error is ZkError.BAD_VERSION:
@@ -618,13 +654,8 @@ class PartitionServer:
         match note:
             case Voted(replica, mark):
                 self._appender.voted(replica, mark)
-            case HeadersRead(token, headers):
-                first = self._header_reads.pop(token)
-                self._feed.headers(first, encode_frames(first, headers))
-            case RecordsRead():
-                self._answer(self._fetches.records(note))
-            case ReadFailed():
-                self._on_read_failed(now, note)
+            case HeadersRead() | RecordsRead() | ReadFailed():
+                self._on_read(now, note)
             case ReplicaJoined(replica, acked):
                 self._appender.joined(replica, acked)
             case SessionOpened():
@@ -637,11 +668,10 @@ class PartitionServer:
                 self._out.append(
                     Report(Level.ERROR, f"partition {self.partition_id}: replica {replica} stays out: {reason}")
                 )
+            case ReplicaSuspect(replica):
+                self._out.append(RepairWanted(replica))
             case Stuck(reason):
-                self.reason = reason
-                level = Level.WARNING if reason else Level.INFO
-                text = f"recovery waits: {reason}" if reason else "recovery goes on"
-                self._out.append(Report(level, f"partition {self.partition_id}: {text}"))
+                self._on_stuck(now, reason)
             case rec.CasMetadata(metadata, expected_version):
                 self._ask_zk(
                     "states",
@@ -652,6 +682,23 @@ class PartitionServer:
                         expected_version,
                     ),
                 )
+
+    def _on_read(self, now: int, note: HeadersRead | RecordsRead | ReadFailed) -> None:
+        match note:
+            case HeadersRead(token, headers):
+                first = self._header_reads.pop(token)
+                self._feed.headers(first, encode_frames(first, headers))
+            case RecordsRead():
+                self._answer(self._fetches.records(note))
+            case ReadFailed():
+                self._on_read_failed(now, note)
+
+    def _on_stuck(self, now: int, reason: str) -> None:
+        self.reason = reason
+        self._look_at = now + _LOOK_MS if reason else None
+        level = Level.WARNING if reason else Level.INFO
+        text = f"recovery waits: {reason}" if reason else "recovery goes on"
+        self._out.append(Report(level, f"partition {self.partition_id}: {text}"))
 
     def _on_opened(self, now: int, note: SessionOpened) -> None:
         assert self.session is not None
@@ -704,7 +751,7 @@ class PartitionServer:
 
     def _on_ended(self, now: int, reason: str, recovered: bool) -> None:
         self.session = None
-        self._cas_retry_at = None
+        self._cas_retry_at = self._look_at = None
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
         self.response_times.forget()
         if recovered:
@@ -729,6 +776,10 @@ class PartitionServer:
         if self._cas_retry_at is not None and now >= self._cas_retry_at:
             self._cas_retry_at = None
             self._ask_zk("reread", ZkGet(self._tickets.take(), self._config.metadata_path))
+        if self._look_at is not None and now >= self._look_at:
+            self._look_at = now + _LOOK_MS
+            if self.session is not None and "look" not in self._zk.values():
+                self._ask_zk("look", ZkGet(self._tickets.take(), self._config.metadata_path))
         self._run_session(now)
         if self.phase is Phase.OPEN:
             self._launch(now)
@@ -814,7 +865,7 @@ class PartitionServer:
     def deadline(self, now: int) -> int | None:
         """When `flush` must be called at the latest."""
         session = self.session.deadline() if self.session is not None else None
-        return earliest(session, self._retry_at, self._cas_retry_at, self._feed.deadline(now))
+        return earliest(session, self._retry_at, self._cas_retry_at, self._look_at, self._feed.deadline(now))
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""

@@ -10,19 +10,31 @@ from waltz_core.edge import Level
 from waltz_core.errors import CorruptionError, StorageError
 from waltz_core.log import SessionInfo
 from waltz_core.storage import control as ctl
+from waltz_core.storage import index as index_file
 from waltz_core.storage import legacy, side
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ASSIGNED, AVAILABLE, ControlEntry
-from waltz_core.storage.effects import FaultKind, MakeDirectory, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.effects import (
+    Create,
+    Cut,
+    FaultKind,
+    MakeDirectory,
+    Operation,
+    SyncDirectory,
+    SyncFile,
+    Unlink,
+    WriteAt,
+)
 from waltz_core.storage.log_files import Ground, LogFiles, Segment, remove_operations
-from waltz_core.storage.opening import Opened, Opening
-from waltz_core.storage.procedure import DiskError, Procedure, list_names, write
-from waltz_core.storage.reading import read_range
+from waltz_core.storage.opening import CHUNK, Opened, Opening
+from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
+from waltz_core.storage.reading import end_of, read_range
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
-from waltz_core.storage.segment import index_name
+from waltz_core.storage.segment import HEADER_SIZE, index_name
 from waltz_core.storage.side import Belongs
 from waltz_core.storage.sides import SideFiles
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.shared import Cause, Condition, FailureCode, SuspectRange
 
 
@@ -66,6 +78,8 @@ class Custody:
         )
         self._sides = SideFiles(self._ground.directory)
         self._fence = entry.current.session_id  # highest session answered
+        self._listener: tuple[int, int] | None = None  # connection and session of the last session info
+        self._told: wire.SuspectReport | None = None  # what it was told last
         self._seen = self._fence  # highest session that arrived: what 0.13.2 compares with
 
     # ---- what others see -------------------------------------------------------------------------
@@ -74,6 +88,18 @@ class Custody:
     def max_id(self) -> int:
         """Id of the last durable record, -1 if there is none."""
         return -1 if self.log is None else self.log.max_id
+
+    @property
+    def usable_end(self) -> int:
+        """Up to where the log has neither holes nor damaged records: what an operator can accept as all there is."""
+        if self.log is None:
+            return -1
+        following = 0
+        for segment in self.log.segments:
+            if segment.first_id != following:
+                break
+            following = segment.next_id
+        return min((fault for fault in self.faults if fault < following), default=following) - 1
 
     @property
     def fence(self) -> int:
@@ -106,7 +132,7 @@ class Custody:
             self.fence,
             self.max_id,
             0,
-            self.max_id,
+            self.usable_end if self.state is State.LIMBO else self.max_id,
             self.condition(),
             self.suspects(),
             self.reason or None,
@@ -150,6 +176,17 @@ class Custody:
                 "`waltz storage add-partition`, or restart this node"
             )
             self._outbox.report(Level.ERROR, f"partition {self.partition_id} stopped: {self.reason}")
+            self._tell()
+
+    def _tell(self) -> None:
+        """Report our condition to the server whose session this is, which has to know before it runs into it."""
+        if self._listener is not None:
+            conn, session_id = self._listener
+            condition, suspects = self.condition(), self.suspects()
+            report = wire.SuspectReport(session_id, -1, self.partition_id, condition, suspects, self.reason or None)
+            if report != self._told:
+                self._told = report
+                self._outbox.reply(conn, report)
 
     def _belongs(self) -> Belongs:
         current = self.entry.current
@@ -306,6 +343,65 @@ class Custody:
                 if damaged is not None and not records:
                     self.faults.add(transaction_id)
 
+    # ---- an operator's word ----------------------------------------------------------------------
+
+    def _accept_loss(self, max_id: int) -> Procedure[None]:
+        """Let the log end at `max_id`, where damage begins; what stands behind is put aside, not deleted.
+
+        Raises:
+            StorageError: not in limbo, or not what the operator saw.
+        """
+        if self.state is not State.LIMBO or self.log is None:
+            problem = "its data files are gone; assign it anew" if self.log is None else "it is not in limbo"
+            raise Refusal(f"{SE}partition {self.partition_id}: {problem}", FailureCode.OTHER)
+        if max_id != self.usable_end:
+            text = f"{SE}partition {self.partition_id}: its log is good up to {self.usable_end}, not {max_id}"
+            raise Refusal(text, FailureCode.OUT_OF_ORDER, self.usable_end)
+        log, lost = self.log, max(self.max_id, *self.faults, max_id) if self.faults else self.max_id
+        kept = [segment for segment in log.segments if segment.first_id <= max_id + 1]
+        if not kept:
+            text = f"{SE}partition {self.partition_id}: nothing of its log can be kept; unassign it with its files"
+            raise Refusal(f"{text} and assign it anew", FailureCode.OTHER)
+        last = kept[-1]
+        belongs = self._belongs()
+        lowered = Belongs(belongs.sequence, belongs.session_id, last.first_id)
+        self._outbox.report(
+            Level.WARNING,
+            f"partition {self.partition_id}: an operator accepted that its log ends at {max_id}; given up: "
+            f"{'what was lost' if lost <= max_id else f'transactions {max_id + 1}..{lost}'}",
+        )
+        while log.last is not last:
+            gone = log.last
+            yield from self._put_aside(gone, 0)
+            yield from self._write(*remove_operations(self._ground.directory, gone.index_path, gone.data_path))
+            log.drop_last()
+        place = HEADER_SIZE if max_id < last.first_id else (yield from end_of(last, max_id))
+        if place is None:
+            raise Refusal(f"{SE}transaction {max_id} of partition {self.partition_id} is damaged", FailureCode.CORRUPT)
+        yield from self._put_aside(last, place)
+        yield from self._write(*self._sides.create_missing(), *self._sides.mark_operations(max_id, lowered))
+        yield from self._write(
+            Cut(last.data_path, place),
+            SyncFile(last.data_path),
+            Cut(last.index_path, index_file.entry_place(max_id + 1 - last.index_first)),
+            SyncFile(last.index_path),
+        )
+        self.faults.clear()
+        yield from self._write(*self._sides.faults_operations(self.faults, lowered))
+        yield from self._open_again()
+        if self.reason:
+            raise self.out_of_service()
+
+    def _put_aside(self, segment: Segment, start: int) -> Procedure[None]:
+        """Copy the end of a data file beside it: bytes that somebody may still make something of."""
+        copy = f"{segment.data_path}.given-up"
+        yield from self._write(Create(copy))
+        at = start
+        while piece := (yield from read(segment.data_path, at, CHUNK)):
+            yield from self._write(WriteAt(copy, at - start, piece))
+            at += len(piece)
+        yield from self._write(SyncFile(copy), SyncDirectory(self._ground.directory))
+
     # ---- assignment ------------------------------------------------------------------------------
 
     def _assign(self, done: AdminDone) -> Procedure[None]:
@@ -319,6 +415,20 @@ class Custody:
             current.session_id, current.low_water_mark, current.local_low_water_mark, current.flags | ASSIGNED
         )
         done(None)
+
+    def _open_again(self) -> Procedure[None]:
+        """Look at the files of an assigned partition once more.
+
+        Raises:
+            DiskError: the disk failed; the partition has stopped.
+        """
+        self.state, self.reason = State.OPENING, ""
+        try:
+            opened = yield from self._opened_or_blamed()
+            yield from self._adopt(opened)
+        except DiskError as fault:
+            self._stop(fault)
+            raise
 
     def _reopen(self) -> Procedure[None]:
         """Open for an assignment: a partition not yet ours stays so if its files are damaged."""

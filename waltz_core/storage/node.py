@@ -11,6 +11,7 @@ from waltz_core.edge import (
     Accepted,
     CloseConn,
     Closed,
+    Dialed,
     Level,
     Port,
     Reading,
@@ -21,7 +22,7 @@ from waltz_core.edge import (
     Writable,
 )
 from waltz_core.errors import CorruptionError, ProtocolError
-from waltz_core.machine import Tickets
+from waltz_core.machine import Tickets, earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import metrics
@@ -42,9 +43,11 @@ from waltz_core.storage.effects import (
 from waltz_core.storage.legacy import JavaError, io_text
 from waltz_core.storage.procedure import DiskError, Procedure, Runner
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
+from waltz_core.storage.repair import ANSWER_MS, Repair
 from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
 from waltz_core.storage.reports import Outbox
 from waltz_core.storage.transcode import STORING_PROTOCOL, Incoming
+from waltz_core.store.admin_link import AdminLink, LinkEffect
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
@@ -52,19 +55,18 @@ from waltz_core.wire.shared import Condition, FailureCode
 
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
-CAPABILITIES = admin.AdminCapability.REPLICA_STATE
+CAPABILITIES = admin.AdminCapability.REPLICA_STATE | admin.AdminCapability.REPAIR | admin.AdminCapability.ACCEPT_LIMBO
+SOURCES_MAX = 16  # of one repair
 PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = Incoming | admin.AdminMessage
-Event: TypeAlias = Accepted | Received | Writable | Closed | DiskEvent | Stop | Shutdown
+Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | Stop | Shutdown
 
 _NOT_IMPLEMENTED = frozenset(
     {
-        admin.AcceptLimboRequest,
         admin.DigestRequest,
         admin.LogStartRequest,
         admin.RecordRangeRequest,
-        admin.RepairRequest,
         admin.SegmentListRequest,
         admin.SegmentReadRequest,
         admin.SetLogStartRequest,
@@ -146,6 +148,9 @@ class StorageNode:
         self._stopping = False
         self._stopped = False
         self._opening = 0
+        self._repairs: dict[int, Repair] = {}  # by partition
+        self._repair_of: dict[int, Repair] = {}  # by connection dialed
+        self._last_dialed = 0
 
         self._admin_handlers: dict[type, Callable[[_Peer, Any, list[object]], None]] = {
             admin.PartitionAvailableRequest: self._on_available,
@@ -156,6 +161,8 @@ class StorageNode:
             admin.AssignedPartitionStatusRequest: self._on_status,
             admin.NodeInfoRequest: self._on_node_info,
             admin.ReplicaStateRequest: self._on_replica_state,
+            admin.RepairRequest: self._on_repair,
+            admin.AcceptLimboRequest: self._on_accept_limbo,
         }
 
     # ---- machine ---------------------------------------------------------------------------------
@@ -164,7 +171,7 @@ class StorageNode:
         """Milliseconds; the first step is due at once."""
         if not self._started:
             return 0
-        return min(self._shared.due.values(), default=None)
+        return earliest(*self._shared.due.values(), *(repair.deadline() for repair in self._repairs.values()))
 
     def step(self, now: int, events: Sequence[Event], out: list[object]) -> None:
         """Handle events; effects of the edge and of `storage.effects` are appended to `out`."""
@@ -185,7 +192,11 @@ class StorageNode:
 
     def _settle(self, out: list[object]) -> None:
         """Start what the events made possible, until nothing more follows from it."""
-        while self._touched or self._resumable or self._droppable:
+        while True:
+            if self._repairs:
+                self._run_repairs(out)
+            if not (self._touched or self._resumable or self._droppable):
+                break
             touched, self._touched = self._touched, {}
             for replica in touched.values():
                 replica.pump(out)
@@ -208,6 +219,9 @@ class StorageNode:
                 self._on_received(conn, data, out)
             case DiskDone() | DiskFailed() | DiskBytes() | DiskListing():
                 self._runner.on_event(event, out)
+            case Dialed(conn=conn):
+                if conn in self._repair_of:
+                    self._repair_of[conn].dialed(conn, out)  # type: ignore[arg-type]  # effects of the edge
             case Accepted():
                 peer = _Peer(event, self.config, self.rules)
                 self._peers[event.conn] = peer
@@ -218,6 +232,8 @@ class StorageNode:
                     self._resume(self._peers[conn], out)
             case Closed(conn=conn):
                 self._peers.pop(conn, None)
+                if conn in self._repair_of:
+                    self._repair_of.pop(conn).closed(conn, event.reason)
             case Stop() | Shutdown():
                 self._stopping = True
 
@@ -242,6 +258,8 @@ class StorageNode:
                 buffer = buffers[conn] = bytearray()
             if type(message) is wire.LastSessionInfoResponse and not peer.connection.version:
                 message = _for_codec_0(message)
+            elif type(message) is wire.SuspectReport and not peer.connection.version:
+                continue  # 0.13.2 knows no such message
             peer.connection.encode(message, buffer)  # type: ignore[arg-type]  # answers go where the request came from
         out.extend(Send(conn, buffer) for conn, buffer in buffers.items())
 
@@ -323,6 +341,9 @@ class StorageNode:
     # ---- connections -----------------------------------------------------------------------------
 
     def _on_received(self, conn: int, data: bytes, out: list[object]) -> None:
+        if conn in self._repair_of:
+            self._repair_of[conn].received(conn, data, out)  # type: ignore[arg-type]  # effects of the edge
+            return
         peer = self._peers.get(conn)
         if peer is None or peer.closing:
             return
@@ -474,6 +495,57 @@ class StorageNode:
         replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
         if replica is not None:
             self._outbox.reply(peer.conn, replica.admin_state(message.seq_num))
+
+    # ---- repair ----------------------------------------------------------------------------------
+
+    def _on_repair(self, peer: _Peer, message: admin.RepairRequest, out: list[object]) -> None:
+        partition_id = message.partition_id
+        replica = self._replica_for_admin(peer, message.seq_num, partition_id)
+        if replica is None:
+            return
+        if partition_id in self._repairs:
+            text = f"{SE}partition {partition_id} is being repaired already"
+            self._refuse(peer, message.seq_num, Refusal(text, FailureCode.OVERLOADED))
+            return
+        effects: list[LinkEffect] = []
+        links = []
+        for endpoint in dict.fromkeys(message.sources[:SOURCES_MAX]):
+            self._last_dialed -= 1
+            key, count = self.config.key, self.config.partition_count
+            links.append(AdminLink(self._last_dialed, endpoint, key, count, effects))
+
+        def done(ranges: tuple[admin.RepairedRange, ...], problem: str) -> None:
+            if problem:
+                self._outbox.report(Level.WARNING, f"partition {partition_id}: not all could be repaired: {problem}")
+            self._outbox.reply(peer.conn, admin.RepairResponse(message.seq_num, partition_id, ranges, problem or None))
+
+        due = self._shared.now + ANSWER_MS
+        repair = Repair(partition_id, replica, links, message.ranges, due, done)
+        self._repairs[partition_id] = repair
+        self._repair_of.update(dict.fromkeys(repair.conns(), repair))
+        out.extend(effects)
+
+    def _run_repairs(self, out: list[object]) -> None:
+        for partition_id, repair in list(self._repairs.items()):
+            if repair.run(self._shared.now, out):  # type: ignore[arg-type]  # effects of the edge
+                self._touched[partition_id] = self.replicas[partition_id]
+            if repair.ended:
+                del self._repairs[partition_id]
+
+    def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is None:
+            return
+        peer.busy = True
+
+        def done(refusal: str | None) -> None:
+            answer: admin.AdminMessage = admin.AdminSuccessResponse(message.seq_num)
+            if refusal is not None:
+                answer = admin.AdminFailureResponse(message.seq_num, refusal)
+            self._change_done(peer, answer)
+
+        replica.accept_limbo(message.max_transaction_id, done)
+        self._touched[message.partition_id] = replica
 
     def _refuse(self, peer: _Peer, seq_num: int, why: Refusal) -> None:
         self._outbox.reply(peer.conn, admin.AdminFailureResponse(seq_num, str(why), code=why.code, detail=why.detail))

@@ -48,10 +48,10 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
 
 def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[list[Record]]:
     """Records that stand back to back where window or index say; empty if the first is not there, intact."""
-    bounds = yield from _bounds(segment, first, count)
+    bounds = yield from bounds_of(segment, first, count)
     if not index_file.plausible(bounds[:-1], segment.end):
         # Fall back to the first: an index damaged further on must not hide it.
-        bounds = yield from _bounds(segment, first, 1)
+        bounds = yield from bounds_of(segment, first, 1)
         if not index_file.plausible(bounds[:-1], segment.end):
             return []
     number = len(bounds) - 1
@@ -62,7 +62,7 @@ def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Proced
     return records
 
 
-def _bounds(segment: Segment, first: int, count: int) -> Procedure[array[int]]:
+def bounds_of(segment: Segment, first: int, count: int) -> Procedure[array[int]]:
     """Places of `count` records and of what follows the last of them."""
     bounds = array("Q")
     at = first - segment.window_first
@@ -97,7 +97,7 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     Raises:
         DiskError: a file cannot be read or written.
     """
-    bounds = yield from _bounds(segment, transaction_id, 1)
+    bounds = yield from bounds_of(segment, transaction_id, 1)
     size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
     if size > 0:
         return bounds[0], size
@@ -115,3 +115,14 @@ def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tu
     offset = offsets[transaction_id - segment.first_id]
     size = yield from check_in_file(segment.data_path, offset, transaction_id, segment.end)
     return (offset, size) if size > 0 else None
+
+
+def end_of(segment: Segment, transaction_id: int) -> Procedure[int | None]:
+    """Offset behind an intact record, None if it is damaged.
+
+    Raises:
+        DiskError: the file cannot be read.
+    """
+    bounds = yield from bounds_of(segment, transaction_id, 1)
+    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+    return bounds[0] + size if size > 0 else None

@@ -7,14 +7,14 @@ synced together. Reads of what is durable do not wait in the lane.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from waltz_core.edge import Level
 from waltz_core.errors import StorageError
 from waltz_core.log import Record, RecordHeader
 from waltz_core.storage import index as index_file
-from waltz_core.storage import legacy
+from waltz_core.storage import legacy, mending, side
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.custody import DROP, AdminDone, Custody, State
@@ -93,7 +93,9 @@ class StorageReplica(Custody):
         self, partition_id: int, entry: ControlEntry, shared: Shared, control_problem: str | None = None
     ) -> None:
         super().__init__(partition_id, entry, shared, control_problem)
-        self.counters: dict[str, int] = dict.fromkeys(["append", "append-batches", *_COUNTERS.values()], 0)
+        self.counters: dict[str, int] = dict.fromkeys(
+            ["append", "append-batches", "repaired-records", *_COUNTERS.values()], 0
+        )
         self._lane: deque[_Job] = deque()
         self._exclusive_waiting = 0  # jobs in the lane beside which no read may run
         self._busy = False  # a job of the lane is under way
@@ -160,6 +162,86 @@ class StorageReplica(Custody):
     def set_available(self, available: bool, done: AdminDone) -> None:
         """Allow or forbid reads and writes; `pump` follows."""
         self._queue(_Job(work=lambda: self._set_available(available, done), refuse=done))
+
+    # ---- repair ----------------------------------------------------------------------------------
+
+    def survey(self, done: Callable[[list[tuple[int, int]]], None]) -> None:
+        """Find out which records are damaged; `pump` follows, here and below."""
+        self._queue(_Job(work=lambda: self._survey(done), exclusive=True))
+
+    def mend(self, records: Sequence[Record], last: int, done: Callable[[int, str], None]) -> None:
+        """Write good records over damaged ones that end with `last`; tells how many stand, and what is wrong."""
+        self._queue(_Job(work=lambda: self._mend(records, last, done), exclusive=True))
+
+    def mended(self, done: Callable[[], None]) -> None:
+        """All that could be mended was: note what is left, and open again if out of service."""
+        self._queue(_Job(work=lambda: self._mended(done), exclusive=True))
+
+    def accept_limbo(self, max_id: int, done: AdminDone) -> None:
+        """An operator's word that the log counts as complete up to `max_id`; `pump` follows."""
+        self._queue(_Job(work=lambda: self._accept_limbo(max_id, done), exclusive=True, refuse=done))
+
+    def _survey(self, done: Callable[[list[tuple[int, int]]], None]) -> Procedure[None]:
+        try:
+            if self.state is State.LIMBO:
+                notes = yield from mending.mend_headers(self._ground, self.log, self._shared.wall_ms)
+                for note in notes:
+                    self._outbox.report(Level.WARNING, f"partition {self.partition_id}: {note}")
+                if notes:
+                    yield from self._open_again()
+            elif self.state is State.STOPPED:
+                yield from self._open_again()
+            elif self.state is State.OPEN:
+                yield from self._widen_faults()
+        except DiskError as fault:
+            self._stop(fault)
+        serving = self.log is not None and self.state in (State.OPEN, State.LIMBO)
+        done(side.ranges_of(self.faults) if serving else [])
+
+    def _widen_faults(self) -> Procedure[None]:
+        """Look at the neighbours of what is damaged: rot seldom comes alone, and a run is mended as a whole."""
+        for fault in sorted(self.faults):
+            for step in (-1, 1):
+                near = fault + step
+                while 0 <= near <= self.max_id and near not in self.faults:
+                    if (yield from mending.is_intact(self._files, near)):
+                        break
+                    self.faults.add(near)
+                    near += step
+
+    def _mend(self, records: Sequence[Record], last: int, done: Callable[[int, str], None]) -> Procedure[None]:
+        count, problem = 0, self.reason
+        try:
+            if self.state in (State.OPEN, State.LIMBO):
+                count, problem = yield from mending.mend_run(
+                    self._ground, self._files, records, last, self._shared.wall_ms
+                )
+        except DiskError as fault:
+            problem = str(fault)
+            if fault.kind is not FaultKind.FULL:
+                self._stop(fault)
+        self.faults.difference_update(one.transaction_id for one in records[:count])
+        self.counters["repaired-records"] += count
+        if count:
+            ids = f"{records[0].transaction_id}..{records[count - 1].transaction_id}"
+            self._outbox.report(Level.WARNING, f"partition {self.partition_id}: transactions {ids} repaired")
+        done(count, problem)
+
+    def _mended(self, done: Callable[[], None]) -> Procedure[None]:
+        try:
+            if self.state is State.LIMBO:
+                yield from self._open_again()
+            elif self.state is State.OPEN:
+                yield from self._write_faults()
+        except DiskError:
+            pass  # the partition has stopped and said so
+        self._tell()
+        done()
+
+    def _accept_limbo(self, max_id: int, done: AdminDone) -> Procedure[None]:
+        yield from self._accept_loss(max_id)
+        self._tell()
+        done(None)
 
     # ---- the lane --------------------------------------------------------------------------------
 
@@ -282,6 +364,7 @@ class StorageReplica(Custody):
         if not self._rules.fence_persisted:
             self._outbox.reply(conn, wire.LastSessionInfoResponse(*ids, self.session_info()))
             return
+        self._listener, self._told = (conn, message.session_id), None
         self._outbox.reply(
             conn,
             wire.LastSessionInfoResponse(
@@ -602,6 +685,7 @@ class StorageReplica(Custody):
             Level.ERROR, f"partition {self.partition_id}: transaction {transaction_id} is damaged on this storage node"
         )
         self._queue(_Job(work=self._write_faults))
+        self._tell()
 
     def _write_faults(self) -> Procedure[None]:
         yield from self._write_side(

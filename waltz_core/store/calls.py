@@ -79,4 +79,12 @@ class StorageFailed:
     reason: str
 
 
-StorageEvent: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed
+@record
+class StorageNews:
+    """A storage node says something without being asked."""
+
+    replica: str
+    message: messages.SuspectReport
+
+
+StorageEvent: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed | StorageNews

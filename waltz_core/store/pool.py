@@ -13,7 +13,15 @@ from waltz_core.edge import CloseConn, Dial, Level, Port, Report, Send
 from waltz_core.errors import ConfigError, ProtocolError
 from waltz_core.ids import parse_endpoint
 from waltz_core.machine import earliest
-from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUp,
+    StorageAnswer,
+    StorageAppend,
+    StorageCall,
+    StorageFailed,
+    StorageNews,
+)
 from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
 from waltz_core.wire.storage_codec import encode_append
@@ -40,7 +48,7 @@ class PoolState(enum.Enum):
 
 
 PoolEffect: TypeAlias = Dial | CloseConn | Send | Report
-PoolNote: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed
+PoolNote: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed | StorageNews
 
 
 class StoragePool:
@@ -268,6 +276,9 @@ class StoragePool:
                 notes.append(LinkUp(self.replica))
             elif isinstance(answer, messages.FailureResponse):
                 self._fail(f"storage node {self.replica} refused to open: {answer.message}", out)
+            return
+        if isinstance(answer, messages.SuspectReport):
+            notes.append(StorageNews(self.replica, answer))
             return
         pending = self._pending.pop(answer.seq_num, None)
         if pending is None:

@@ -23,6 +23,7 @@ from waltz_core.store.calls import (
     StorageEffect,
     StorageFailed,
     StorageMessage,
+    StorageNews,
 )
 from waltz_core.store.quorum import majority
 from waltz_core.store.recovery import Recovery
@@ -97,6 +98,13 @@ class ReplicaRefused:
 
 
 @record
+class ReplicaSuspect:
+    """A replica knows of damage in its log, or is out of service because of it: it wants a repair."""
+
+    replica: str
+
+
+@record
 class Stuck:
     """Recovery waits visibly; empty when it goes on."""
 
@@ -133,6 +141,7 @@ SessionNote: TypeAlias = (
     | Voted
     | SessionEnded
     | ReplicaRefused
+    | ReplicaSuspect
     | Stuck
     | HeadersRead
     | RecordsRead
@@ -213,6 +222,7 @@ class StoreSession:
         self._out: list[StorageEffect] = []
         self._notes: list[SessionNote] = []
         self._events: list[rec.Event] = []
+        self._out_of_service: dict[str, str] = {}  # replicas that are in limbo or have stopped, and what they say
         self._greet_at: dict[str, int] = {}  # replicas that refused to greet, and when to try again
         self._rejoin_at: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
 
@@ -240,7 +250,7 @@ class StoreSession:
         self._greet_at.pop(link.replica, None)
         ticket = self._tickets.take()
         self._waiting[ticket] = (
-            lambda now, answer: self._on_session_info(link, answer),
+            lambda now, answer: self._on_session_info(now, link, answer),
             lambda now, reason: self._on_greeting_refused(now, link, reason),
         )
         request = messages.LastSessionInfoRequest(self.session_id, 0, self._partition_id, False)
@@ -283,6 +293,14 @@ class StoreSession:
             return False
         waiting[1](now, event.reason)
         return True
+
+    def news(self, event: StorageNews) -> None:
+        """A replica found damage, or was rid of it."""
+        found = event.message
+        if self.state is SessionState.ENDED or found.session_id != self.session_id:
+            return
+        if found.condition != Condition.SOUND and event.replica in self._links:
+            self._notes.append(ReplicaSuspect(event.replica))
 
     # ---- metadata ----------------------------------------------------------------------------
 
@@ -376,13 +394,25 @@ class StoreSession:
         )
         self._out.append(StorageCall(replica, ticket, message))
 
-    def _on_session_info(self, link: ReplicaLink, answer: StorageMessage) -> None:
+    def _on_session_info(self, now: int, link: ReplicaLink, answer: StorageMessage) -> None:
         assert isinstance(answer, messages.LastSessionInfoResponse)
-        link.state = LinkState.RECOVERING
         # Only codec 1 tells these; under codec 0 they keep their defaults.
         fence = answer.fence if answer.fence >= 0 else None
-        limbo = answer.condition == Condition.LIMBO
-        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info, fence, limbo))
+        if answer.condition != Condition.SOUND:
+            self._notes.append(ReplicaSuspect(link.replica))
+        if answer.condition in (Condition.LIMBO, Condition.STOPPED):
+            # Absent, as one that does not answer; it comes in as soon as it is repaired.
+            link.state = LinkState.DIALING
+            self._greet_at[link.replica] = now + _GREET_AGAIN_MS
+            reason = answer.reason or "its log may end too early"
+            if self._out_of_service.get(link.replica) != reason:
+                self._out_of_service[link.replica] = reason
+                self._notes.append(ReplicaRefused(link.replica, reason))
+            if fence is not None and fence > self.session_id:
+                self._events.append(rec.ReplicaFenced(link.replica, fence))
+            return
+        link.state = LinkState.RECOVERING
+        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info, fence))
 
     def _on_max_known(self, now: int, replica: str, answer: StorageMessage) -> None:
         assert isinstance(answer, messages.MaxTransactionIdResponse)

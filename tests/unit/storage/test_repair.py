@@ -1,0 +1,292 @@
+"""Damaged records come back from other replicas, in place, and only if it is certain what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.storage.desk import codec_1, replica, some, text_of
+from tests.unit.storage.nodes import Nodes
+from waltz_core.edge import Port
+from waltz_core.log import SessionInfo
+from waltz_core.storage import repair as repairing
+from waltz_core.storage.effects import FaultKind, WriteAt
+from waltz_core.storage.replica import State
+from waltz_core.storage.segment import SegmentHeader, encode_header
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.admin_messages import RepairOutcome
+from waltz_core.wire.shared import Condition, IdRange
+
+SEGMENTS = {0: 0, 4: 4, 8: 8}
+LAST = "0/0000000000000000008.seg"
+
+
+def place(transaction_id: int) -> tuple[str, int]:
+    """File and offset of a record of `Nodes`: 100 bytes each, four to a segment."""
+    first = transaction_id // 4 * 4
+    return f"0/{first:019d}.seg", 128 + 100 * (transaction_id - first)
+
+
+def damage(nodes: Nodes, number: int, *ids: int, byte: int = 50) -> None:
+    for one in ids:
+        path, offset = place(one)
+        nodes.desks[number].disk.flip(path, offset + byte)
+
+
+def find(nodes: Nodes, number: int, *ids: int) -> None:
+    """Restart a node and let it notice what is damaged; below the durable mark that takes a read."""
+    nodes.restart(number)
+    for one in ids:
+        assert isinstance(nodes.desks[number].read(0, one), str)
+
+
+def data_files(nodes: Nodes, number: int) -> dict[str, bytes]:
+    return {name: data for name, data in nodes.desks[number].disk.files().items() if name.endswith(".seg")}
+
+
+def log_of(nodes: Nodes, number: int, count: int = 12) -> list[Any]:
+    return [nodes.desks[number].read(0, one) for one in range(count)]
+
+
+def outcomes(answer: Any) -> list[tuple[int, int, int]]:
+    assert isinstance(answer, admin.RepairResponse), answer
+    return [(one.first_id, one.last_id, RepairOutcome(one.outcome)) for one in answer.ranges]
+
+
+@pytest.mark.parametrize("byte", [0, 30, 50, 99])  # the id, the length, the data, the checksum
+@pytest.mark.parametrize("ids", [(9, 11), (11,), (8, 9, 10, 11), (2, 11), (10, 11)])
+def test_a_partition_in_limbo_is_repaired_to_the_byte_and_serves_again(ids: tuple[int, ...], byte: int) -> None:
+    nodes = Nodes()
+    before = data_files(nodes, 0)
+    damage(nodes, 0, *ids, byte=byte)
+    assert replica(nodes.restart(0)).state is State.LIMBO
+    for one in ids:
+        nodes.desks[0].read(0, one)
+    answer = nodes.repair(0, 1)
+    assert {outcome for _, _, outcome in outcomes(answer)} == {RepairOutcome.REPAIRED}
+    assert replica(nodes.desks[0]).state is State.OPEN
+    assert data_files(nodes, 0) == before
+    assert replica(nodes.restart(0)).state is State.OPEN
+
+
+def test_damage_found_by_a_read_is_repaired_while_the_partition_serves() -> None:
+    nodes = Nodes()
+    before = data_files(nodes, 0)
+    damage(nodes, 0, 1, 2, 5)
+    assert isinstance(nodes.desks[0].read(0, 2), str)
+    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert outcomes(nodes.repair(0, 1, 2)) == [(1, 2, RepairOutcome.REPAIRED)]
+    assert isinstance(nodes.desks[0].read(0, 5), str)
+    assert outcomes(nodes.repair(0, 1, 2)) == [(5, 5, RepairOutcome.REPAIRED)]
+    assert replica(nodes.desks[0]).condition() is Condition.SOUND
+    assert data_files(nodes, 0) == before
+
+
+def test_every_record_may_come_from_another_node() -> None:
+    nodes = Nodes()
+    before = data_files(nodes, 0)
+    damage(nodes, 0, 8, 9, 10, 11)
+    damage(nodes, 1, 8, 10)
+    damage(nodes, 2, 9, 11)
+    for number in range(3):
+        nodes.restart(number)
+    nodes.repair(0, 1, 2)
+    assert data_files(nodes, 0) == before
+
+
+def test_what_is_damaged_everywhere_stays_refused_and_is_said() -> None:
+    nodes = Nodes()
+    for number in range(3):
+        damage(nodes, number, 9, 11)
+    damage(nodes, 0, 10)
+    for number in range(3):
+        find(nodes, number, 9)
+    answer = nodes.repair(0, 1, 2)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert replica(nodes.desks[0]).state is State.LIMBO
+    assert isinstance(nodes.desks[0].read(0, 9), str)
+
+
+def test_a_source_that_cannot_be_reached_is_named() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    nodes.unreachable = {1}
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert "node1:1: connection refused" in str(answer.message)
+    assert outcomes(nodes.repair(0, 1, 2)) == [(9, 9, RepairOutcome.REPAIRED)]
+
+
+def test_one_node_of_0_13_2_is_not_believed_but_two_that_agree_are() -> None:
+    nodes = Nodes(legacy=(1, 2))
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert outcomes(nodes.repair(0, 1, 2)) == [(9, 9, RepairOutcome.REPAIRED)]
+
+
+def test_two_nodes_of_0_13_2_that_disagree_are_not_believed() -> None:
+    nodes = Nodes(legacy=(1, 2))
+    damage(nodes, 0, 9)
+    damage(nodes, 1, 9, byte=12)  # in the request id, which 0.13.2 does not notice
+    find(nodes, 0, 9)
+    assert outcomes(nodes.repair(0, 1, 2)) == [(9, 9, RepairOutcome.SOURCES_DISAGREE)]
+    assert isinstance(nodes.desks[0].read(0, 9), str)
+
+
+def test_a_node_of_another_session_gives_only_what_is_decided() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    other = nodes.desks[1]
+    other.storage(wire.TruncateRequest(6, 1, 0, 8, False))
+    other.storage(wire.SetLowWaterMarkRequest(6, 1, 0, 8, False))
+    other.storage(wire.AppendRequest(6, 1, 0, some(9, 3, salt=1), False))
+    assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert outcomes(nodes.repair(0, 2)) == [(9, 9, RepairOutcome.REPAIRED)]
+    assert nodes.desks[0].read(0, 9) == some(9, 1)[0]
+
+
+def test_a_log_that_lost_its_end_gets_it_back() -> None:
+    nodes = Nodes()
+    before = data_files(nodes, 0)
+    disk = nodes.desks[0].disk
+    disk.put(LAST, before[LAST][: 128 + 120])
+    assert replica(nodes.restart(0)).state is State.LIMBO
+    nodes.repair(0, 1)
+    assert (replica(nodes.desks[0]).state, data_files(nodes, 0)) == (State.OPEN, before)
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_a_segment_that_is_gone_is_filled_in_again(first: int) -> None:
+    nodes = Nodes()
+    nodes.desks[0].disk.remove(f"0/{first:019d}.seg")
+    assert replica(nodes.restart(0)).state is State.LIMBO
+    nodes.repair(0, 1)
+    assert replica(nodes.desks[0]).state is State.OPEN
+    assert log_of(nodes, 0) == list(some(0, 12))
+    assert replica(nodes.restart(0)).state is State.OPEN
+
+
+@pytest.mark.parametrize("field", ["key", "partition_id", "first_id"])
+@pytest.mark.parametrize("first", [0, 4, 8])
+def test_one_wrong_field_of_a_header_is_written_again(first: int, field: str) -> None:
+    nodes = Nodes()
+    path = f"0/{first:019d}.seg"
+    before = data_files(nodes, 0)
+    key = nodes.desks[0].key.bytes
+    right = SegmentHeader(1_700_000_000_000, key, 0, first)
+    wrong: Any = {"key": bytes(16), "partition_id": 9, "first_id": 77}[field]
+    data = before[path]
+    nodes.desks[0].disk.put(path, encode_header(attrs.evolve(right, **{field: wrong})) + data[128:])
+    assert replica(nodes.restart(0)).state is State.LIMBO
+    nodes.repair(0, 1)
+    assert replica(nodes.desks[0]).state is State.OPEN
+    assert {name: data[8:] for name, data in data_files(nodes, 0).items()} == {n: d[8:] for n, d in before.items()}
+
+
+def test_a_disk_that_refuses_the_repair_leaves_the_range_refused() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    full = FaultKind.FULL
+    nodes.desks[0].disk.fault = lambda effect: full if isinstance(effect, WriteAt) and effect.path == LAST else None
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.WRITE_FAILED)]
+    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    nodes.desks[0].disk.fault = None
+    assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.REPAIRED)]
+
+
+def test_a_partition_that_stopped_is_opened_again_by_a_repair() -> None:
+    nodes = Nodes()
+    nodes.desks[0].disk.fault = lambda effect: FaultKind.IO if isinstance(effect, WriteAt) else None
+    nodes.desks[0].storage(wire.AppendRequest(5, 1, 0, some(12, 1), False))
+    assert replica(nodes.desks[0]).state is State.STOPPED
+    nodes.desks[0].disk.fault = None
+    assert outcomes(nodes.repair(0, 1)) == []
+    assert replica(nodes.desks[0]).state is State.OPEN
+
+
+def test_ranges_that_are_not_suspect_are_left_alone() -> None:
+    nodes = Nodes()
+    answer = nodes.repair(0, 1, ranges=(IdRange(3, 4),))
+    assert outcomes(answer) == [(3, 4, RepairOutcome.NOT_SUSPECT)]
+
+
+def test_a_server_is_told_when_a_replica_becomes_suspect_and_when_it_is_sound_again() -> None:
+    nodes = Nodes()
+    port = codec_1(nodes.desks[0], Port.STORAGE)
+    info = port.ask(wire.LastSessionInfoRequest(6, 1, 0, False))
+    assert info.condition == Condition.SOUND
+    damage(nodes, 0, 2)
+    nodes.desks[0].read(0, 2)
+    (report,) = port.messages
+    assert (report.session_id, report.seq_num, report.condition) == (6, -1, Condition.SUSPECT)
+    assert [(one.first_id, one.last_id) for one in report.suspects] == [(2, 2)]
+    port.messages.clear()
+    nodes.repair(0, 1)
+    (report,) = port.messages
+    assert (report.condition, report.suspects) == (Condition.SOUND, ())
+
+
+# ---- the operator's word -------------------------------------------------------------------------
+
+
+def accept(nodes: Nodes, number: int, max_id: int) -> Any:
+    return nodes.desks[number].admin(admin.AssignedPartitionStatusRequest(1)) and codec_1(
+        nodes.desks[number], Port.ADMIN
+    ).ask(admin.AcceptLimboRequest(1, 0, max_id))
+
+
+def state_of(nodes: Nodes, number: int) -> Any:
+    return codec_1(nodes.desks[number], Port.ADMIN).ask(admin.ReplicaStateRequest(1, 0))
+
+
+@pytest.mark.parametrize("ids", [(9, 11), (2, 11), (0, 11), (11,)])
+def test_an_accepted_loss_ends_the_log_before_the_damage_and_puts_the_rest_aside(ids: tuple[int, ...]) -> None:
+    nodes = Nodes()
+    damage(nodes, 0, *ids)
+    before = data_files(nodes, 0)
+    nodes.restart(0)
+    for one in ids:
+        nodes.desks[0].read(0, one)
+    end = state_of(nodes, 0).max_transaction_id
+    assert end == min(ids) - 1
+    assert "is good up to" in text_of(accept(nodes, 0, end + 1))
+    assert accept(nodes, 0, end) == admin.AdminSuccessResponse(1)
+    assert (replica(nodes.desks[0]).state, replica(nodes.desks[0]).max_id) == (State.OPEN, end)
+    assert log_of(nodes, 0) == [*some(0, end + 1), *[None] * (11 - end)]
+    after = nodes.desks[0].disk.files()
+    for path, data in before.items():
+        kept = after.get(path, b"")
+        assert kept + after.get(f"{path}.given-up", b"") == data
+    again = nodes.restart(0)
+    assert (replica(again).state, replica(again).max_id) == (State.OPEN, end)
+
+
+def test_nothing_is_accepted_of_a_partition_that_is_not_in_limbo() -> None:
+    nodes = Nodes()
+    assert "not in limbo" in text_of(accept(nodes, 0, 11))
+
+
+# ---- what may be believed ------------------------------------------------------------------------
+
+
+@given(
+    own=st.builds(SessionInfo, st.integers(0, 3), st.integers(-1, 5), st.integers(-1, 5)),
+    source=st.builds(SessionInfo, st.integers(-1, 3), st.integers(-1, 5), st.integers(-1, 5)),
+    one=st.integers(0, 6),
+)
+def test_nothing_undecided_is_taken_from_another_session(own: SessionInfo, source: SessionInfo, one: int) -> None:
+    taken = repairing.admissible(own, source, one)
+    if own.session_id != source.session_id and one > own.low_water_mark:
+        assert not taken
+    if source.session_id < own.session_id and one > source.local_low_water_mark:
+        assert not taken

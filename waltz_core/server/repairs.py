@@ -1,0 +1,192 @@
+"""Repairs that this server starts: a replica reports damage, its node is told from whom to fetch good records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from waltz_core.cluster.znodes import decode_connection_metadata
+from waltz_core.edge import Level, Report, ZkDone, ZkFailed, ZkGet
+from waltz_core.errors import ConfigError, ProtocolError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.machine import Tickets, earliest
+from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
+from waltz_core.wire import admin_messages as admin
+
+if TYPE_CHECKING:
+    from waltz_core.cluster.coordinator import Joined
+
+ANSWER_MS = 600_000  # a repair may have to fetch and write a lot
+AGAIN_MS = 30_000  # the same replica is not sent two repairs within this time
+
+RepairEffect: TypeAlias = LinkEffect | Report | ZkGet
+_Key: TypeAlias = tuple[int, str]
+
+
+class _Job:
+    """One repair: asks ZooKeeper for the admin ports, then the node for the repair."""
+
+    __slots__ = ("asked", "link", "sources", "ticket", "until")
+
+    def __init__(self, ticket: int, until: int) -> None:
+        self.ticket = ticket
+        self.until = until
+        self.link: AdminLink | None = None
+        self.sources: tuple[Endpoint, ...] = ()
+        self.asked = False
+
+
+class Repairs:
+    """All repairs under way, one per replica at most, and when a replica may be sent the next one."""
+
+    def __init__(self, root: str, tickets: Tickets, new_conn: Callable[[], int]) -> None:
+        self._path = f"{root}/store/connection"
+        self._tickets = tickets
+        self._new_conn = new_conn
+        self._jobs: dict[_Key, _Job] = {}
+        self._not_before: dict[_Key, int] = {}
+        self._last_outcome: dict[_Key, str] = {}
+
+    def deadline(self) -> int | None:
+        """When a node that does not answer is given up."""
+        return earliest(*(job.until for job in self._jobs.values()))
+
+    def owns(self, conn: int) -> bool:
+        """Whether a connection belongs to a repair."""
+        return any(job.link is not None and job.link.conn == conn for job in self._jobs.values())
+
+    def wanted(self, now: int, partition_id: int, replica: str, out: list[RepairEffect]) -> None:
+        """A replica is damaged, or not in service."""
+        key = partition_id, replica
+        if key in self._jobs or now < self._not_before.get(key, now):
+            return
+        self._not_before[key] = now + AGAIN_MS
+        job = self._jobs[key] = _Job(self._tickets.take(), now + ANSWER_MS)
+        out.append(ZkGet(job.ticket, self._path))
+
+    def zk_answered(
+        self,
+        event: ZkDone | ZkFailed,
+        joined: Joined | None,
+        replicas_of: Callable[[int], Iterable[str]],
+        out: list[RepairEffect],
+    ) -> bool:
+        """The admin ports are known; False if the ticket is not ours."""
+        key = next((key for key, job in self._jobs.items() if job.ticket == event.ticket and job.link is None), None)
+        if key is None:
+            return False
+        ports: Mapping[str, int] = {}
+        if isinstance(event, ZkDone):
+            try:
+                ports = dict(decode_connection_metadata(event.data or b"").connections)
+            except ProtocolError as error:
+                self._say(key, f"{self._path}: {error}", out)
+        partition_id, replica = key
+        target = _admin_port(replica, ports)
+        others = (_admin_port(other, ports) for other in replicas_of(partition_id) if other != replica)
+        if target is None or joined is None:
+            self._finish(key, f"the admin port of {replica} is not known", out)
+            return True
+        job = self._jobs[key]
+        job.sources = tuple(source for source in others if source is not None)
+        effects: list[LinkEffect] = []
+        job.link = AdminLink(self._new_conn(), target, joined.cluster_key, joined.num_partitions, effects)
+        out += effects
+        return True
+
+    def dialed(self, conn: int, out: list[RepairEffect]) -> None:
+        """The node is reached."""
+        effects: list[LinkEffect] = []
+        link = self._jobs[self._key(conn)].link
+        assert link is not None
+        link.dialed(effects)
+        out += effects
+
+    def received(self, conn: int, data: bytes, out: list[RepairEffect]) -> None:
+        """Bytes from the node."""
+        key = self._key(conn)
+        job, effects = self._jobs[key], list[LinkEffect]()
+        assert job.link is not None
+        answers = job.link.received(data, effects)
+        if job.link.state is AdminLinkState.READY and not job.asked:
+            job.asked = True
+            if job.link.version:
+                request = admin.RepairRequest(job.link.next_seq(), key[0], job.sources, ())
+                job.link.ask(request, effects)
+            else:
+                job.link.end("no repair", effects)
+                self._finish(key, "it runs 0.13.2, which cannot be repaired from here", out)
+        out += effects
+        for answer in answers:
+            self._on_answer(key, answer, out)
+
+    def closed(self, conn: int, reason: str, out: list[RepairEffect]) -> None:
+        """The connection ended before the answer."""
+        key = self._key(conn)
+        link = self._jobs[key].link
+        assert link is not None
+        link.closed(reason)
+        self._finish(key, f"its admin port: {link.trouble}", out)
+
+    def due(self, now: int, out: list[RepairEffect]) -> None:
+        """A deadline passed."""
+        for key, job in list(self._jobs.items()):
+            if now >= job.until:
+                effects: list[LinkEffect] = []
+                if job.link is not None:
+                    job.link.end("no answer", effects)
+                out += effects
+                self._finish(key, f"no answer within {ANSWER_MS // 1000} s", out)
+
+    def _key(self, conn: int) -> _Key:
+        return next(key for key, job in self._jobs.items() if job.link is not None and job.link.conn == conn)
+
+    def _on_answer(self, key: _Key, answer: admin.AdminMessage, out: list[RepairEffect]) -> None:
+        if key not in self._jobs:
+            return
+        link = self._jobs[key].link
+        assert link is not None
+        effects: list[LinkEffect] = []
+        link.end("the repair has ended", effects)
+        out += effects
+        match answer:
+            case admin.RepairResponse():
+                self._finish(key, _text_of(answer), out)
+            case admin.AdminFailureResponse(message=message):
+                self._finish(key, f"refused: {message}", out)
+            case _:
+                self._finish(key, f"unexpected answer {type(answer).__name__}", out)
+
+    def _finish(self, key: _Key, outcome: str, out: list[RepairEffect]) -> None:
+        del self._jobs[key]
+        self._say(key, outcome, out)
+
+    def _say(self, key: _Key, text: str, out: list[RepairEffect]) -> None:
+        """Report an outcome, but not the same one again and again."""
+        if self._last_outcome.get(key) != text:
+            self._last_outcome[key] = text
+            out.append(Report(Level.WARNING, f"partition {key[0]}: repair of replica {key[1]}: {text}"))
+
+
+def _admin_port(storage: str, ports: Mapping[str, int]) -> Endpoint | None:
+    port = ports.get(storage)
+    try:
+        return None if port is None else Endpoint(parse_endpoint(storage).host, port)
+    except ConfigError:
+        return None
+
+
+def _text_of(answer: admin.RepairResponse) -> str:
+    good = admin.RepairOutcome.REPAIRED, admin.RepairOutcome.NOT_SUSPECT
+    left = [one for one in answer.ranges if one.outcome not in good]
+    count = sum(one.last_id - one.first_id + 1 for one in answer.ranges if one.outcome == admin.RepairOutcome.REPAIRED)
+    text = f"{count} transactions repaired"
+    if left:
+        shown = ", ".join(f"{one.first_id}..{one.last_id} {_reason(one.outcome)}" for one in left[:10])
+        text += f"; waiting for an operator: {shown}"
+    return f"{text} ({answer.message})" if answer.message else text
+
+
+def _reason(outcome: int) -> str:
+    known = outcome in list(admin.RepairOutcome)
+    return admin.RepairOutcome(outcome).name.lower().replace("_", " ") if known else f"outcome {outcome}"

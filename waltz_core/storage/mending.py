@@ -1,0 +1,137 @@
+"""Writing good records over damaged ones, in place: nothing intact is ever moved, cut or overwritten."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from waltz_core.log import Record
+from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.log_files import Ground, LogFiles, Segment, create_operations, segment_of
+from waltz_core.storage.opening import check_in_file
+from waltz_core.storage.procedure import Procedure, list_names, read, write
+from waltz_core.storage.reading import bounds_of
+from waltz_core.storage.record_codec import encode_record
+from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header
+
+
+def is_intact(log: LogFiles, transaction_id: int) -> Procedure[bool]:
+    """Whether a record stands, whole, where window or index say."""
+    return (yield from _place(log, transaction_id)) is not None
+
+
+def _place(log: LogFiles, transaction_id: int) -> Procedure[tuple[int, int] | None]:
+    """Place and size of an intact record."""
+    segment = log.find(transaction_id)
+    if segment is None:
+        return None
+    bounds = yield from bounds_of(segment, transaction_id, 1)
+    if not bounds[0]:
+        return None  # known to be damaged
+    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+    return (bounds[0], size) if size > 0 else None
+
+
+def _segment_for(log: LogFiles, transaction_id: int) -> Segment | None:
+    """The segment whose file a record belongs into, None if it begins before the first one."""
+    firsts = [segment.first_id for segment in log.segments]
+    at = bisect_right(firsts, transaction_id) - 1
+    return log.segments[at] if at >= 0 else None
+
+
+def mend_run(
+    ground: Ground, log: LogFiles, records: Sequence[Record], last: int, created_ms: int
+) -> Procedure[tuple[int, str]]:
+    """Write `records`, the first of a run of damaged ones that ends with `last`, where they belong; sync and re-read.
+
+    Returns:
+        How many of them stand now, and why not the next one.
+
+    Raises:
+        DiskError: any part of it may have been written.
+    """
+    first = records[0].transaction_id
+    segment = _segment_for(log, first)
+    before: tuple[Operation, ...] = ()
+    if segment is None:
+        segment = segment_of(ground, first)
+        before = create_operations(ground, segment, created_ms)
+    place = HEADER_SIZE
+    if first > segment.first_id:
+        found = yield from _place(log, first - 1)
+        if found is None:
+            return 0, f"transaction {first - 1} is damaged, so the place of {first} is not known"
+        place = sum(found)
+    parts = [encode_record(one) for one in records]
+    end: int | None = None  # where the run must end
+    if last + 1 < segment.next_id:
+        follower = yield from _place(log, last + 1)
+        end = None if follower is None else follower[0]
+    elif not segment.whole and first < segment.next_id:
+        end = segment.end
+    if end is not None:
+        room, size = end - place, sum(map(len, parts))
+        if size > room or (records[-1].transaction_id == last and size != room):
+            return 0, f"{segment.data_path}: {size} bytes do not fit into the {room} at offset {place}"
+    yield from write(
+        *before,
+        WriteAt(segment.data_path, place, b"".join(parts)),
+        SyncFile(segment.data_path),
+        SyncDirectory(ground.directory),
+    )
+    if end is None:
+        # Behind the last record that is known the window has no places yet.
+        _note_places(segment, first, place, parts)
+    at = place
+    for count, part in enumerate(parts):
+        if (yield from read(segment.data_path, at, len(part))) != part:
+            return count, f"{segment.data_path}: transaction {first + count} reads back differently"
+        if segment.whole and first + count < segment.next_id:
+            segment.window[first + count - segment.window_first] = at
+        at += len(part)
+    return len(parts), ""
+
+
+def _note_places(segment: Segment, first: int, place: int, parts: Sequence[bytes]) -> None:
+    at = place
+    for number, part in enumerate(parts):
+        if first + number == segment.next_id:
+            segment.extend([at], at + len(part))
+        at += len(part)
+    segment.end = max(segment.end, at)
+
+
+def mend_headers(ground: Ground, log: LogFiles | None, created_ms: int) -> Procedure[list[str]]:
+    """Write again what headers of data files must say, where everything else shows that the file is ours.
+
+    A header may be written if at most one of its fields is wrong, or the file ends inside it; and if the first
+    record behind it, where there is one, is intact and has the id of the file's name.
+
+    Returns:
+        What was done, for people.
+    """
+    done: list[str] = []
+    sizes = {one.name: one.size for one in (yield from list_names(ground.directory))}
+    for segment in [] if log is None else log.segments:
+        size = sizes.get(segment.data_path.rpartition("/")[2], -1)
+        if size < 0:
+            continue
+        data = yield from read(segment.data_path, 0, HEADER_SIZE)
+        found = decode_header(data)
+        made = created_ms if found is None else found.created_ms
+        wanted = SegmentHeader(made, ground.key, ground.partition_id, segment.first_id)
+        if found is not None:
+            if found == wanted:
+                continue
+            wrong = [
+                found.version != wanted.version,
+                found.key != wanted.key,
+                found.partition_id != wanted.partition_id,
+                found.first_id != wanted.first_id,
+            ]
+            intact = yield from check_in_file(segment.data_path, HEADER_SIZE, segment.first_id, size)
+            if sum(wrong) > 1 or intact < 0:
+                continue
+        yield from write(WriteAt(segment.data_path, 0, encode_header(wanted)), SyncFile(segment.data_path))
+        done.append(f"{segment.data_path}: header written again")
+    return done
