@@ -73,7 +73,16 @@ class Operator:
         self._unassigned: dict[str, SimStorage] = {}
         self._assignments: dict[str, _Assignment] = {}
         self._orders = 0
+        self._paused = False
         self._look()
+
+    def pause(self) -> None:
+        """Do nothing for a while."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
 
     def wipe(self, storage: SimStorage) -> None:
         """Give a storage node an empty disk."""
@@ -84,8 +93,12 @@ class Operator:
 
     def _look(self) -> None:
         self.world.after(250, self._look)
-        cluster = self.run.cluster
-        for storage in cluster.storages:
+        if not self._paused:
+            self._look_after_storages()
+            self._look_after_others()
+
+    def _look_after_storages(self) -> None:
+        for storage in self.run.cluster.storages:
             node = storage.node
             if not node.alive:
                 self._restart(node, storage.start)
@@ -95,7 +108,9 @@ class Operator:
                 self._assign(storage)
             elif storage.ready and not self.run.faults.on:
                 self._mend(storage)
-        for server in cluster.servers:
+
+    def _look_after_others(self) -> None:
+        for server in self.run.cluster.servers:
             if server.alive and server.ended is not None:
                 server.crash()
             if not server.alive:

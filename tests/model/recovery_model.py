@@ -4,7 +4,8 @@ Replicas take records in order or lag, sessions are superseded at any point and 
 metadata write may be unknown, replicas restart (and forget their fence) or lose their files, the
 assignment changes. Every reachable state within the bounds is visited once, up to renaming of replicas.
 
-    python -m tests.model.recovery_model --sessions 4 --ids 2 --wipes 1
+    python -m tests.model.recovery_model --sessions 3 --ids 2 --wipes 1 --lingering 0
+    python -m tests.model.recovery_model --all --json PATH
 
 What is checked in every state:
 
@@ -22,18 +23,23 @@ change what it sees. Everything else may be overtaken by anything.
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
 from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 from waltz_core.log import SessionInfo
-from waltz_core.rules import SafetyRules
+from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import announced, states_by_storage
-from waltz_core.store.quorum import majority
+from waltz_core.store.quorum import decide, majority
 
 
 class Bounds(NamedTuple):
@@ -43,6 +49,7 @@ class Bounds(NamedTuple):
     ids: int = 2  # transactions 0..ids-1
     wipes: int = 0  # replicas that lose their files
     restarts: int = 0
+    limbos: int = 0  # replicas whose log turns out to be damaged: they refuse until they are repaired
     changes: int = 0  # of the assignment
     unknown: int = 0  # metadata writes whose outcome the session does not learn
     lingering: int = 1  # superseded sessions that still act
@@ -78,6 +85,8 @@ class State:
         "assigned",
         "changes",
         "committed",
+        "limbo",
+        "limbos",
         "metadata",
         "restarts",
         "sessions",
@@ -97,7 +106,8 @@ class State:
         self.sessions: list[Session] = []  # those that still act, the current one last
         self.committed: tuple[int, ...] = ()  # writer of every committed record
         self.wiped: frozenset[str] = frozenset()  # lost their files and were not marked since
-        self.wipes, self.restarts = bounds.wipes, bounds.restarts
+        self.limbo: frozenset[str] = frozenset()  # damaged and not repaired
+        self.wipes, self.restarts, self.limbos = bounds.wipes, bounds.restarts, bounds.limbos
         self.changes, self.unknown = bounds.changes, bounds.unknown
 
     def clone(self, touched: int | None = None) -> State:
@@ -110,6 +120,7 @@ class State:
             _clone_session(session) if touched in (None, at) else session for at, session in enumerate(self.sessions)
         ]
         new.committed, new.wiped = self.committed, self.wiped
+        new.limbo, new.limbos = self.limbo, self.limbos
         new.wipes, new.restarts = self.wipes, self.restarts
         new.changes, new.unknown = self.changes, self.unknown
         return new
@@ -151,6 +162,9 @@ def clone_recovery(old: rec.Recovery) -> rec.Recovery:
 
 
 Action = tuple[str, int, Any]
+
+_FAULTS = ("restart", "wipe", "limbo", "repair")
+"""Actions that a storage node does not survive as a process."""
 
 
 class Model:
@@ -203,6 +217,10 @@ class Model:
                 yield ("restart", 0, replica)
             if at.wipes:
                 yield ("wipe", 0, replica)
+            if replica in at.limbo:
+                yield ("repair", 0, replica)
+            elif at.limbos:
+                yield ("limbo", 0, replica)
         if at.changes:
             for assigned in self.bounds.assignments:
                 if assigned != at.assigned:
@@ -211,13 +229,13 @@ class Model:
     def take(self, at: State, action: Action) -> State:
         """The state after an action."""
         kind, number, argument = action
-        new = at.clone(-1 if kind in ("start", "assign") else None if kind in ("restart", "wipe") else number)
+        new = at.clone(-1 if kind in ("start", "assign") else None if kind in _FAULTS else number)
         if kind == "start":
             self._start(new)
         elif kind == "assign":
             new.assigned = argument
             new.changes -= 1
-        elif kind in ("restart", "wipe"):
+        elif kind in _FAULTS:
             self._fault(new, kind, argument)
         else:
             session = new.sessions[number]
@@ -245,7 +263,7 @@ class Model:
     def _arrive(self, at: State, session: Session, replica: str) -> None:
         session.greeted = "".join(sorted(session.greeted + replica))
         info = at.storages[replica].info(session.session_id)
-        self._tell(at, session, rec.ReplicaUp(replica, info))
+        self._tell(at, session, rec.ReplicaUp(replica, info, limbo=replica in at.limbo))
 
     def _tell(self, at: State, session: Session, event: rec.Event) -> None:
         for _ in range(100):
@@ -347,6 +365,14 @@ class Model:
             at.wipes -= 1
             at.storages[replica] = Storage(-1, -1, -1, ())
             at.wiped |= {replica}
+            at.limbo -= {replica}
+        elif kind == "limbo":
+            at.limbos -= 1
+            at.limbo |= {replica}
+            at.storages[replica].restart()
+        elif kind == "repair":
+            at.limbo -= {replica}
+            at.storages[replica].restart()
         else:
             at.restarts -= 1
             storage.restart()
@@ -416,6 +442,7 @@ class Model:
         new.sessions.clear()
         for storage in new.storages.values():
             storage.restart()
+        new.limbo = frozenset()
         self._start(new)
         session = new.sessions[0]
         for replica in new.assigned:
@@ -433,6 +460,49 @@ class Model:
             raise ViolationError(f"L1: session {session.session_id} does not open: {[m.phase.name for m in members]}")
 
 
+def availability(model: Model, at: State) -> Counter[str]:
+    """With which pairs and triples of replicas the next session opens, and with which it could.
+
+    "could" is the rule of ruling R3: the voters that are present are so many that every write quorum has one of
+    them. "decided as they arrive" is the decision on the marks that replicas came with, nothing copied before.
+    """
+    found: Counter[str] = Counter()
+    for size in (2, 3):
+        for present in itertools.combinations(at.assigned, size):
+            new = at.clone()
+            new.sessions.clear()
+            for storage in new.storages.values():
+                storage.restart()
+            model._start(new)
+            session = new.sessions[0]
+            for replica in present:
+                if session in new.sessions:
+                    model._arrive(new, session, replica)
+                    model._settle(new, session)
+            recovery = session.recovery
+            members = [member for member in recovery._members.values() if member.replica in present]
+            counted = [m for m in members if m.phase not in _AWAY and m.counted and m.entered is not None]
+            usable = sum(m.phase not in _AWAY for m in members) >= majority(len(new.assigned))
+            voters = [m.first_mark for m in counted if m.voter]
+            last = recovery._last
+            quorum = majority(len(last))
+            found["tried"] += 1
+            found["opens"] += recovery.is_open
+            could = bool(voters) and usable and sum(m.replica in last for m in counted) > len(last) - quorum
+            found["could"] += could
+            found["could and does not open"] += could and not recovery.is_open
+            if voters and usable:
+                marks = [m.first_mark for m in counted]
+                decision = decide(marks, lowest=min(voters), absent=len(last) - len(counted), quorum=quorum)
+                found["decided as they arrive"] += decision.mark is not None
+            if could and recovery.is_open and recovery.resolved != max(m.first_mark for m in counted):
+                found["opens below the highest mark present"] += 1
+    return found
+
+
+_AWAY = (rec.Phase.OFFLINE, rec.Phase.FAILED, rec.Phase.REFUSED)
+
+
 def key_of(at: State) -> tuple[object, ...]:
     """Equal for states that differ only in the names of replicas."""
     entries = states_by_storage(at.metadata)
@@ -448,13 +518,14 @@ def key_of(at: State) -> tuple[object, ...]:
             () if entry is None else (entry.session_id, entry.closing_mark),
             name in at.assigned,
             name in at.wiped,
+            name in at.limbo,
         ]
         parts += [_member_key(session, name) for session in at.sessions]
         local.append((tuple(parts), name))
     local.sort()
     rank = {name: place for place, (_, name) in enumerate(local)}
     sessions = tuple(_session_key(session, at, rank) for session in at.sessions)
-    budgets = (at.wipes, at.restarts, at.changes, at.unknown)
+    budgets = (at.wipes, at.restarts, at.limbos, at.changes, at.unknown)
     return (tuple(part for part, _ in local), at.metadata.session_id, at.committed, budgets, sessions)
 
 
@@ -527,8 +598,15 @@ class Outcome(NamedTuple):
     trace: tuple[Action, ...]
 
 
-def explore(model: Model, *, states_max: int = 0, liveness_every: int = 0) -> Outcome:
-    """Visit every state, depth first."""
+def explore(
+    model: Model,
+    *,
+    states_max: int = 0,
+    liveness_every: int = 0,
+    availability_every: int = 0,
+    counts: Counter[str] | None = None,
+) -> Outcome:
+    """Visit every state, depth first; add what `availability` finds to `counts`."""
     first = model.initial()
     seen = {hash(key_of(first))}
     stack: list[tuple[State, Iterator[Action], Action | None]] = [(first, model.actions(first), None)]
@@ -548,6 +626,8 @@ def explore(model: Model, *, states_max: int = 0, liveness_every: int = 0) -> Ou
             seen.add(key)
             if liveness_every and len(seen) % liveness_every == 0:
                 model.check_liveness(new)
+            if availability_every and counts is not None and len(seen) % availability_every == 0:
+                counts.update(availability(model, new))
         except (ViolationError, AssertionError) as error:
             path = [step for _, _, step in stack if step is not None] + [action]
             return Outcome(len(seen), transitions, False, f"{type(error).__name__}: {error}", tuple(path))
@@ -557,36 +637,98 @@ def explore(model: Model, *, states_max: int = 0, liveness_every: int = 0) -> Ou
     return Outcome(len(seen), transitions, True, "", ())
 
 
+BAR: tuple[Bounds, ...] = (
+    Bounds(sessions=2, ids=3, changes=1, assignments=("abc", "abd")),
+    Bounds(sessions=3, ids=1),
+    Bounds(sessions=4, ids=1, lingering=0),
+    Bounds(sessions=3, ids=2, lingering=0),
+    Bounds(sessions=3, ids=1, restarts=1, lingering=0),
+    Bounds(sessions=2, ids=2, limbos=1),
+    Bounds(sessions=2, ids=1, wipes=1, restarts=1, limbos=1),
+)
+"""Searches that end: 3 replicas (4 where the assignment changes), 3 records, 4 sessions, each kind of fault."""
+
+
+def _search(bounds: Bounds) -> tuple[Bounds, Outcome, float, Counter[str]]:
+    started = time.monotonic()
+    counts: Counter[str] = Counter()
+    outcome = explore(Model(bounds, SAFE), liveness_every=100, availability_every=400, counts=counts)
+    return bounds, outcome, time.monotonic() - started, counts
+
+
+def search_all(jobs: int, where: str | None) -> int:
+    """Every search of `BAR`; exit status 1 if one finds a violation or does not end."""
+    began = time.monotonic()
+    states = transitions = bad = 0
+    counts: Counter[str] = Counter()
+    searches = []
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for bounds, outcome, seconds, found in pool.imap_unordered(_search, BAR):
+            print(_line(bounds, outcome, seconds), flush=True)
+            states += outcome.states
+            transitions += outcome.transitions
+            bad += not outcome.complete
+            counts += found
+            bounded = {name: value for name, value in bounds._asdict().items() if value != Bounds._field_defaults[name]}
+            searches.append({**bounded, "states": outcome.states, "violation": outcome.violation})
+            for action in outcome.trace:
+                print("  ", *action)
+    report = {
+        "states": states,
+        "transitions": transitions,
+        "violations": bad,
+        "availability": dict(sorted(counts.items())),
+        "wall_s": round(time.monotonic() - began, 1),
+        "searches": searches,
+    }
+    print(f"{states} states, {transitions} transitions, {bad} violations, {report['wall_s']} s; {dict(counts)}")
+    if where is not None:
+        Path(where).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return 1 if bad else 0
+
+
+def _line(bounds: Bounds, outcome: Outcome, seconds: float) -> str:
+    chosen = ", ".join(
+        f"{name}={value}" for name, value in bounds._asdict().items() if value != Bounds._field_defaults[name]
+    )
+    complete = "complete" if outcome.complete else "not complete"
+    return (
+        f"{chosen or 'smallest'}: {outcome.states} states, {outcome.transitions} transitions, {complete}, "
+        f"{seconds:.0f} s; {outcome.violation or 'no violation'}"
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Search and print what was found; exit status 1 on a violation."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    for name in ("sessions", "ids", "wipes", "restarts", "changes", "unknown", "lingering"):
+    for name in ("sessions", "ids", "wipes", "restarts", "limbos", "changes", "unknown", "lingering"):
         parser.add_argument(f"--{name}", type=int, default=Bounds._field_defaults[name])
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--lagging", action="store_true")
     parser.add_argument("--assignments", nargs="+", default=["abc"])
     parser.add_argument("--states-max", type=int, default=0)
     parser.add_argument("--liveness-every", type=int, default=100)
+    parser.add_argument("--availability-every", type=int, default=0)
+    parser.add_argument("--all", action="store_true", help="every search that the bar asks for, instead of one")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, with --all")
+    parser.add_argument("--json", metavar="PATH", help="write one object, with --all")
     parser.add_argument("--off", nargs="*", default=[], help="safety rules to switch off")
     options = vars(parser.parse_args(arguments))
-    limits = {name: options.pop(name) for name in ("states_max", "liveness_every")}
+    everything, jobs, where = (options.pop(name) for name in ("all", "jobs", "json"))
+    if everything:
+        return search_all(jobs, where)
+    limits = {name: options.pop(name) for name in ("states_max", "liveness_every", "availability_every")}
     rules = SafetyRules(**dict.fromkeys(options.pop("off"), False))
     bounds = Bounds(**options | {"assignments": tuple(options["assignments"])})
     started = time.monotonic()
-    outcome = explore(Model(bounds, rules), **limits)
-    print(
-        f"{bounds}: {outcome.states} states, {outcome.transitions} transitions, "
-        f"{'complete' if outcome.complete else 'not complete'}, {time.monotonic() - started:.0f} s"
-    )
+    counts: Counter[str] = Counter()
+    outcome = explore(Model(bounds, rules), **limits, counts=counts)
+    print(_line(bounds, outcome, time.monotonic() - started))
+    if counts:
+        print(dict(sorted(counts.items())))
     for action in outcome.trace:
-        print("  ", *_shown(action))
-    print(outcome.violation or "no violation")
+        print("  ", *action)
     return 1 if outcome.violation else 0
-
-
-def _shown(action: Action) -> Iterable[object]:
-    kind, number, argument = action
-    return (kind, number, argument)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,15 @@ class Run:
         Raises:
             AssertionError: an invariant does not hold, or something does not settle.
         """
-        world = self.world
+        self.begin()
+        start = self.world.now + 500
+        for kind in self.kinds:
+            self.faults.schedule(kind, start, SAFETY_MS - 2_000)
+        self.world.run(SAFETY_MS)
+        self.settle()
+
+    def begin(self) -> None:
+        """Everything runs and is loaded."""
         self.cluster.start(self.plan.replicas)
         for app in self.apps:
             app.start()
@@ -198,19 +206,15 @@ class Run:
         for app in self.apps:
             app.loading = True
             app.load()
-        start = world.now + 500
-        for kind in self.kinds:
-            self.faults.schedule(kind, start, SAFETY_MS - 2_000)
-        world.run(SAFETY_MS)
-        self.faults.stop()
-        world.trace("the faults are over")
-        self._settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """The faults are over; everything comes to rest, and is judged."""
+        self.faults.stop()
+        self.world.trace("the faults are over")
         world, observer = self.world, self.observer
         end = world.now + LIVENESS_MS
         before = observer.counts["commits"]
-        assert world.run_while(lambda: not self._served(), LIVENESS_MS, every=20), self._complaint("is not served")
+        assert world.run_while(lambda: not self.served(), LIVENESS_MS, every=20), self._complaint("is not served")
 
         def enough() -> bool:
             total = observer.counts["commits"]
@@ -231,7 +235,8 @@ class Run:
         world.run(max(RUN_MS, world.now + 100))
         observer.tell("at_end")
 
-    def _served(self) -> bool:
+    def served(self) -> bool:
+        """Whether every partition is served by some server."""
         healthy = set()
         for server in self.cluster.servers:
             if server.alive:
@@ -242,7 +247,7 @@ class Run:
 
     def unsettled(self) -> str:
         """What has not settled yet, empty if everything has."""
-        if not self._served():
+        if not self.served():
             return "not every partition is served"
         for token in self.observer.tokens.values():
             if not token.outcome:
