@@ -1,0 +1,388 @@
+"""Defects of the original's server, each a schedule: harm with its rule, none with ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.model.cluster import SimCluster, SimStorage
+from tests.model.test_server import PATHS, Client, opened, session_of
+from waltz_core.cluster import znodes
+from waltz_core.edge import Shutdown, ZkSet
+from waltz_core.ids import make_req_id
+from waltz_core.log import Record
+from waltz_core.rules import SAFE
+from waltz_core.server.data_cache import DataCache
+from waltz_core.server.feed import Feed
+from waltz_core.server.feed_cache import FeedCache
+from waltz_core.wire import client_messages as messages
+
+both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+GAP_RULES = ("leftovers_by_req_id", "locks_reset_on_gap")
+
+
+def healthy(cluster: SimCluster, server: int) -> bool:
+    """Whether a server serves every partition it has, and has one."""
+    partitions = cluster.servers[server].machine.snapshot(cluster.world.now).partitions
+    return bool(partitions) and all(one.healthy for one in partitions)
+
+
+def owner_of(cluster: SimCluster) -> int:
+    """Number of the server that has the partition."""
+    return next(n for n, node in enumerate(cluster.servers) if node.machine.snapshot(cluster.world.now).partitions)
+
+
+class Gap:
+    """A server loses its partition, another one commits, and it comes back to the same server."""
+
+    def __init__(self, on: bool) -> None:
+        rules = SAFE if on else attrs.evolve(SAFE, **dict.fromkeys(GAP_RULES, False))
+        self.cluster = opened(servers=2, seed=3, rules=rules)
+        self.world = self.cluster.world
+        self.owner = owner_of(self.cluster)
+        self.client = Client(self.cluster, server=self.owner)
+        self.client.mount()
+
+    def commit_elsewhere(self, lock: int) -> None:
+        """The other server takes over, commits one transaction and dies; the first one owns again."""
+        other = 1 - self.owner
+        self.world.zookeeper.suspend(self.cluster.servers[self.owner], 12_000)
+        assert self.world.run_while(lambda: not healthy(self.cluster, other), 60_000)
+        there = Client(self.cluster, server=other, client_id=8)
+        there.generation = session_of(self.cluster).generation
+        there.mount()
+        there.append(b"there", write=(lock,))
+        there.wait(there.feed)
+        self.cluster.servers[other].crash()
+        self.world.network.heal()
+        generation = session_of(self.cluster).generation
+
+        def back() -> bool:
+            partitions = self.cluster.servers[self.owner].machine.snapshot(self.world.now).partitions
+            return bool(partitions) and partitions[0].healthy and partitions[0].generation > generation
+
+        assert self.world.run_while(lambda: not back(), 120_000)
+
+
+@both
+def test_locks_taken_elsewhere_are_known_when_the_partition_comes_back(on: bool) -> None:
+    """server-D3: the lock table must know, or a transaction commits that missed another one."""
+    gap = Gap(on)
+    gap.commit_elsewhere(lock=5)
+    again = Client(gap.cluster, server=gap.owner, client_id=9)
+    again.generation = session_of(gap.cluster).generation
+    again.mount()
+    before = len(again.feed())
+    again.append(b"stale", write=(5,), mark=-1)
+    refused = messages.LockFailure
+    again.wait(lambda: len(again.feed()) > before or any(isinstance(m, refused) for m in again.received))
+    assert any(isinstance(m, refused) for m in again.received) is on
+
+
+@both
+def test_what_was_in_flight_is_not_taken_for_what_another_server_wrote(on: bool) -> None:
+    """server-D3: an append that reached nobody is told as committed under the id of another one."""
+    gap = Gap(on)
+    pairs = {(f"server{gap.owner}", storage.node.name) for storage in gap.cluster.storages}
+    gap.world.network.cut |= pairs
+    lost = gap.client.append(b"reached nobody")
+    gap.world.run(gap.world.now + 100)
+    gap.commit_elsewhere(lock=7)
+    gap.world.run(gap.world.now + 5_000)
+    gap.client.connection.receive(gap.client.peer.take_bytes(), gap.client.received)
+    told = [one for one in gap.client.feed() if one.req_id == lost]
+    assert [one.transaction_id for one in told] == ([] if on else [0])
+
+
+@both
+def test_one_failed_read_of_a_payload_is_not_for_ever(on: bool) -> None:
+    """server-D13: asked for before it exists, a payload is there once it does."""
+    cluster = opened(rules=attrs.evolve(SAFE, failed_fetch_forgotten=on))
+    client = Client(cluster)
+    client.mount()
+    assert not client.ask(messages.TransactionDataRequest(client.req_id(), 0)).success
+    client.append(b"now")
+    client.wait(client.feed)
+    assert client.ask(messages.TransactionDataRequest(client.req_id(), 0)).success is on
+
+
+@both
+def test_preferred_partitions_that_make_no_sense_are_refused_by_an_answer(on: bool) -> None:
+    """server-D26: an empty list costs the connection, a negative id is accepted."""
+    cluster = opened(rules=attrs.evolve(SAFE, preferences_checked=on))
+    client = Client(cluster)
+    answer = client.ask(messages.AddPreferredPartitionRequest(client.req_id(), (-1,)))
+    assert answer.result is not on
+    client.send(messages.AddPreferredPartitionRequest(client.req_id(), ()))
+    cluster.world.run(cluster.world.now + 1_000)
+    assert client.peer.closed is not on
+
+
+def test_a_recovery_that_cannot_end_does_not_hold_up_the_end_of_the_server() -> None:
+    """server-D9."""
+    cluster = SimCluster(6)
+    cluster.start()
+    for storage in cluster.storages[1:]:
+        storage.crash()
+    cluster.world.run(cluster.world.now + 8_000)
+    server = cluster.servers[0]
+    assert not healthy(cluster, 0)
+    server.on_told = None
+    server.post(Shutdown())
+    assert cluster.world.run_while(lambda: server.ended is None, 5_000)
+
+
+def test_a_storage_node_that_hangs_holds_nobody_up() -> None:
+    """server-D10: in operation and during a recovery."""
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    cluster.storages[0].node.freeze()
+    client.append(b"one")
+    client.wait(client.feed, 30_000)
+    cluster.storages[0].node.thaw()
+    cluster.world.run(cluster.world.now + 15_000)
+    cluster.storages[1].node.freeze()
+    cluster.servers[0].crash()
+    cluster.servers[0].start()
+    cluster.until_open()
+
+
+@pytest.mark.parametrize("appends", [1, 3_000])
+def test_appends_that_wait_when_a_session_ends_are_committed_by_the_next(appends: int) -> None:
+    """server-D11, server-D12, server-D29: none is dropped, none keeps its locks, whatever ended the session."""
+    cluster = opened(server_options={"batch_count_max": 100})
+    client = Client(cluster)
+    client.mount()
+    pairs = {("server0", storage.node.name) for storage in cluster.storages}
+    cluster.world.network.cut |= pairs
+    sent = [client.append(b"x" * 100, write=(n,)) for n in range(appends)]
+    cluster.world.run(cluster.world.now + 300)
+    for storage in cluster.storages[:2]:
+        storage.crash()
+    cluster.world.run(cluster.world.now + 3_000)
+    cluster.world.network.heal()
+    for storage in cluster.storages[:2]:
+        storage.start()
+    client.wait(lambda: len(client.feed()) == appends, 120_000)
+    assert [one.req_id for one in client.feed()] == sent
+    client.append(b"the lock is free", write=(0,), mark=appends - 1)
+    client.wait(lambda: len(client.feed()) == appends + 1)
+
+
+@pytest.mark.parametrize("after_ms", [0, 20, 60, 200])
+def test_zookeeper_away_while_the_first_session_is_made_disables_nothing(after_ms: int) -> None:
+    """server-D14, recovery L6."""
+    cluster = SimCluster(7)
+    cluster.start()
+    world = cluster.world
+    world.run_while(lambda: not cluster.servers[0].machine.snapshot(world.now).partitions, 10_000)
+    world.run(world.now + after_ms)
+    world.zookeeper.suspend(cluster.servers[0], 1_500)
+    cluster.until_open()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"goes on")
+    client.wait(client.feed)
+
+
+def test_mounts_and_flushes_are_answered_when_the_session_they_met_has_failed() -> None:
+    """server-D15."""
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    cluster.storages[0].crash()
+    cluster.storages[1].crash()
+    client.append(b"waits")
+    flush = client.req_id()
+    client.send(messages.FlushRequest(flush))
+    other = Client(cluster, client_id=9)
+    mount = other.req_id()
+    other.send(messages.MountRequest(mount, -1, 0))
+    cluster.world.run(cluster.world.now + 5_000)
+    cluster.storages[0].start()
+    client.wait(lambda: messages.FlushResponse(flush, 0) in client.received, 60_000)
+    ready = messages.MountResponse(mount, messages.PartitionState.READY)
+    other.wait(lambda: ready in other.received, 60_000)
+
+
+def test_a_partition_whose_first_recovery_does_not_end_is_not_healthy() -> None:
+    """server-D17; and its mark before the first session says that there is none (server-D16)."""
+    cluster = SimCluster(8)
+    cluster.start()
+    for storage in cluster.storages[1:]:
+        storage.crash()
+    world = cluster.world
+    world.run(world.now + 10_000)
+    client = Client(cluster)
+    assert client.ask(messages.ServerPartitionsHealthStatRequest(client.req_id())).health == ((0, False),)
+    assert client.ask(messages.HighWaterMarkRequest(client.req_id())).high_water_mark == -(2**63)
+    (status,) = cluster.servers[0].machine.snapshot(world.now).partitions
+    assert status.reason
+
+
+def test_payloads_without_a_byte_are_cached_and_let_go_like_others() -> None:
+    """server-D19."""
+    cache = DataCache(100_000)
+    empty = [Record(n, make_req_id(7, 1, 0, n), 0, b"", 0) for n in range(5)]
+    cache.add(0, 0, empty)
+    assert [cache.get(0, n) for n in range(5)] == [(b"", 0)] * 5
+    cache.forget(0)
+    assert [cache.get(0, n) for n in range(5)] == [None] * 5
+
+
+class Two:
+    """Partition 0 has lost its replicas, partition 1 has not."""
+
+    def __init__(self) -> None:
+        self.cluster = SimCluster(9, partitions=2, storage_nodes=5)
+        self.cluster.start()
+        storages = self.cluster.storages
+        self.cluster.until_open()
+        self.assign(storages[:3], storages[2:])
+        self.client = Client(self.cluster)
+        self.mounted = [self.client.mount(partition=p) for p in (0, 1)]
+
+    def assign(self, *per_partition: list[SimStorage]) -> None:
+        """Partition n gets the n-th list of storage nodes."""
+        wanted = [
+            (str(storage.data_endpoint), tuple(p for p, nodes in enumerate(per_partition) if storage in nodes))
+            for storage in self.cluster.storages
+        ]
+        replicas = znodes.encode_replica_assignments(znodes.ReplicaAssignments(tuple(wanted)))
+        self.cluster.world.zookeeper.write([ZkSet(0, PATHS.assignment, replicas, -1)])
+        self.cluster.world.run(self.cluster.world.now + 5_000)
+
+    def fed(self, partition: int) -> list[Any]:
+        return [one for one in self.client.feed() if int.from_bytes(one.req_id[8:12]) == partition]
+
+
+def test_a_partition_that_cannot_commit_does_not_block_another_on_the_same_connection() -> None:
+    """server-D20, server-D21."""
+    two = Two()
+    for storage in two.cluster.storages[:2]:
+        storage.crash()
+    two.cluster.world.run(two.cluster.world.now + 1_000)
+    for _ in range(2_000):
+        two.client.append(bytes(100), partition=0)
+    two.client.append(b"through", partition=1)
+    two.client.wait(lambda: two.fed(1), 2_000)
+    assert two.fed(0) == []
+
+
+def test_a_change_of_one_partitions_replicas_leaves_the_sessions_of_others_alone() -> None:
+    """server-D22; the fixes of 2020-03-27 (new sessions on a change) and 2021-02-28 (no stale ones)."""
+    two = Two()
+    sessions = [session_of(two.cluster, p).session_id for p in (0, 1)]
+    two.assign(two.cluster.storages[1:4], two.cluster.storages[2:])
+    assert session_of(two.cluster, 0).session_id > sessions[0]
+    assert session_of(two.cluster, 1).session_id == sessions[1]
+    names = sorted(state.replica_id.storage for state in session_of(two.cluster, 0).replica_states)
+    assert names == ["storage1:7000", "storage2:7000", "storage3:7000"]
+    two.client.append(b"zero", partition=0)
+    two.client.append(b"one", partition=1)
+    two.client.wait(lambda: two.fed(0) and two.fed(1))
+
+
+def test_a_record_that_one_replica_cannot_read_is_read_from_another_in_the_same_session() -> None:
+    """server-D27."""
+    cluster = opened(server_options={"data_cache_bytes": 0})
+    client = Client(cluster)
+    client.mount()
+    for n in range(20):
+        client.append(bytes([n]) * 50)
+    client.wait(lambda: len(client.feed()) == 20)
+    cluster.world.run(cluster.world.now + 3_000)
+    session = session_of(cluster).session_id
+    cluster.world.tolerates = lambda text: "transaction 7 is damaged" in text
+    for storage in cluster.storages[:2]:
+        path = next(name for name in storage.disk.disk.files() if name.endswith(".seg"))
+        content = storage.disk.disk.content(path)
+        storage.disk.disk.flip(path, content.index(bytes([7]) * 50) + 9)
+    for _ in range(6):
+        answer = client.ask(messages.TransactionDataRequest(client.req_id(), 7))
+        assert (answer.success, answer.data) == (True, bytes([7]) * 50)
+    assert session_of(cluster).session_id == session
+
+
+def test_the_first_to_make_the_metadata_of_a_partition_need_not_be_us() -> None:
+    """server-D30: the node is made by somebody else between our look and our try."""
+    cluster = SimCluster(10)
+    world = cluster.world
+    made: list[bool] = []
+    request = world.zookeeper.request
+
+    def first(node: Any, wanted: Any) -> None:
+        if not made and type(wanted).__name__ == "ZkCreate" and wanted.path == PATHS.partition(0):
+            made.append(True)
+            data = znodes.encode_partition_metadata(znodes.EMPTY_METADATA)
+            world.zookeeper.write([attrs.evolve(wanted, data=data)])
+        request(node, wanted)
+
+    world.zookeeper.request = first  # type: ignore[method-assign]  # somebody else is faster
+    cluster.start()
+    cluster.until_open()
+    assert made
+
+
+def test_a_distance_of_more_than_31_bits_is_not_cut() -> None:
+    """server-D25: the budget of a feed is a plain number, whatever the gap."""
+    feed = Feed(FeedCache(1_000))
+    feed.restart(2**31 + 5)
+    req_id = make_req_id(7, 1, 0, 1)
+    feed.subscribe(1, req_id, -1, 2**31 + 6, messages.FeedSuspended(req_id))
+    effects: list[Any] = []
+    feed.serve(0, effects)
+    assert [(one.first, one.count > 0) for one in effects] == [(0, True)]
+
+
+def test_a_session_without_replicas_waits_and_one_with_any_number_opens() -> None:
+    """The fix of 2022-01-20: no storage node assigned is a state to wait in, not a deadlock."""
+    cluster = opened()
+    cluster.set_replicas([])
+    cluster.world.run(cluster.world.now + 3_000)
+    (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+    assert not partition.healthy
+    cluster.set_replicas(cluster.storages)
+    cluster.until_open()
+
+
+def test_health_falls_when_a_session_ends_and_cannot_be_replaced() -> None:
+    """The fix of 2022-03-30."""
+    cluster = opened()
+    cluster.storages[0].crash()
+    cluster.storages[1].crash()
+    assert cluster.world.run_while(lambda: healthy(cluster, 0), 2_000)
+    cluster.storages[0].start()
+    cluster.until_open()
+
+
+def test_a_message_of_a_client_that_never_mounted_disturbs_nobody() -> None:
+    """The fix of 2022-04-21: an append or a feed before any mount is dropped."""
+    cluster = opened()
+    stranger = Client(cluster, client_id=9)
+    stranger.append(b"not mounted")
+    stranger.send(messages.FeedRequest(stranger.req_id(), -1))
+    cluster.world.run(cluster.world.now + 1_000)
+    assert not stranger.peer.closed
+    client = Client(cluster)
+    client.mount()
+    client.append(b"mounted")
+    client.wait(client.feed)
+    assert client.ask(messages.TransactionDataRequest(client.req_id(), 0)).data == b"mounted"
+
+
+def test_the_mark_is_known_as_soon_as_a_restarted_server_has_opened() -> None:
+    """The fix of 2021-11-22 (metric of a restarted server): before the first append of its session."""
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"x")
+    client.wait(client.feed)
+    cluster.servers[0].crash()
+    cluster.servers[0].start()
+    cluster.until_open()
+    (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+    assert partition.high_water_mark == 0

@@ -1,0 +1,251 @@
+"""Defects of the original's storage node, each with its harm (rule off) and without it (rule on)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.model.disk import SimDisk
+from tests.unit.storage.desk import DATA, INDEX, KEY, append, desk, filled, flush_marks, mark, replica, some
+from tests.vectors.storage_desk import Desk, Wire
+from waltz_core.edge import Port
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.storage import control
+from waltz_core.storage.effects import FaultKind, SyncFile
+from waltz_core.storage.replica import State
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire import storage_messages as wire
+
+both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+
+
+def without(on: bool, *names: str) -> SafetyRules:
+    """All rules, or all but `names`."""
+    return SAFE if on else attrs.evolve(SAFE, **dict.fromkeys(names, False))
+
+
+def again(node: Desk) -> Desk:
+    """The next process on the same disk, with the same rules."""
+    return desk(node.disk, partitions=node.partition_count, rules=node.node.rules)
+
+
+def refused(answer: Any) -> bool:
+    return isinstance(answer, wire.FailureResponse)
+
+
+@both
+def test_a_session_that_was_answered_shuts_older_ones_out_also_after_a_restart(on: bool) -> None:
+    """storage-10.1."""
+    node = filled(2, rules=without(on, "fence_persisted"))
+    assert not refused(node.storage(wire.LastSessionInfoRequest(9, 1, 0, False)))
+    assert refused(append(node, 2, 1, session=5))
+    assert refused(append(again(node), 2, 1, session=5)) is on
+
+
+@both
+def test_a_connection_that_did_not_open_shuts_nobody_out(on: bool) -> None:
+    """storage-10.2."""
+    node = filled(2, rules=without(on, "open_required"))
+    stranger = Wire(node, 99, Port.STORAGE)
+    stranger.greet()
+    stranger.ask(wire.MaxTransactionIdRequest(9, 1, 0, False))
+    assert refused(append(node, 2, 1, session=5)) is not on
+
+
+def test_a_late_answer_to_an_older_session_does_not_bring_it_back() -> None:
+    """server-D6, storage-10.2: session 6 was answered, then something of session 5 comes."""
+    node = filled(2)
+    node.storage(wire.LastSessionInfoRequest(6, 1, 0, False))
+    assert refused(node.storage(wire.LastSessionInfoRequest(5, 1, 0, False)))
+    assert refused(append(node, 2, 1, session=5))
+    assert not refused(append(node, 2, 1, session=6))
+
+
+@both
+def test_a_batch_with_a_hole_stores_nothing(on: bool) -> None:
+    """storage-10.4."""
+    node = filled(0, rules=without(on, "append_atomic"))
+    assert refused(node.storage(wire.AppendRequest(5, 1, 0, (*some(0, 6), *some(7, 1)), False)))
+    assert replica(node).max_id == (-1 if on else 5)
+
+
+@both
+@pytest.mark.parametrize("target", [-2, 2])
+def test_what_lies_below_the_low_water_mark_is_never_cut(on: bool, target: int) -> None:
+    """storage-10.5, recovery-D5."""
+    node = filled(10, rules=SAFE if on else LEGACY)
+    assert not refused(mark(node, 9))
+    append(node, 10, 2)
+    node.storage(wire.TruncateRequest(5, 1, 0, target, False))
+    assert (replica(node).max_id >= 9) is on
+
+
+@both
+def test_unassigning_what_is_not_assigned_is_answered_and_changes_nothing(on: bool) -> None:
+    """storage-10.7, tools-T12."""
+    node = filled(2, rules=without(on, "unassigned_refused"))
+    before = node.disk.content(control.NAME)
+    answer = node.admin(admin.PartitionAssignmentRequest(1, (1,), False, False))
+    assert isinstance(answer, admin.AdminFailureResponse) is on
+    assert (node.disk.content(control.NAME) == before) is on
+
+
+@both
+def test_a_damaged_record_is_not_served(on: bool) -> None:
+    """disk-8.11, storage-10.11."""
+    node = filled(12, rules=without(on, "reads_verified"))
+    node.disk.flip(DATA, 128 + 60)
+    answer = node.storage(wire.RecordRequest(5, 1, 0, 0))
+    assert refused(answer) is on
+    assert on or answer.record != some(0, 1)[0]
+
+
+@both
+def test_damage_in_one_partition_leaves_the_others_in_service(on: bool) -> None:
+    """disk-8.5."""
+    rules = without(on, "partitions_isolated")
+    node = desk(rules=rules, assigned=(0, 1))
+    for partition in (0, 1):
+        append(node, 0, 12, partition=partition)
+    node.disk.flip(DATA, 13)
+    found = again(node)
+    assert (found.failure is None) is on
+    assert not on or append(found, 12, 1, partition=1) == wire.SuccessResponse(5, 1, 1)
+
+
+@both
+def test_damage_below_what_was_synced_is_not_taken_for_a_torn_write(on: bool) -> None:
+    """disk-8.3: the newest segment is not cut; its replica does not vote with a shorter log."""
+    node = filled(12, rules=without(on, "torn_not_corrupt"))
+    flush_marks(node)
+    segment = "0/0000000000000000008.seg"
+    before = len(node.disk.content(segment))
+    node.disk.flip(segment, 128 + 150)
+    found = again(node)
+    assert (len(node.disk.content(segment)) == before) is on
+    assert on or replica(found).max_id < 11
+
+
+@both
+@pytest.mark.parametrize("lost", ["entry", "file", "header"])
+def test_an_index_is_made_again(on: bool, lost: str) -> None:
+    """disk-8.1, disk-8.2."""
+    node = desk(rules=SAFE if on else LEGACY, threshold=1 << 30)
+    append(node, 0, 1_010, size=1)
+    right = node.disk.content(INDEX)
+    if lost == "file":
+        node.disk.remove(INDEX)
+    elif lost == "header":
+        node.disk.flip(INDEX, 13)
+    else:
+        node.disk.put(INDEX, right[: 128 + 8_000] + bytes(80))
+    found = desk(node.disk, rules=node.node.rules, threshold=1 << 30)
+    assert (found.failure is None) is on
+    assert not on or replica(found).max_id == 1_009
+
+
+@both
+def test_a_segment_header_that_contradicts_its_name_is_noticed(on: bool) -> None:
+    """disk-8.4."""
+    node = filled(12, rules=without(on, "headers_checked"))
+    path = "0/0000000000000000004.seg"
+    at = next(
+        at for at in range(128) if int.from_bytes(node.disk.content(path)[at : at + 8]) == 4
+    )  # where the first id stands
+    node.disk.flip(path, at + 7, 4 ^ 3)
+    found = again(node)
+    assert (replica(found).state is State.LIMBO) is on
+
+
+@both
+def test_a_short_control_file_is_no_new_node(on: bool) -> None:
+    """disk-8.6."""
+    node = filled(12, rules=without(on, "control_file_kept"))
+    node.disk.put(control.NAME, b"short")
+    found = Desk(node.disk, KEY, 2, rules=node.node.rules)
+    assert (found.failure is not None) is on
+    assert (node.disk.content(control.NAME) == b"short") is on
+
+
+def test_a_reset_interrupted_anywhere_leaves_a_node_that_starts() -> None:
+    """disk-8.7, storage-10.7: one struct is durable before the other is touched."""
+    node = filled(2)
+    steps: list[SimDisk] = []
+    apply = node.disk.apply
+
+    def watch(operation: Any) -> None:
+        apply(operation)
+        crashed = node.disk.clone()
+        del crashed.apply
+        crashed.lose_unsynced()
+        steps.append(crashed)
+
+    node.disk.apply = watch  # type: ignore[method-assign]  # listens only
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), False, True)) == admin.AdminSuccessResponse(1)
+    assert len(steps) > 2
+    for disk in steps:
+        assert Desk(disk, KEY, 2).failure is None
+
+
+@both
+def test_a_leftover_index_stops_nobody(on: bool) -> None:
+    """disk-8.8, disk-8.9."""
+    node = filled(4, rules=SAFE if on else LEGACY)
+    node.disk.put("0/0000000000000000004.idx", b"x")
+    assert refused(append(node, 4, 1)) is not on
+
+
+@both
+def test_sequence_numbers_of_the_control_file_wrap(on: bool) -> None:
+    """disk-8.10."""
+    last, first = 2**31 - 1, -(2**31)
+
+    def struct(sequence: int, low: int) -> bytes:
+        return control.encode_struct(control.ControlStruct(5, low, low, 0, sequence))
+
+    entry = control.decode_entry(bytes(4) + struct(last, 10) + struct(first, 20), 0, on)
+    assert isinstance(entry, control.ControlEntry)
+    assert entry.current.low_water_mark == (20 if on else 10)
+
+
+def test_nothing_is_believed_behind_a_failed_sync() -> None:
+    """disk-8.12."""
+    node = filled(2)
+    node.disk.fault = lambda effect: FaultKind.IO if isinstance(effect, SyncFile) else None
+    assert refused(append(node, 2, 1))
+    node.disk.fault = None
+    assert refused(append(node, 3, 1))
+    assert replica(node).state is not State.OPEN
+
+
+def test_opening_writes_nothing_where_nothing_is_torn() -> None:
+    """disk-8.13, tools-T2: looking at a damaged directory removes no byte of it."""
+    node = filled(12)
+    flush_marks(node)
+    node.disk.flip(DATA, 128 + 150)
+    node.disk.flip("0/0000000000000000008.seg", 128 + 150)
+    before = {name: content for name, content in node.disk.files().items() if name.endswith(".seg")}
+    again(node)
+    assert {name: content for name, content in node.disk.files().items() if name.endswith(".seg")} == before
+
+
+def test_both_control_structs_lost_are_restored_from_a_third_copy() -> None:
+    """disk-8.14: they share a sector; the side file does not."""
+    node = filled(12)
+    assert not refused(mark(node, 11))
+    flush_marks(node)
+    for which in (0, 1):
+        node.disk.flip(control.NAME, control.struct_place(0, which))
+    found = again(node)
+    assert replica(found).state is State.OPEN
+    assert replica(found).entry.current.low_water_mark == 11
+
+
+def test_a_new_segment_has_its_name_on_the_disk_before_the_answer() -> None:
+    """disk-8.8: the power fails right after the acknowledgement of its first record."""
+    node = filled(4)
+    assert append(node, 4, 1) == wire.SuccessResponse(5, 1, 0)
+    node.disk.lose_unsynced()
+    assert replica(again(node)).max_id == 4
