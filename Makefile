@@ -3,11 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-<<<<<<< Updated upstream
-.PHONY: install demo test check fix bench interop fuzz determinism failover torture
-=======
-.PHONY: install demo test check fix bench interop fuzz determinism model
->>>>>>> Stashed changes
+.PHONY: install demo test check fix bench interop fuzz determinism failover torture model
 
 install: .venv/installed
 
@@ -61,7 +57,6 @@ fuzz: install
 determinism: install
 	@$(BIN)/python -m tests.model.determinism --count $(or $(COUNT),1500) $(if $(JSON),--json $(JSON))
 
-<<<<<<< Updated upstream
 # How long nothing is committed when the owner of a partition fails; about 20 minutes.
 failover: install
 	@$(BIN)/python -m tests.processes.failover --trials $(or $(TRIALS),200) $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
@@ -69,8 +64,7 @@ failover: install
 # A million transactions on 3 servers, 3 storage nodes and 2 clients under random faults; 10 to 20 minutes.
 torture: install
 	@$(BIN)/python -m tests.processes.torture --transactions $(or $(TRANSACTIONS),1000000) --window 200 $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
-=======
+
 # Every schedule of small recoveries; JOBS processes (2).
 model: install
 	@$(BIN)/python -m tests.model.recovery_model --all --jobs $(or $(JOBS),2) $(if $(JSON),--json $(JSON))
->>>>>>> Stashed changes
