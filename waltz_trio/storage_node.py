@@ -19,6 +19,7 @@ from waltz_core.storage.effects import (
     DiskBatch,
     DiskList,
     DiskRead,
+    DiskSpace,
     StorageFailed,
     StorageReady,
     StorageStopped,
@@ -42,6 +43,7 @@ from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes
 
 GROUP = "waltz-storage"
+_ROOM_EVERY = 2.0  # seconds between looks at the room left on the disk
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
@@ -171,6 +173,9 @@ class StorageProcess:
                 wall_clock_offset_ms=offset,
                 frame_size_max=config.number_or_none("network.frameSizeMax") or 1 << 30,
                 version=version() or "unknown",
+                scrub_bytes_per_s=config.number("storage.scrub.rate"),
+                scrub_pause_ms=config.number("storage.scrub.pause"),
+                reserve_bytes=self._reserve(files),
             )
         )
         driver = NodeDriver(
@@ -194,6 +199,7 @@ class StorageProcess:
         self._register()
         await nursery.start(driver.run)
         nursery.start_soon(self._keep_rates)
+        nursery.start_soon(self._watch_room, files)
         nursery.start_soon(report_to_graphite, config, "storage.graphite.", self.registry, self.report)
         self.report(Level.INFO, f"opening {files.directory}: cluster {UUID(bytes=key)}, {count} partitions")
         return driver
@@ -243,6 +249,25 @@ class StorageProcess:
         while True:
             await trio.sleep(_REFRESH)
             self.registry.refresh()
+
+    def _reserve(self, files: Files) -> int:
+        """Bytes that appends leave free."""
+        wanted = self.config.number_or_none("storage.reserve")
+        if wanted is not None:
+            return wanted
+        size, _ = files.room()
+        return min(self.config.number("storage.segment.size.threshold"), size // 50)
+
+    async def _watch_room(self, files: Files) -> None:
+        while True:
+            assert self._driver is not None
+            try:
+                _, free = await trio.to_thread.run_sync(files.room)
+            except OSError as error:
+                self.report(Level.WARNING, f"{files.directory}: the room left is not known: {error.strerror}")
+            else:
+                self._driver.post(DiskSpace(free))
+            await trio.sleep(_ROOM_EVERY)
 
     # ---- effects ---------------------------------------------------------------------------------
 

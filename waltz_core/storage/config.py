@@ -21,13 +21,17 @@ class StorageConfig:
     wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970
     frame_size_max: int = 1 << 30
     version: str = "unknown"  # of this software, for metrics
+    scrub_bytes_per_s: int = 0  # of the check of all records in the background; 0 = none
+    scrub_first_ms: int = 60_000  # from the start to the first pass
+    scrub_pause_ms: int = 24 * 3600 * 1000  # from the end of a pass to the next one
+    reserve_bytes: int = 0  # no appends while the file system has less room than this; 0 = until it is full
     codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
 
 
 class Shared:
     """What all partitions of a node use together."""
 
-    __slots__ = ("config", "due", "now", "outbox", "rules", "runner")
+    __slots__ = ("config", "due", "no_room", "now", "outbox", "rules", "runner")
 
     def __init__(self, config: StorageConfig, rules: SafetyRules, runner: Runner, outbox: Outbox) -> None:
         self.config = config
@@ -35,6 +39,7 @@ class Shared:
         self.runner = runner
         self.outbox = outbox
         self.now = 0  # ms, of the step under way
+        self.no_room = ""  # why appends are refused: the reserve of the disk is reached
         self.due: dict[int, int] = {}  # partition → when its durable mark wants to be written, ms
 
     @property

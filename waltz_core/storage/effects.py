@@ -164,6 +164,13 @@ class DiskBytes:
 
 
 @record
+class DiskSpace:
+    """Room that the file system has left for us; told by the driver now and then, without being asked."""
+
+    free_bytes: int
+
+
+@record
 class FileEntry:
     """One name in a directory; `size` is 0 for a directory."""
 

@@ -35,6 +35,7 @@ from waltz_core.storage.effects import (
     DiskEvent,
     DiskFailed,
     DiskListing,
+    DiskSpace,
     Stop,
     StorageFailed,
     StorageReady,
@@ -46,6 +47,7 @@ from waltz_core.storage.refusals import SE, Refusal, not_assigned
 from waltz_core.storage.repair import ANSWER_MS, Repair
 from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
 from waltz_core.storage.reports import Outbox
+from waltz_core.storage.scrub import Scrub
 from waltz_core.storage.transcode import STORING_PROTOCOL, Incoming
 from waltz_core.store.admin_link import AdminLink, LinkEffect
 from waltz_core.wire import admin_messages as admin
@@ -60,7 +62,7 @@ SOURCES_MAX = 16  # of one repair
 PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = Incoming | admin.AdminMessage
-Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | Stop | Shutdown
+Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | DiskSpace | Stop | Shutdown
 
 _NOT_IMPLEMENTED = frozenset(
     {
@@ -151,6 +153,7 @@ class StorageNode:
         self._repairs: dict[int, Repair] = {}  # by partition
         self._repair_of: dict[int, Repair] = {}  # by connection dialed
         self._last_dialed = 0
+        self._scrub = Scrub(config)
 
         self._admin_handlers: dict[type, Callable[[_Peer, Any, list[object]], None]] = {
             admin.PartitionAvailableRequest: self._on_available,
@@ -171,7 +174,9 @@ class StorageNode:
         """Milliseconds; the first step is due at once."""
         if not self._started:
             return 0
-        return earliest(*self._shared.due.values(), *(repair.deadline() for repair in self._repairs.values()))
+        scrub = None if self._stopping else self._scrub.deadline()
+        repairs = (repair.deadline() for repair in self._repairs.values())
+        return earliest(scrub, *self._shared.due.values(), *repairs)
 
     def step(self, now: int, events: Sequence[Event], out: list[object]) -> None:
         """Handle events; effects of the edge and of `storage.effects` are appended to `out`."""
@@ -185,6 +190,8 @@ class StorageNode:
         due = [partition_id for partition_id, at in self._shared.due.items() if at <= now or self._stopping]
         for partition_id in due:
             self.replicas[partition_id].write_mark(out)
+        if not self._stopping and self._ready:
+            self._scrub.run(now, self.replicas, out)
         self._flush(out)
         if self._stopping and not self._stopped and self._idle():
             self._stopped = True
@@ -211,6 +218,7 @@ class StorageNode:
             out.append(self._ending)
         elif self._started_all and self._opening == 0 and not self._ready and not self._failed:
             self._ready = True
+            self._scrub.begin(self._shared.now)
             out.append(StorageReady())
 
     def _on_event(self, event: Event, out: list[object]) -> None:
@@ -234,8 +242,21 @@ class StorageNode:
                 self._peers.pop(conn, None)
                 if conn in self._repair_of:
                     self._repair_of.pop(conn).closed(conn, event.reason)
+            case DiskSpace(free_bytes=free):
+                self._on_space(free)
             case Stop() | Shutdown():
                 self._stopping = True
+
+    def _on_space(self, free: int) -> None:
+        """Below the reserve appends are refused, so that marks, fences and repairs find room to the end."""
+        reserve, was = self.config.reserve_bytes, self._shared.no_room
+        if free < reserve:
+            self._shared.no_room = f"no room for appends: {free} bytes are free, {reserve} are kept in reserve"
+            if not was:
+                self._outbox.report(Level.ERROR, f"{self._shared.no_room}; reads are served, appends again with more")
+        elif was and free >= reserve + reserve // 10:  # a little more, not to flutter
+            self._shared.no_room = ""
+            self._outbox.report(Level.INFO, f"room for appends again: {free} bytes are free")
 
     def _idle(self) -> bool:
         return self._runner.idle and not self._shared.due and all(replica.idle for replica in self.replicas)
@@ -276,7 +297,10 @@ class StorageNode:
 
     def gauges(self) -> dict[str, object]:
         """Full gauge names and values, as the tools read them."""
-        return metrics.gauges(self.replicas, self.config.version)
+        found = metrics.gauges(self.replicas, self.config.version)
+        found["waltz-storage.scrub-pass-count"] = self._scrub.passes
+        found["waltz-storage.no-room"] = self._shared.no_room
+        return found
 
     def counters(self) -> dict[str, int]:
         """Full counter names and counts."""

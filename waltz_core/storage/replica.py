@@ -23,6 +23,7 @@ from waltz_core.storage.legacy import io_text
 from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_append, remove_operations
 from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.reading import locate, read_range
+from waltz_core.storage.record_codec import record_size
 from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
@@ -93,9 +94,8 @@ class StorageReplica(Custody):
         self, partition_id: int, entry: ControlEntry, shared: Shared, control_problem: str | None = None
     ) -> None:
         super().__init__(partition_id, entry, shared, control_problem)
-        self.counters: dict[str, int] = dict.fromkeys(
-            ["append", "append-batches", "repaired-records", *_COUNTERS.values()], 0
-        )
+        own = "append", "append-batches", "repaired-records", "scrubbed-records", "scrub-passes"
+        self.counters: dict[str, int] = dict.fromkeys([*own, *_COUNTERS.values()], 0)
         self._lane: deque[_Job] = deque()
         self._exclusive_waiting = 0  # jobs in the lane beside which no read may run
         self._busy = False  # a job of the lane is under way
@@ -162,6 +162,39 @@ class StorageReplica(Custody):
     def set_available(self, available: bool, done: AdminDone) -> None:
         """Allow or forbid reads and writes; `pump` follows."""
         self._queue(_Job(work=lambda: self._set_available(available, done), refuse=done))
+
+    # ---- scrubbing -------------------------------------------------------------------------------
+
+    @property
+    def can_scrub(self) -> bool:
+        """In service, with verified reads."""
+        return self.state is State.OPEN and self._rules.reads_verified
+
+    def scrub(
+        self, first: int, count: int, size_max: int, done: Callable[[int, int, int], None], out: list[object]
+    ) -> bool:
+        """Verify records from `first` on; then `done(now, next id, bytes read)`. False: not now."""
+        if self._lane_is_closed():
+            return False
+        self._reads += 1
+        self._shared.runner.start(self._scrub(first, count, size_max, done), self._read_done, out)
+        return True
+
+    def _scrub(self, first: int, count: int, size_max: int, done: Callable[[int, int, int], None]) -> Procedure[None]:
+        try:
+            records, damaged = yield from read_range(self._files, first, count, size_max)
+        except DiskError:
+            try:  # one by one, to find out which it is
+                records, damaged = yield from read_range(self._files, first, 1, 1)
+            except DiskError as fault:
+                text = f"partition {self.partition_id}: transaction {first} cannot be read: {fault}"
+                self._outbox.report(Level.ERROR, text)
+                records, damaged = [], first
+        if damaged is not None:
+            self._note_fault(damaged)
+        next_id = max(first, first + len(records) - 1 if damaged is None else damaged) + 1
+        self.counters["scrubbed-records"] += next_id - first
+        done(self._shared.now, next_id, max(sum(map(record_size, records)), 4096))
 
     # ---- repair ----------------------------------------------------------------------------------
 
@@ -458,6 +491,9 @@ class StorageReplica(Custody):
                 break
             lane.popleft()
             self.counters["append"] += 1
+            if self._shared.no_room:
+                self._fail(conn, message, Refusal(f"{SE}{self._shared.no_room}", FailureCode.OVERLOADED))
+                continue
             run = run_of(message)
             if run is None or (run.parts and run.first != next_id):
                 self._fail(conn, message, out_of_order(next_id - 1))

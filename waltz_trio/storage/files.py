@@ -114,6 +114,15 @@ class Files:
                 got += len(data)
             return b"".join(parts)
 
+    def room(self) -> tuple[int, int]:
+        """Bytes of the file system, and how many of them are left for us.
+
+        Raises:
+            OSError: it does not tell.
+        """
+        found = os.statvfs(self.directory)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
     def entries(self, path: str) -> tuple[FileEntry, ...]:
         """Content of a directory, by name.
 
