@@ -2,83 +2,52 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import TypeVar
 from uuid import UUID
 
 import trio
 
-from waltz_core.errors import ProtocolError, StorageError
 from waltz_core.ids import Endpoint
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_trio.net.channel import NetLimits
-from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
+from waltz_trio.port import Port, PortError, RefusedError, dialed
 
-_READ = 65536
 _DEFAULT_LIMITS = NetLimits()
 
-M = TypeVar("M")
 
-
-class AdminConnectionError(StorageError):
-    """The node cannot be reached, or the connection broke before the answer."""
-
-
-class AdminRefusedError(StorageError):
-    """The node answered with a failure; the text is the node's."""
-
-    def __init__(self, message: str, code: int = 0, detail: int = -1) -> None:
-        super().__init__(message)
-        self.code = code
-        self.detail = detail
-
-
-class AdminClient:
-    """One connection to an admin port. Made by `open_admin`; requests are answered in turn."""
+class AdminClient(Port[admin.AdminMessage]):
+    """One connection to an admin port. Made by `open_admin`; requests are answered in turn. Codec 0 is 0.13.2."""
 
     def __init__(
         self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], versions: Collection[int]
     ) -> None:
-        self.endpoint = endpoint
-        self._stream = stream
-        self._connection: Connection[admin.AdminMessage] = Connection(
-            ADMIN_PROTOCOL, "Waltz Storage Admin Client", versions
-        )
-        self._answers: list[admin.AdminMessage] = []
+        connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "Waltz Storage Admin Client", versions)
+        super().__init__(endpoint, stream, connection, "admin")
         self._seq_num = -1
-
-    @property
-    def version(self) -> int:
-        """Codec agreed on: 0 is 0.13.2."""
-        assert self._connection.version is not None
-        return self._connection.version
 
     async def greet(self, key: bytes, num_partitions: int) -> None:
         """Agree on a codec and show that we belong to the cluster.
 
         Raises:
-            AdminConnectionError: the connection broke, or the peer is no admin port.
-            AdminRefusedError: the node belongs to another cluster.
+            PortError: the connection broke, or the peer is no admin port.
+            RefusedError: the node belongs to another cluster.
         """
-        await self._send(self._connection.hello())
-        while self._connection.version is None:
-            await self._receive()
-        await self._ask(admin.AdminOpenRequest(-1, UUID(bytes=key), num_partitions))
+        await self.agree()
+        await self._granted(admin.AdminOpenRequest(-1, UUID(bytes=key), num_partitions))
 
     async def call(self, make: Callable[[int], admin.AdminMessage]) -> admin.AdminMessage:
         """Send the request that `make` builds from its sequence number; return the answer.
 
         Raises:
-            AdminConnectionError: the connection broke; what became of the request is unknown.
-            AdminRefusedError: the node refused.
+            PortError: the connection broke; what became of the request is unknown.
+            RefusedError: the node refused.
         """
         self._seq_num += 1
-        return await self._ask(make(self._seq_num))
+        return await self._granted(make(self._seq_num))
 
     async def assign(self, partition_ids: Collection[int]) -> None:
         """Make the node a replica of partitions; errors as `call`."""
@@ -107,33 +76,11 @@ class AdminClient:
         assert isinstance(answer, admin.MetricsResponse)
         return answer.metrics_json or ""
 
-    async def _ask(self, request: admin.AdminMessage) -> admin.AdminMessage:
-        out = bytearray()
-        self._connection.encode(request, out)
-        await self._send(bytes(out))
-        while not self._answers:
-            await self._receive()
-        answer = self._answers.pop(0)
+    async def _granted(self, request: admin.AdminMessage) -> admin.AdminMessage:
+        answer = await self.ask(request)
         if isinstance(answer, admin.AdminFailureResponse):
-            raise AdminRefusedError(answer.message or "refused without a reason", answer.code, answer.detail)
+            raise RefusedError(answer.message or "refused without a reason", answer.code, answer.detail)
         return answer
-
-    async def _send(self, data: bytes) -> None:
-        try:
-            await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise AdminConnectionError(f"{self.endpoint}: the connection broke") from error
-
-    async def _receive(self) -> None:
-        try:
-            data = await self._stream.receive_some(_READ)
-            if not data:
-                raise AdminConnectionError(f"{self.endpoint} closed the connection")
-            self._connection.receive(data, self._answers)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
-            raise AdminConnectionError(f"{self.endpoint}: the connection broke") from error
-        except ProtocolError as error:
-            raise AdminConnectionError(f"{self.endpoint} does not answer as an admin port does: {error}") from error
 
 
 @asynccontextmanager
@@ -149,16 +96,13 @@ async def open_admin(
     """Connect to an admin port and show `key`, the cluster's, 16 bytes as in the `store` znode.
 
     Raises:
-        AdminConnectionError: the node cannot be reached.
-        AdminRefusedError: the node belongs to another cluster.
+        PortError: the node cannot be reached.
+        RefusedError: the node belongs to another cluster.
     """
-    try:
-        stream = await dial_stream(endpoint, tls, limits)
-    except DialError as error:
-        raise AdminConnectionError(str(error)) from error
-    try:
+    async with dialed(endpoint, tls, limits) as stream:
         client = AdminClient(endpoint, stream, versions)
         await client.greet(key, num_partitions)
         yield client
-    finally:
-        await trio.aclose_forcefully(stream)
+
+
+__all__ = ["AdminClient", "PortError", "RefusedError", "open_admin"]

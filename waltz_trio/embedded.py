@@ -26,7 +26,7 @@ from waltz_core.cluster.store_metadata import StoreChange, full_store
 from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
-from waltz_trio.admin import AdminConnectionError, open_admin
+from waltz_trio.admin import PortError, open_admin
 from waltz_trio.cluster_admin import change_store, create_cluster, read_store_params
 from waltz_trio.config import Config
 from waltz_trio.log import reporter
@@ -249,7 +249,7 @@ class EmbeddedCluster:
             try:
                 async with open_admin(endpoint, tls, key=self.key, num_partitions=self.partitions) as admin:
                     await admin.assign(sorted(wanted - set(await admin.assigned())))
-            except AdminConnectionError as error:
+            except PortError as error:
                 raise ConfigError(f"a storage node does not answer: {error}") from error
 
     # ---- configuration ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from waltz_core.cluster.paths import cluster_paths
 from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.log import Record
 from waltz_core.wire import admin_messages as admin
-from waltz_trio.admin import AdminRefusedError, open_admin
+from waltz_trio.admin import RefusedError, open_admin
 from waltz_trio.cluster_admin import read_store_params
 from waltz_trio.config import Config, tls_settings
 from waltz_trio.net.tls import ClientTls
@@ -159,5 +159,5 @@ async def _again(node: Node, port: StoragePort) -> None:
 
 
 async def _shut_out(port: StoragePort) -> None:
-    with pytest.raises(AdminRefusedError):
+    with pytest.raises(RefusedError):
         await port.max_transaction_id()

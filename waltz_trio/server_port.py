@@ -1,0 +1,96 @@
+"""Talks to the port of a server, one request after the other: for tools. Clients do it in the core."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from waltz_core.ids import Endpoint, ReqId, make_req_id
+from waltz_core.wire import client_messages as wire
+from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.tls import ClientTls
+from waltz_trio.port import Port, PortError, RefusedError, dialed
+
+_DEFAULT_LIMITS = NetLimits()
+_TOOL_ID = -1  # client id of requests that need none
+
+M = TypeVar("M")
+
+
+class ServerPort(Port[wire.ClientMessage]):
+    """One connection to a server. Made by `open_server_port`. All methods raise
+
+    PortError: the connection broke, or the server speaks an older codec than the request needs.
+    RefusedError: the server refused.
+    """
+
+    def __init__(self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        connection: Connection[wire.ClientMessage] = Connection(CLIENT_PROTOCOL, "Waltz Client", VERSIONS)
+        super().__init__(endpoint, stream, connection, "server")
+        self._seq_num = 0
+
+    async def storage_connectivity(self) -> Mapping[str, bool]:
+        """Storage nodes, each with whether the server reaches it."""
+        request = wire.CheckStorageConnectivityRequest(self._req_id())
+        answer = await self._expect(1, request, wire.CheckStorageConnectivityResponse)
+        return {storage or "": reached for storage, reached in answer.connectivity}
+
+    async def partitions(self) -> tuple[int, ...]:
+        """Partitions that the server serves."""
+        request = wire.ServerPartitionsAssignmentRequest(self._req_id())
+        return (await self._expect(2, request, wire.ServerPartitionsAssignmentResponse)).partitions
+
+    async def health(self) -> Mapping[int, bool]:
+        """Partitions that the server serves, each with whether appends can be committed."""
+        request = wire.ServerPartitionsHealthStatRequest(self._req_id())
+        return dict((await self._expect(4, request, wire.ServerPartitionsHealthStatResponse)).health)
+
+    async def add_preferred(self, partitions: Collection[int]) -> bool:
+        """Prefer this server for partitions; False if it refused."""
+        request = wire.AddPreferredPartitionRequest(self._req_id(), tuple(partitions))
+        return (await self._expect(2, request, wire.AddPreferredPartitionResponse)).result
+
+    async def remove_preferred(self, partitions: Collection[int]) -> bool:
+        """Prefer this server no more; False if it refused."""
+        request = wire.RemovePreferredPartitionRequest(self._req_id(), tuple(partitions))
+        return (await self._expect(2, request, wire.RemovePreferredPartitionResponse)).result
+
+    async def status(self) -> tuple[wire.PartitionStatus, ...]:
+        """What each partition of the server is at, and why; servers of 0.13.2 cannot tell."""
+        request = wire.PartitionStatusRequest(self._req_id())
+        return (await self._expect(5, request, wire.PartitionStatusResponse)).partitions
+
+    def _req_id(self) -> ReqId:
+        self._seq_num += 1
+        return make_req_id(_TOOL_ID, -1, -1, self._seq_num)
+
+    async def _expect(self, version: int, request: wire.ClientMessage, expected: type[M]) -> M:
+        if self.version < version:
+            name = type(request).__name__.removesuffix("Request")
+            raise PortError(f"{self.endpoint} speaks codec {self.version}; {name} needs {version}")
+        answer = await self.ask(request)
+        if isinstance(answer, wire.ErrorResponse):
+            raise RefusedError(answer.message or "refused without a reason", answer.code)
+        if not isinstance(answer, expected):
+            raise PortError(f"{self.endpoint}: unexpected answer {type(answer).__name__}")
+        return answer
+
+
+@asynccontextmanager
+async def open_server_port(
+    endpoint: Endpoint, tls: ClientTls, limits: NetLimits = _DEFAULT_LIMITS
+) -> AsyncIterator[ServerPort]:
+    """Connect to a server.
+
+    Raises:
+        PortError: it cannot be reached, or is no server.
+    """
+    async with dialed(endpoint, tls, limits) as stream:
+        port = ServerPort(endpoint, stream)
+        await port.agree()
+        yield port
