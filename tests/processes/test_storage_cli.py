@@ -15,7 +15,7 @@ from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.ids import Endpoint, ReqId
 from waltz_core.log import Record
 from waltz_trio.cli.main import main
-from waltz_trio.cli.storage import Tool
+from waltz_trio.cli.tool import Tool
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.cluster_admin import read_store_params
 from waltz_trio.config import Config

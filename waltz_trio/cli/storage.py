@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import trio
 
-from waltz_core.cluster.paths import ClusterPaths
-from waltz_core.cluster.znodes import StoreParams
 from waltz_core.errors import WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.log import Record, SessionInfo
 from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
-from waltz_trio.admin import AdminClient, open_admin
+from waltz_trio.admin import AdminClient
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -32,94 +29,14 @@ from waltz_trio.cli.options import (
     run_commands,
     show,
 )
-from waltz_trio.cli.zookeeper import load_config, open_cluster
-from waltz_trio.cluster_admin import read_cluster, read_store_params
-from waltz_trio.config import Config, net_limits, tls_settings
-from waltz_trio.net.tls import ClientTls
+from waltz_trio.cli.tool import Tool, Work, endpoint_of, explained, in_session
+from waltz_trio.cluster_admin import read_cluster
+from waltz_trio.config import Config
 from waltz_trio.process import run_until_signal
 from waltz_trio.storage_node import StorageProcess
-from waltz_trio.storage_port import StoragePort, open_storage_port
-from waltz_trio.zk.client import ZnodeClient
+from waltz_trio.storage_port import StoragePort
 
 _PARTITIONS_KEY = "waltz-storage.waltz-storage-partition-ids"
-_ANSWER_MAX = 60.0  # seconds an administrative request may take
-
-
-class Tool:
-    """What every sub-command works with: the configuration, ZooKeeper, the cluster's key."""
-
-    def __init__(self, config: Config, zk: ZnodeClient, paths: ClusterPaths, store: StoreParams) -> None:
-        self.config = config
-        self.zk = zk
-        self.paths = paths
-        self.store = store
-        self.tls = self._tls(config, "ssl.")
-
-    @staticmethod
-    def _tls(config: Config, prefix: str) -> ClientTls:
-        return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
-
-    def tls_from(self, path: str | None) -> ClientTls:
-        """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""
-        return self._tls(Config({}) if path is None else Config.load(path), "server.ssl.")
-
-    @asynccontextmanager
-    async def admin(self, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:
-        """A connection to an admin port."""
-        async with open_admin(
-            endpoint,
-            tls or self.tls,
-            key=self.store.key,
-            num_partitions=self.store.num_partitions,
-            limits=net_limits(self.config),
-        ) as client:
-            yield client
-
-    @asynccontextmanager
-    async def data(
-        self, endpoint: Endpoint, tls: ClientTls | None = None, *, offline: bool = False
-    ) -> AsyncIterator[StoragePort]:
-        """A connection to a data port."""
-        async with open_storage_port(
-            endpoint,
-            tls or self.tls,
-            key=self.store.key,
-            num_partitions=self.store.num_partitions,
-            offline=offline,
-            limits=net_limits(self.config),
-        ) as port:
-            yield port
-
-
-Work = Callable[[Tool, Arguments], Awaitable[int]]
-
-
-def _in_session(work: Work, arguments: Arguments) -> int:
-    config = load_config(arguments)
-
-    async def run() -> int:
-        async with open_cluster(config) as (zk, paths):
-            return await work(Tool(config, zk, paths, await read_store_params(zk, paths)), arguments)
-
-    return trio.run(run)
-
-
-@asynccontextmanager
-async def _explained(what: str) -> AsyncIterator[None]:
-    """Put what was being done before the reason why it failed."""
-    try:
-        with trio.fail_after(_ANSWER_MAX):
-            yield
-    except trio.TooSlowError:
-        raise CommandError(f"{what}\nno answer within {_ANSWER_MAX:.0f} s") from None
-    except (WaltzError, OSError) as error:
-        raise CommandError(f"{what}\n{error}") from error
-
-
-def _endpoint(text: str, problem: str) -> Endpoint:
-    if len(text.split(":")) != 2:
-        raise CommandError(problem)
-    return parse_endpoint(text)
 
 
 async def _admin_endpoints(tool: Tool) -> list[Endpoint]:
@@ -161,13 +78,13 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
     if given is None:
         endpoints = await _admin_endpoints(tool)
     else:
-        async with _explained(f"Failed to obtain hostname and admin port for {given}:"):
-            endpoints = [_endpoint(given, "Http must be in format of host:admin_port")]
+        async with explained(f"Failed to obtain hostname and admin port for {given}:"):
+            endpoints = [endpoint_of(given, "Http must be in format of host:admin_port")]
     found: dict[Endpoint, list[dict[str, Any]]] = {}
     failures: dict[Endpoint, str] = {}
     for endpoint in endpoints:
         try:
-            async with _explained(f"Cannot fetch partition ownership for {endpoint}:"), tool.admin(endpoint) as client:
+            async with explained(f"Cannot fetch partition ownership for {endpoint}:"), tool.admin(endpoint) as client:
                 found[endpoint] = _partitions_in(await client.metrics())
         except CommandError as error:
             failures[endpoint] = str(error)
@@ -235,9 +152,9 @@ _STORAGE_FORM = "Storage must be in format of host:admin_port"
 
 
 async def _add_partition(tool: Tool, arguments: Arguments) -> int:
-    async with _explained(f"Failed to add partition {arguments.text('partition')}. "):
+    async with explained(f"Failed to add partition {arguments.text('partition')}. "):
         partitions = arguments.partitions("partition")
-        async with tool.admin(_endpoint(arguments.text("storage"), _STORAGE_FORM)) as client:
+        async with tool.admin(endpoint_of(arguments.text("storage"), _STORAGE_FORM)) as client:
             await client.assign(partitions)
     return 0
 
@@ -249,9 +166,9 @@ async def _remove_partition(tool: Tool, arguments: Arguments) -> int:
             f"This deletes the data files of partition {arguments.text('partition')} on {storage} for good. Go on?",
             given=arguments.flag("yes"),
         )
-    async with _explained(f"Failed to remove partition {arguments.text('partition')} from {storage}. "):
+    async with explained(f"Failed to remove partition {arguments.text('partition')} from {storage}. "):
         partitions = arguments.partitions("partition")
-        async with tool.admin(_endpoint(storage, _STORAGE_FORM)) as client:
+        async with tool.admin(endpoint_of(storage, _STORAGE_FORM)) as client:
             await client.unassign(partitions, delete_files=delete)
     return 0
 
@@ -260,11 +177,11 @@ async def _availability(tool: Tool, arguments: Arguments) -> int:
     online = arguments.text("online")
     storage, partition = arguments.text("storage"), arguments.text("partition")
     what = f"Failed to set availability of partition {partition} to {arguments.text('online')} for {storage}. "
-    async with _explained(what):
+    async with explained(what):
         if online not in ("true", "false"):
             raise CommandError("--online must be set to 'true' or 'false'")
         partitions = arguments.partitions("partition")
-        async with tool.admin(_endpoint(storage, _STORAGE_FORM)) as client:
+        async with tool.admin(endpoint_of(storage, _STORAGE_FORM)) as client:
             await client.set_available(partitions, online == "true")
     return 0
 
@@ -276,7 +193,7 @@ async def _sync_partitions(tool: Tool, arguments: Arguments) -> int:
     failures = []
     for storage, partitions in sorted(maps.replicas.replicas):
         try:
-            async with _explained(f"{storage}:"):
+            async with explained(f"{storage}:"):
                 if storage not in ports:
                     raise CommandError("its admin port is not known")
                 async with tool.admin(Endpoint(storage.split(":")[0], ports[storage])) as client:
@@ -307,14 +224,14 @@ async def _validate(tool: Tool, arguments: Arguments) -> int:
     failures = []
     for storage, _ in sorted(maps.groups.groups):
         try:
-            async with _explained("Invalid hostname or port: "), tool.data(parse_endpoint(storage)):
+            async with explained("Invalid hostname or port: "), tool.data(parse_endpoint(storage)):
                 pass
         except CommandError as error:
             failures.append(str(error).replace("\n", "", 1))
     for storage, port in sorted(maps.connections.connections):
         try:
             endpoint = Endpoint(storage.split(":")[0], port)
-            async with _explained("Invalid hostname or admin port: "), tool.admin(endpoint):
+            async with explained("Invalid hostname or admin port: "), tool.admin(endpoint):
                 pass
         except CommandError as error:
             failures.append(str(error).replace("\n", "", 1))
@@ -325,8 +242,8 @@ async def _validate(tool: Tool, arguments: Arguments) -> int:
 
 async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
     storage = arguments.text("storage")
-    async with _explained(f"Failed to read max transaction ID for storage {storage}. "):
-        endpoint = _endpoint(storage, _STORAGE_FORM)
+    async with explained(f"Failed to read max transaction ID for storage {storage}. "):
+        endpoint = endpoint_of(storage, _STORAGE_FORM)
         partition_id = arguments.number("partition")
         async with tool.admin(endpoint) as client:
             session_id = await _session_of(client, partition_id, offline=arguments.flag("offline"))
@@ -359,8 +276,8 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
     partition_text, batch_text = arguments.text("partition"), arguments.text("batch-size")
     try:
         form = "Source and destination storage must both be in format of host:admin_port"
-        source = _endpoint(arguments.text("source-storage"), form)
-        destination = _endpoint(arguments.text("destination-storage"), form)
+        source = endpoint_of(arguments.text("source-storage"), form)
+        destination = endpoint_of(arguments.text("destination-storage"), form)
         if not partition_text.isdecimal():
             raise CommandError("Partition id must be a non-negative integer")
         if not batch_text.isdecimal() or int(batch_text) == 0:
@@ -408,7 +325,7 @@ async def _read(source: AdminClient, partition_id: int, first: int, count: int) 
 
 
 def _command(name: str, meaning: str, work: Work, *options: Option) -> Command:
-    return Command(name, meaning, (CONFIG, *options), partial(_in_session, work))
+    return Command(name, meaning, (CONFIG, *options), partial(in_session, work))
 
 
 _RANGES = "(or multiple partitions as comma-separated int ranges such as 0-6,7,10-16)"
