@@ -9,6 +9,7 @@ import pytest
 
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import PATHS, Client, opened, session_of
+from tests.unit.server.test_appender import append, appender_with, launch
 from waltz_core.cluster import znodes
 from waltz_core.edge import Shutdown, ZkSet
 from waltz_core.ids import make_req_id
@@ -386,3 +387,13 @@ def test_the_mark_is_known_as_soon_as_a_restarted_server_has_opened() -> None:
     cluster.until_open()
     (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
     assert partition.high_water_mark == 0
+
+
+@both
+def test_an_append_that_conflicts_with_one_in_flight_holds_nobody_up(on: bool) -> None:
+    """server-5: 0.13.2 lets the whole queue wait for the lock."""
+    appender = appender_with(rules=attrs.evolve(SAFE, conflicts_in_flight_refused=on))
+    appender.enqueue(1, [append(1, write=[5]), append(2, write=[5]), append(3)])
+    launch(appender)
+    launch(appender)
+    assert appender.in_flight == (2 if on else 1)

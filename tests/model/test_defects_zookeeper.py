@@ -1,0 +1,40 @@
+"""Defects of the original's use of ZooKeeper that a rule removes; others are shown with the coordinator's own tests."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tests.unit.cluster.coordinators import PATHS, World
+from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
+from waltz_core.cluster.znodes import EMPTY_ASSIGNMENT
+from waltz_core.rules import SAFE
+
+both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+
+
+@both
+def test_a_preferred_partition_leaves_no_partition_without_a_server(on: bool) -> None:
+    """zk-D1: two servers, three partitions, one claim."""
+    members = [Member(1), Member(2, (2,))]
+    rules = attrs.evolve(SAFE, assignment_complete=on)
+    try:
+        made = assign(EMPTY_ASSIGNMENT, 3, members, 1, rules=rules)
+    except IncompleteAssignmentError:
+        assert not on
+    else:
+        assert on
+        assert sorted(partition for server in made.servers for partition, _ in server.partitions) == [0, 1, 2]
+
+
+@both
+def test_one_server_that_cannot_be_read_keeps_nobody_from_joining(on: bool) -> None:
+    """zk-D4."""
+    world = World()
+    rules = attrs.evolve(SAFE, bad_children_skipped=on)
+    first = world.server(rules=rules)
+    world.put(f"{PATHS.servers}/stray", None)
+    world.settle()
+    world.server(rules=rules)
+    world.settle()
+    assert (len(first.owned) < 4) is on
