@@ -35,7 +35,7 @@ test: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1; \
 	$(MAKE) --no-print-directory check; \
-	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/model tests/vectors \
+	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/witness tests/model tests/vectors \
 	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \

@@ -12,7 +12,7 @@ import trio
 
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.scenarios import Outcome, Scene
-from tests.processes.checker import read_replica
+from tests.witness.log import read_replica
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.log import Record

@@ -13,10 +13,10 @@ import trio
 import waltz_trio as waltz
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.installation import DRIVER
-from tests.processes.checker import Payload, Verdict, read_replica
 from tests.processes.cluster import poll
 from tests.processes.load import Load
 from tests.processes.worker import READY
+from tests.witness.log import Payload, Verdict, read_replica
 
 Row = tuple[int, str, int, bytes]  # transaction id, request id in hexadecimal, header, payload
 _SEGMENT_HEADER = 128
@@ -75,11 +75,11 @@ class MixedLoad(Load):
         child = self.cluster.children[name]
         run = f"{name}-{child.starts + 1}"
         journal = self.cluster.directory / f"{run}.journal"
-        self._journals.append(journal)
+        self.journals.append(journal)
         wanted = {"submitters": 3, "accounts": 20, **self._options, **options}
         arguments = ["work", "--config", str(self.cluster.client_file), "--name", run, "--journal", str(journal)]
         arguments += ["--applied", str(self._applied_file(name)), "--partitions", str(self.cluster.partitions)]
-        arguments += ["--seed", str(len(self._journals))]
+        arguments += ["--seed", str(len(self.journals))]
         for option in ("submitters", "accounts"):
             arguments += [f"--{option}", str(wanted[option])]
         child.command = self.mixed.installation.command(DRIVER, *arguments)

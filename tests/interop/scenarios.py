@@ -13,8 +13,8 @@ import attrs
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.installation import Installation
 from tests.interop.load import MixedLoad
-from tests.processes.checker import Verdict
 from tests.processes.zookeeper import ZooKeeperServer
+from tests.witness.log import Verdict
 
 COMMITS = 100  # between two events
 OURS, JAVA = Kind.OURS, Kind.JAVA

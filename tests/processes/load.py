@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 
-from tests.processes.checker import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
 from tests.processes.cluster import Child, Cluster, poll
 from tests.processes.worker import OPENING_BALANCE, READY, Job
+from tests.witness.log import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
 
 
 class Load:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.checker import Verdict
 from tests.processes.cluster import PATIENCE, Cluster, poll, running_cluster
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
+from tests.witness.log import Verdict
 
 pytestmark = pytest.mark.processes
 

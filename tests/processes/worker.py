@@ -18,7 +18,7 @@ import attrs
 import trio
 
 import waltz_trio as waltz
-from tests.processes.checker import Journal, Lock, Payload
+from tests.witness.log import Journal, Lock, Payload
 
 OPENING_BALANCE = 100
 READY = "heeds signals"  # printed when SIGTERM has its meaning

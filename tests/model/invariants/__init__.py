@@ -17,6 +17,7 @@ from tests.model.invariants.outcomes import Outcomes
 from tests.model.invariants.real_time import RealTime
 from tests.model.invariants.replica_agreement import ReplicaAgreement
 from tests.model.invariants.truncation import Truncation
+from tests.model.invariants.witness import Witness
 
 if TYPE_CHECKING:
     from tests.model.observer import Observer
@@ -34,6 +35,7 @@ ALL: tuple[type[Invariant], ...] = (
     RealTime,
     Truncation,
     Bounds,
+    Witness,
 )
 
 

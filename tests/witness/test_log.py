@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.processes.checker import Attempt, Entry, Journal, Payload, check, read_journals, read_replica
+from tests.witness.log import Attempt, Entry, Journal, Payload, check, read_journals, read_replica
 
 STOCK = ("stock", 1)
 

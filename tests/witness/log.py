@@ -1,9 +1,9 @@
 """The log as its own witness: whether what clients saw and what disks hold can be one serial history.
 
 Waltz's log is the claimed serial order, so the check is one replay of it. Segment files are read here by a
-reader of their own, written from the format, not with the code under test. Clients write down what they ask
-and what they are told (`Journal`), and put into each payload what the server was told about it: client mark
-and lock names.
+reader of their own, written from the format, not with the code under test. Clients of real processes write down
+what they ask and what they are told (`Journal`), and put into each payload what the server was told about it:
+client mark and lock names. Simulated runs know all that, and come with the same attempts and entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,9 @@ def check(
     marks: Mapping[int, int],
     attempts: Mapping[str, Attempt],
     applied: Mapping[str, Mapping[int, Sequence[tuple[int, str]]]],
+    *,
+    payload_of: Callable[[bytes], Payload] | None = None,
+    told: Mapping[tuple[object, ...], Sequence[int]] | None = None,
 ) -> Verdict:
     """Judge everything that a run left behind.
 
@@ -178,16 +182,21 @@ def check(
         marks: partition → committed mark that a server told after everything had ended.
         attempts: from the journals of all clients.
         applied: client → partition → (id, name) pairs that its database holds, in order of application.
+        payload_of: what a payload in the log says about itself; by default `Payload.loads`.
+        told: whoever tells marks → the marks it told, in order.
 
     Raises:
         AssertionError: something cannot be explained by one serial history; the text says what.
     """
+    for who, sequence in (told or {}).items():
+        for before, after in pairwise(sequence):
+            assert after >= before, f"the mark that {who} tells falls from {before} to {after}"
     verdict = Verdict()
     where: dict[str, tuple[int, int]] = {}
     for partition, copies in replicas.items():
         log = _committed_log(partition, copies, marks[partition])
         verdict.log[partition] = len(log)
-        payloads = [Payload.loads(entry.data) for entry in log]
+        payloads = [(payload_of or Payload.loads)(entry.data) for entry in log]
         for number, payload in enumerate(payloads):
             earlier = where.setdefault(payload.name, (partition, number))
             assert earlier == (partition, number), f"{payload.name} is in the log twice: {earlier}, {partition, number}"
