@@ -81,6 +81,7 @@ class SimStorage:
             self.cluster.partitions,
             segment_size_threshold=self.cluster.segment_size,
             wall_clock_offset_ms=1_700_000_000_000,
+            **self.cluster.storage_options,
         )
         return StorageNode(config, self.rules)
 
@@ -119,6 +120,7 @@ class SimCluster:
         versions: frozenset[int] = frozenset(VERSIONS),
         segment_size: int = 1_000_000_000,
         server_options: dict[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
         preferred: Sequence[tuple[int, ...]] = (),
     ) -> None:
         self.world = World(seed)
@@ -128,6 +130,7 @@ class SimCluster:
         self.segment_size = segment_size
         self._versions = versions
         self._server_options = server_options or {}
+        self.storage_options = storage_options or {}
         self._preferred = preferred
         self._peers = 0
         self.replicas: list[SimStorage] = []

@@ -312,13 +312,14 @@ def admissible(own: SessionInfo, source: SessionInfo | None, transaction_id: int
     """Whether a record of `source` is certain to be that of our log.
 
     Two replicas that were marked by the same store session got everything behind the mark from one server. Below
-    our own low-water mark the log is decided; a replica of a later session holds that, one of an earlier
-    session up to its own mark. Anything else may be a record that was never committed.
+    a low-water mark the log is decided. A replica of a later session holds the decided log up to its own mark, which
+    is ours wherever ours is going to be kept: what was not decided so is cut from ours before it takes part again. One
+    of an earlier session counts only where both are decided. Anything else may never have been committed.
     """
     if source is None:
         return False
-    if source.session_id == own.session_id >= 0:
-        return True
-    if transaction_id > own.low_water_mark:
-        return False
-    return source.session_id > own.session_id or transaction_id <= source.local_low_water_mark
+    if source.session_id == own.session_id:
+        return own.session_id >= 0
+    if source.session_id > own.session_id:
+        return transaction_id <= max(own.low_water_mark, source.low_water_mark)
+    return transaction_id <= min(own.low_water_mark, source.local_low_water_mark)
