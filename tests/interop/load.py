@@ -123,6 +123,9 @@ class MixedLoad(Load):
             found.setdefault(int(partition), []).append((int(transaction_id), attempt))
         return found
 
+    def _lists(self, name: str) -> dict[tuple[int, int], list[str]] | None:
+        return super()._lists(name) if self.kinds[name] is Kind.OURS else None
+
     def _check_balances(self, name: str, expected: dict[tuple[int, int], int]) -> None:
         if self.kinds[name] is Kind.OURS:  # the driver of the original's keeps none
             super()._check_balances(name, expected)

@@ -638,13 +638,19 @@ def explore(
 
 
 BAR: tuple[Bounds, ...] = (
+    Bounds(sessions=4, ids=3, lingering=0),
+    Bounds(sessions=3, ids=2),
+    Bounds(sessions=3, ids=3, restarts=1, lingering=0),
+    Bounds(sessions=3, ids=2, changes=1, assignments=("abc", "abd"), lingering=0),
     Bounds(sessions=2, ids=3, changes=1, assignments=("abc", "abd")),
-    Bounds(sessions=3, ids=1),
-    Bounds(sessions=4, ids=1, lingering=0),
-    Bounds(sessions=3, ids=2, lingering=0),
-    Bounds(sessions=3, ids=1, restarts=1, lingering=0),
-    Bounds(sessions=2, ids=2, limbos=1),
-    Bounds(sessions=2, ids=1, wipes=1, restarts=1, limbos=1),
+    Bounds(sessions=3, ids=2, limbos=1, lingering=0),
+    Bounds(sessions=3, ids=2, wipes=1, lingering=0),
+    Bounds(sessions=3, ids=1, wipes=1, restarts=1, limbos=1, lingering=0),
+    Bounds(sessions=3, ids=1, limbos=1, changes=1, assignments=("abc", "abd"), lingering=0),
+    Bounds(sessions=3, ids=2, unknown=1, lingering=0),
+    Bounds(sessions=3, ids=1, lagging=True, unknown=1, lingering=0),
+    Bounds(sessions=2, ids=1, wipes=1, restarts=1, limbos=1, unknown=1),
+    Bounds(sessions=3, ids=1, fresh=True, restarts=1, lingering=0),
 )
 """Searches that end: 3 replicas (4 where the assignment changes), 3 records, 4 sessions, each kind of fault."""
 

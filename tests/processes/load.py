@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import attrs
 
 from tests.processes.cluster import Child, Cluster, poll
 from tests.processes.worker import OPENING_BALANCE, READY, Job
+from tests.witness.cycles import ListTransaction, check_lists
 from tests.witness.log import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
 
 
@@ -89,6 +91,10 @@ class Load:
                 found = len(applied[name].get(partition, ()))
                 assert found == length, f"{name} applied {found} of {length} in partition {partition}"
             self._check_balances(name, _replay(replicas, marks))
+        lists = [found for name in self.names if (found := self._lists(name)) is not None]
+        if lists:
+            assert all(one == lists[0] for one in lists), "the lists of two clients differ"
+            verdict.in_cycle_check = check_lists(list_transactions(attempts), lists[0])
         return verdict
 
     def attempts(self) -> dict[str, Attempt]:
@@ -113,6 +119,14 @@ class Load:
                 found.setdefault(partition, []).append((number, attempt))
         return found
 
+    def _lists(self, name: str) -> dict[tuple[int, int], list[str]] | None:
+        """The lists as a client reads them in the end, None if it keeps none."""
+        found: dict[tuple[int, int], list[str]] = {}
+        with closing(sqlite3.connect(self.database(name))) as db:
+            for partition, number, element in db.execute("SELECT partition_id, list, name FROM lists ORDER BY rowid"):
+                found.setdefault((partition, number), []).append(element)
+        return found
+
     def _check_balances(self, name: str, expected: dict[tuple[int, int], int]) -> None:
         assert self._balances(name) == expected, f"{name} holds other balances than the log gives"
 
@@ -120,6 +134,19 @@ class Load:
         with closing(sqlite3.connect(self.database(name))) as db:
             rows = db.execute("SELECT partition_id, account, balance FROM balances")
             return {(partition, account): balance for partition, account, balance in rows}
+
+
+def list_transactions(attempts: Mapping[str, Attempt]) -> Iterator[ListTransaction]:
+    """Attempts to append to a list, with what they had read."""
+    for name, attempt in attempts.items():
+        body = attempt.payload.body
+        if isinstance(body, dict):
+            partition = attempt.partition
+            read = {(partition, number): seen for number, seen in body["read"]}
+            failed = bool(attempt.why)
+            yield ListTransaction(
+                name, attempt.invoked, attempt.returned, failed, [(partition, body["appended"])], read
+            )
 
 
 def _heeds_signals(child: Child) -> bool:
@@ -132,7 +159,7 @@ def _replay(replicas: dict[int, list[list[Entry]]], marks: dict[int, int]) -> di
     for partition, copies in replicas.items():
         for entry in copies[0][: marks[partition] + 1]:
             body = Payload.loads(entry.data).body
-            if body is None:
+            if body is None or isinstance(body, dict):
                 continue
             giver, taker, amount = body
             for account, change in ((giver, -amount), (taker, amount)):

@@ -26,7 +26,11 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS applied (partition_id INTEGER, id INTEGER, name TEXT, PRIMARY KEY (partition_id, id));
 CREATE TABLE IF NOT EXISTS balances (partition_id INTEGER, account INTEGER, balance INTEGER,
                                      PRIMARY KEY (partition_id, account));
+CREATE TABLE IF NOT EXISTS lists (partition_id INTEGER, list INTEGER, name TEXT);
+CREATE INDEX IF NOT EXISTS lists_by_number ON lists (partition_id, list);
 """
+LISTS = 6  # in use at a time
+LIST_LENGTH = 12  # of a list that is appended to no more
 
 
 @attrs.frozen
@@ -55,6 +59,9 @@ def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
     payload = Payload.loads(txn.load())
     db.execute("INSERT INTO applied VALUES (?, ?, ?)", (txn.partition, txn.id, payload.name))
     if payload.body is None:
+        return
+    if isinstance(payload.body, dict):
+        db.execute("INSERT INTO lists VALUES (?, ?, ?)", (txn.partition, payload.body["appended"], payload.name))
         return
     giver, taker, amount = payload.body
     if giver is not None:
@@ -85,6 +92,16 @@ def _mark(db: sqlite3.Cursor, partition: int) -> int:
         "SELECT HIGH_WATER_MARK FROM CLIENT_HIGH_WATER_MARK WHERE PARTITION_ID = ?", (partition,)
     ).fetchone()
     return int(row[0])
+
+
+def elements(db: sqlite3.Cursor, partition: int, number: int) -> list[str]:
+    """A list as it stands."""
+    rows = db.execute("SELECT name FROM lists WHERE partition_id = ? AND list = ? ORDER BY rowid", (partition, number))
+    return [name for (name,) in rows]
+
+
+def _list(number: int) -> Lock:
+    return "list", number
 
 
 def _account(number: int) -> Lock:
@@ -140,7 +157,7 @@ class Worker:
             giver, taker = self.random.sample(range(self.job.accounts), 2)
             amount = self.random.randrange(1, 40)
             names: list[str] = []
-            decide = self._deposit if self.random.random() < 0.3 else self._transfer
+            decide = self.random.choices((self._transfer, self._deposit, self._extend), (3, 2, 5))[0]
             receipt = await bank.submit(decide, names, partition, giver, taker, amount, partition=partition)
             if receipt is None:
                 names.append("")  # declined: the last attempt, if any, was judged before
@@ -173,6 +190,26 @@ class Worker:
             read=(_account(giver),),
             append=(_account(taker),),
             body=(None, taker, amount % 5),
+        )
+        return self._attempt(names, partition, payload)
+
+    def _extend(
+        self, db: sqlite3.Cursor, names: list[str], partition: int, one: int, other: int, _: int
+    ) -> waltz.Append | None:
+        """Appends its own name to a list, having read two: a write lock on one, a read lock on the other."""
+        row = db.execute("SELECT COALESCE(MAX(list), 0) FROM lists WHERE partition_id = ?", (partition,)).fetchone()
+        first = int(row[0]) // LISTS * LISTS
+        lists = [first + one % LISTS, first + (one + 1 + other % (LISTS - 1)) % LISTS]
+        seen = {number: elements(db, partition, number) for number in lists}
+        if len(seen[lists[0]]) >= LIST_LENGTH:
+            lists[0] += LISTS
+            seen[lists[0]] = elements(db, partition, lists[0])
+        payload = Payload(
+            self.name(),
+            _mark(db, partition),
+            write=(_list(lists[0]),),
+            read=tuple(_list(number) for number in seen if number != lists[0]),
+            body={"appended": lists[0], "read": list(seen.items())},
         )
         return self._attempt(names, partition, payload)
 

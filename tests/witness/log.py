@@ -91,8 +91,9 @@ class Journal:
         self._file = path.open("ab", buffering=0)
 
     def invoked(self, partition: int, payload: Payload) -> None:
-        """An append is about to be sent."""
-        self._write(["invoked", partition, *json.loads(payload.dumps())[:-1]])
+        """An append is about to be sent. A body that is a mapping is kept: it says what the decision read."""
+        *asked, body = json.loads(payload.dumps())
+        self._write(["invoked", partition, *asked, *([body] if isinstance(body, dict) else [])])
 
     def committed(self, name: str, transaction_id: int) -> None:
         """The client was told that it is in the log."""
@@ -134,6 +135,7 @@ class Verdict:
     unknown_lost: int = 0
     conflicts_true: int = 0  # refused, and a transaction did take one of its locks
     conflicts_false: int = 0  # refused by the lock table's imprecision
+    in_cycle_check: int = 0  # transactions on lists, among which no cycle was found
     generations: dict[int, int] = attrs.field(factory=dict)  # partition → highest seen in the log
 
 
@@ -151,8 +153,9 @@ def read_journals(paths: Iterable[Path]) -> dict[str, Attempt]:
                 assert number == len(lines) - 1, f"{path}: line {number + 1} is broken"
                 continue
             if what == "invoked":
-                partition, name, mark, *locks = rest
-                payload = Payload.loads(json.dumps([name, mark, *locks, None]).encode())
+                partition, name, mark, write, read, append, *body = rest
+                asked = [name, mark, write, read, append, body[0] if body else None]
+                payload = Payload.loads(json.dumps(asked).encode())
                 assert name not in attempts, f"{name} was invoked twice"
                 attempts[name] = Attempt(partition, payload, at)
                 continue
