@@ -3,12 +3,14 @@
 # ruff: noqa: SIM117 - blocks inside blocks are what is tested
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import trio
 
 import waltz_trio as waltz
 from tests.trio.test_application import MOVE, apply_sql, deposit, withdraw_sql
+from tests.witness.log import Attempt, Payload, check, read_replica
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS balance (account INTEGER PRIMARY KEY, amount INTEGER NOT NULL)"
@@ -40,48 +42,53 @@ async def kills(cluster: EmbeddedCluster) -> None:
         await cluster.restart_storage(round_)
 
 
-async def test_no_outcome_is_wrong_while_processes_die() -> None:
-    """Every append that was told as committed is in the log once, every one told as lost is not."""
-    outcomes: dict[bytes, int | None] = {}
-    unknown: set[bytes] = set()
+async def test_no_outcome_is_wrong_while_processes_die(tmp_path: Path) -> None:
+    """What two clients were told, what the feed says and what the disks hold is one serial history."""
+    attempts: dict[str, Attempt] = {}
     done = trio.Event()
 
-    async def load(client: waltz.Client, partition: int) -> None:
-        pendings = []
-        number = 0
+    async def load(client: waltz.Client, who: str, partition: int) -> None:
+        flying = []
         while not done.is_set():
-            payload = b"%d/%d" % (partition, number)
-            pendings.append((payload, await client.send(partition, waltz.Append(payload))))
-            number += 1
-            if number % 50 == 0:
+            name = f"{who}/{partition}/{len(flying)}"
+            payload = Payload(name, -1)
+            attempts[name] = Attempt(partition, payload, time.monotonic_ns())
+            flying.append((name, await client.send(partition, waltz.Append(payload.dumps()))))
+            if len(flying) % 50 == 0:
                 await trio.sleep(0.01)
-        for payload, pending in pendings:
+        for name, pending in flying:
+            attempt = attempts[name]
             try:
-                outcomes[payload] = await pending.outcome()
-            except waltz.NotCommittedError:
-                outcomes[payload] = None
-            except waltz.ClientClosedError:
-                unknown.add(payload)
+                attempt.transaction_id = await pending.outcome()
+            except waltz.NotCommittedError as error:
+                attempt.why = error.reason
+            # When it returned is not known: outcomes are taken later than they are told.
+            attempt.returned = time.monotonic_ns()
 
     with trio.fail_after(120):
-        async with embedded_cluster(partitions=2, servers=2) as cluster:
-            async with waltz.open_client(cluster.url) as client:
+        async with embedded_cluster(tmp_path / "cluster", partitions=2, servers=2) as cluster:
+            async with waltz.open_client(cluster.url_of(0)) as one, waltz.open_client(cluster.url_of(1)) as two:
                 async with trio.open_nursery() as nursery:
                     for partition in range(2):
-                        nursery.start_soon(load, client, partition)
+                        nursery.start_soon(load, one, "one", partition)
+                        nursery.start_soon(load, two, "two", partition)
                     await kills(cluster)
                     done.set()
-                logs = {partition: await read_log(client, partition) for partition in range(2)}
-    assert not unknown
-    committed = {payload: (p, at) for p, log in logs.items() for at, payload in enumerate(log)}
-    assert len(committed) == sum(map(len, logs.values())), "committed twice"
-    for payload, transaction_id in outcomes.items():
-        partition = int(payload.split(b"/")[0])
-        assert committed.get(payload) == (None if transaction_id is None else (partition, transaction_id))
-    assert sum(found is not None for found in outcomes.values()) > 200
-    for log in logs.values():
-        numbers = [int(payload.split(b"/")[1]) for payload in log]
-        assert numbers == sorted(numbers), "appends of one client were reordered"
+                logs = {partition: await read_log(two, partition) for partition in range(2)}
+            disks = [cluster.directory / f"storage-{index}" for index in range(cluster.storage_count)]
+            for partition, log in logs.items():
+                while any(len(read_replica(disk, partition)) < len(log) for disk in disks):  # noqa: ASYNC110
+                    await trio.sleep(0.1)  # the last to come back is made level
+    replicas = {partition: [read_replica(disk, partition) for disk in disks] for partition in logs}
+    marks = {partition: len(log) - 1 for partition, log in logs.items()}
+    fed = {p: [(at, Payload.loads(data).name) for at, data in enumerate(log)] for p, log in logs.items()}
+    verdict = check(replicas, marks, attempts, {"two": fed})
+    assert verdict.committed > 200
+    assert verdict.unknown_lost == verdict.unknown_in_log == 0
+    for partition, entries in fed.items():
+        for who in ("one", "two"):
+            sent = [int(name.split("/")[2]) for _, name in entries if name.startswith(f"{who}/{partition}/")]
+            assert sent == sorted(sent), "appends of one client were reordered"
 
 
 async def test_money_is_neither_made_nor_lost_while_servers_die(tmp_path: Path) -> None:
