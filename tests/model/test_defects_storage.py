@@ -71,6 +71,16 @@ def test_a_batch_with_a_hole_stores_nothing(on: bool) -> None:
     assert replica(node).max_id == (-1 if on else 5)
 
 
+@pytest.mark.parametrize("first", [0, 5, 11, 13])
+def test_an_append_that_begins_anywhere_but_at_the_end_is_refused(first: int) -> None:
+    """storage-10.4: also one that repeats what is there, as peers of 0.13.2 expect."""
+    node = filled(12)
+    before = node.disk.files()
+    assert refused(append(node, first, 2))
+    assert replica(node).max_id == 11
+    assert {name: data for name, data in node.disk.files().items() if name in before} == before
+
+
 @both
 @pytest.mark.parametrize("target", [-2, 2])
 def test_what_lies_below_the_low_water_mark_is_never_cut(on: bool, target: int) -> None:
