@@ -252,6 +252,13 @@ class Shutdown:
 
 
 @record
+class WallClock:
+    """Time since 1970 minus the machine's time, in ms; told now and then, as clocks are set."""
+
+    offset_ms: int
+
+
+@record
 class Ended:
     """The machine is done; with a reason when it cannot go on (the process then exits with status 1)."""
 

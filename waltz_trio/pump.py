@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import reprlib
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,11 @@ INBOX_MAX = 10_000  # events after which readers wait for room
 def now_ms() -> int:
     """Trio's clock as machines see it; the tiny surplus keeps a timer from waking a millisecond early."""
     return int(trio.current_time() * 1000 + 0.001)
+
+
+def wall_offset_ms() -> int:
+    """Milliseconds since 1970 minus `now_ms`."""
+    return time.time_ns() // 1_000_000 - now_ms()
 
 
 class FlightRecorder(Generic[E, F]):

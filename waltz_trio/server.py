@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from waltz_core.edge import Level, Port, Shutdown, ZkEvent, ZkState, ZkStateChanged
+from waltz_core.edge import Level, Port, Shutdown, WallClock, ZkEvent, ZkState, ZkStateChanged
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_core.server.config import ServerConfig
@@ -22,7 +22,7 @@ from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, canonical_host, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver
-from waltz_trio.pump import now_ms
+from waltz_trio.pump import now_ms, wall_offset_ms
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.store import ZnodeStore, open_znode_store
@@ -165,6 +165,7 @@ class ServerProcess:
             recorded_batches=config.number("debug.flightRecorder"),
         )
         self._machine, self._driver = machine, driver
+        driver.post(WallClock(wall_offset_ms()))
         self._zk_lost_at = trio.current_time()
         self._register()
         await nursery.start(driver.run)
@@ -190,6 +191,8 @@ class ServerProcess:
         while True:
             await trio.sleep(_REFRESH)
             self.registry.refresh()
+            assert self._driver is not None
+            self._driver.post(WallClock(wall_offset_ms()))
 
     async def _tell_silence(self) -> None:
         """Say that ZooKeeper does not answer, which looks like nothing at all from outside."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import ssl
-import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +11,7 @@ from uuid import UUID
 import trio
 
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import Level, Port, Shutdown
+from waltz_core.edge import Level, Port, Shutdown, WallClock
 from waltz_core.errors import ClusterError, ConfigError
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
@@ -35,7 +34,7 @@ from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver
-from waltz_trio.pump import now_ms
+from waltz_trio.pump import wall_offset_ms
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.zk.background import background_nursery
@@ -162,8 +161,7 @@ class StorageProcess:
         self, nursery: trio.Nursery, files: Files, key: bytes, count: int, client_tls: ClientTls
     ) -> NodeDriver:
         config = self.config
-        # Wall time in the headers of files is for people; it need not follow later corrections of the clock.
-        offset = _wall_ms() - now_ms()
+        offset = wall_offset_ms()
         machine = StorageNode(
             StorageConfig(
                 key=key,
@@ -249,6 +247,8 @@ class StorageProcess:
         while True:
             await trio.sleep(_REFRESH)
             self.registry.refresh()
+            assert self._driver is not None
+            self._driver.post(WallClock(wall_offset_ms()))
 
     def _reserve(self, files: Files) -> int:
         """Bytes that appends leave free."""
@@ -333,8 +333,3 @@ class StorageProcess:
                 self.registry.meter(name).mark_to(count)
             else:
                 self.registry.counter(name).set(count)
-
-
-def _wall_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

@@ -11,7 +11,7 @@ import pytest
 from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
 from waltz_core.cluster import znodes
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import Reading, ZkDone, ZkGet, ZkSet
+from waltz_core.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
@@ -291,12 +291,28 @@ def test_subscribers_are_told_of_changes() -> None:
 def test_codec_5_answers_what_it_does_not_do() -> None:
     cluster = opened()
     client = Client(cluster)
-    answer = client.ask(messages.StatisticsRequest(client.req_id(), -1, ()))
+    answer = client.ask(messages.SetLogStartRequest(client.req_id(), 5))
     assert answer.code == messages.ErrorCode.NOT_IMPLEMENTED
     assert client.ask(messages.LogStartRequest(client.req_id())).high_water_mark == -1
     assert client.ask(messages.LogStartRequest(client.req_id(99))).code == messages.ErrorCode.NOT_SERVED
     (status,) = client.ask(messages.PartitionStatusRequest(client.req_id())).partitions
     assert (status.state, status.generation) == (messages.ServedState.READY, 1)
+
+
+def test_statistics_tell_the_servers_clock_and_count_by_partition() -> None:
+    cluster = opened(partitions=2)
+    client = Client(cluster)
+    client.mount()
+    client.append(b"one")
+    client.wait(lambda: client.feed())
+    cluster.servers[0].post(WallClock(1_000_000))
+    answer = client.ask(messages.StatisticsRequest(client.req_id(), 0, ("successful", "response")))
+    assert answer.time_ms == pytest.approx(1_000_000 + cluster.world.now, abs=1_000)
+    figures = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
+    assert figures[("successful-append", 0)] == 1
+    assert figures.keys() == {("successful-append", 0), ("response-latency-mean-ms", 0)}
+    everything = client.ask(messages.StatisticsRequest(client.req_id(), -1, ()))
+    assert {figure.partition_id for figure in everything.statistics} == {-1, 0, 1}
 
 
 def test_a_partition_that_was_never_open_has_no_marks() -> None:

@@ -34,6 +34,7 @@ from waltz_core.edge import (
     Report,
     Send,
     Shutdown,
+    WallClock,
     Writable,
     ZkChanged,
     ZkCreate,
@@ -57,7 +58,7 @@ from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, RepairWanted, Reply
 from waltz_core.server.repairs import RepairEffect, Repairs
-from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, status_of
+from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, statistics_of, status_of
 from waltz_core.store.calls import (
     LinkDown,
     LinkUnwanted,
@@ -85,6 +86,7 @@ CAPABILITIES = (
     | messages.Capability.CLUSTER_CHANGES
     | messages.Capability.CLIENT_IDS
     | messages.Capability.LOG_START
+    | messages.Capability.STATISTICS
     | messages.Capability.PARTITION_STATUS
 )
 """What this server does of codec 5."""
@@ -105,7 +107,7 @@ class _ClientConn(Peer):
         self.held = False  # reading is off
 
 
-ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown
+ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock
 ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading
 
 
@@ -127,6 +129,7 @@ class ServerNode:
         self._client_ids = ClientIds(config.root, self._tickets)
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._data_cache = DataCache(config.data_cache_bytes)
+        self._wall_offset = 0  # ms since 1970 minus our clock
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
         self._partitions: dict[int, PartitionServer] = {}
@@ -160,6 +163,7 @@ class ServerNode:
             ZkChanged: self._on_zk,
             ZkStateChanged: self._on_zk,
             Shutdown: self._on_shutdown,
+            WallClock: self._on_wall_clock,
         }
 
     # ---- machine -----------------------------------------------------------------------------
@@ -481,6 +485,9 @@ class ServerNode:
                     self._reply(conn.conn, messages.ErrorResponse(req_id, code, text))
                 else:
                     self._reply(conn.conn, messages.LogStartResponse(req_id, 0, partition.high_water_mark))
+            case messages.StatisticsRequest(req_id, partition_id, prefixes):
+                found = statistics_of(self.snapshot(now), partition_id, prefixes)
+                self._reply(conn.conn, messages.StatisticsResponse(req_id, now + self._wall_offset, found))
             case messages.PartitionStatusRequest(req_id):
                 states = tuple(status_of(now, found) for _, found in sorted(self._partitions.items()))
                 self._reply(conn.conn, messages.PartitionStatusResponse(req_id, states))
@@ -745,6 +752,9 @@ class ServerNode:
         return partition
 
     # ---- the end -----------------------------------------------------------------------------
+
+    def _on_wall_clock(self, now: int, event: WallClock) -> None:
+        self._wall_offset = event.offset_ms
 
     def _on_shutdown(self, now: int, event: Shutdown) -> None:
         effects: list[CoordinatorEffect] = []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.server.partition import PartitionServer, Phase
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.shared import Statistic
 
 
 @record
@@ -88,3 +91,32 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         tuple(partition.counters.items()),
         partition.session.links() if partition.session is not None else (),
     )
+
+
+def statistics_of(snapshot: ServerSnapshot, partition_id: int, prefixes: Sequence[str]) -> tuple[Statistic, ...]:
+    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
+    wanted = tuple(prefixes) or ("",)
+    found = list(_process_statistics(snapshot)) if partition_id == -1 else []
+    for partition in snapshot.partitions:
+        if partition_id in (-1, partition.partition_id):
+            found += _partition_statistics(partition)
+    return tuple(statistic for statistic in found if statistic.name.startswith(wanted))
+
+
+def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
+    yield Statistic("connections", -1, snapshot.connections)
+    yield Statistic("feed-cache-miss", -1, snapshot.feed_cache_misses)
+    yield Statistic("transaction-cache-miss", -1, snapshot.data_cache_misses)
+
+
+def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
+    number = partition.partition_id
+    for name, count in partition.counters:
+        yield Statistic(name, number, count)
+    yield Statistic("append-queue-size", number, partition.queued)
+    yield Statistic("pending-append", number, partition.pending)
+    yield Statistic("real-time-feeds", number, partition.live_feeds)
+    yield Statistic("catchup-feeds", number, partition.lagging_feeds)
+    took = sum(milliseconds * count for milliseconds, count in partition.response_times)
+    count = sum(count for _, count in partition.response_times)
+    yield Statistic("response-latency-mean-ms", number, took / count if count else 0.0)

@@ -31,7 +31,7 @@ class StorageConfig:
 class Shared:
     """What all partitions of a node use together."""
 
-    __slots__ = ("config", "due", "no_room", "now", "outbox", "rules", "runner")
+    __slots__ = ("config", "due", "free_bytes", "no_room", "now", "outbox", "rules", "runner", "wall_offset_ms")
 
     def __init__(self, config: StorageConfig, rules: SafetyRules, runner: Runner, outbox: Outbox) -> None:
         self.config = config
@@ -39,10 +39,12 @@ class Shared:
         self.runner = runner
         self.outbox = outbox
         self.now = 0  # ms, of the step under way
+        self.wall_offset_ms = config.wall_clock_offset_ms
+        self.free_bytes: int | None = None  # of the disk; None as long as nobody told
         self.no_room = ""  # why appends are refused: the reserve of the disk is reached
         self.due: dict[int, int] = {}  # partition → when its durable mark wants to be written, ms
 
     @property
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        return self.now + self.config.wall_clock_offset_ms
+        return self.now + self.wall_offset_ms

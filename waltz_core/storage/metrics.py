@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from waltz_core.storage.replica import State, StorageReplica
+from waltz_core.wire.shared import Statistic
 
 _GROUP = "waltz-storage"
 
@@ -62,3 +63,28 @@ def as_json(replicas: list[StorageReplica], version: str) -> str:
         "timers": {},
     }
     return json.dumps(tree, indent=2)
+
+
+def statistics_of(
+    replicas: Iterable[StorageReplica], space: tuple[int, int] | None, partition_id: int, prefixes: Sequence[str]
+) -> tuple[Statistic, ...]:
+    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all).
+
+    Args:
+        replicas: of the node.
+        space: bytes that are free on the disk, and that appends leave free.
+        partition_id: of one partition, or -1.
+        prefixes: of names.
+    """
+    wanted = tuple(prefixes) or ("",)
+    chosen = [replica for replica in replicas if partition_id in (-1, replica.partition_id)]
+    found = []
+    if partition_id == -1 and space is not None:
+        found = [Statistic("disk-free-bytes", -1, space[0]), Statistic("disk-reserve-bytes", -1, space[1])]
+    for replica in chosen:
+        prefix = f"{_GROUP}.partition-{replica.partition_id}."
+        values = {**gauges([replica], ""), **counters([replica])}
+        for name, value in values.items():
+            if name.startswith(prefix) and isinstance(value, int):
+                found.append(Statistic(name.removeprefix(prefix), replica.partition_id, value))
+    return tuple(statistic for statistic in found if statistic.name.startswith(wanted))

@@ -19,6 +19,7 @@ from waltz_core.edge import (
     Report,
     Send,
     Shutdown,
+    WallClock,
     Writable,
 )
 from waltz_core.errors import CorruptionError, ProtocolError
@@ -57,12 +58,18 @@ from waltz_core.wire.shared import Condition, FailureCode
 
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
-CAPABILITIES = admin.AdminCapability.REPLICA_STATE | admin.AdminCapability.REPAIR | admin.AdminCapability.ACCEPT_LIMBO
+CAPABILITIES = (
+    admin.AdminCapability.REPLICA_STATE
+    | admin.AdminCapability.REPAIR
+    | admin.AdminCapability.ACCEPT_LIMBO
+    | admin.AdminCapability.STATISTICS
+)
 SOURCES_MAX = 16  # of one repair
 PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = Incoming | admin.AdminMessage
-Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | DiskSpace | Stop | Shutdown
+Circumstance: TypeAlias = DiskSpace | WallClock | Stop | Shutdown
+Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | Circumstance
 
 _NOT_IMPLEMENTED = frozenset(
     {
@@ -72,7 +79,6 @@ _NOT_IMPLEMENTED = frozenset(
         admin.SegmentListRequest,
         admin.SegmentReadRequest,
         admin.SetLogStartRequest,
-        admin.StatisticsRequest,
     }
 )
 
@@ -166,6 +172,7 @@ class StorageNode:
             admin.ReplicaStateRequest: self._on_replica_state,
             admin.RepairRequest: self._on_repair,
             admin.AcceptLimboRequest: self._on_accept_limbo,
+            admin.StatisticsRequest: self._on_statistics,
         }
 
     # ---- machine ---------------------------------------------------------------------------------
@@ -242,13 +249,21 @@ class StorageNode:
                 self._peers.pop(conn, None)
                 if conn in self._repair_of:
                     self._repair_of.pop(conn).closed(conn, event.reason)
+            case _:
+                self._on_circumstance(event)
+
+    def _on_circumstance(self, event: Circumstance) -> None:
+        match event:
             case DiskSpace(free_bytes=free):
                 self._on_space(free)
+            case WallClock(offset_ms=offset):
+                self._shared.wall_offset_ms = offset
             case Stop() | Shutdown():
                 self._stopping = True
 
     def _on_space(self, free: int) -> None:
         """Below the reserve appends are refused, so that marks, fences and repairs find room to the end."""
+        self._shared.free_bytes = free
         reserve, was = self.config.reserve_bytes, self._shared.no_room
         if free < reserve:
             self._shared.no_room = f"no room for appends: {free} bytes are free, {reserve} are kept in reserve"
@@ -555,6 +570,12 @@ class StorageNode:
                 self._touched[partition_id] = self.replicas[partition_id]
             if repair.ended:
                 del self._repairs[partition_id]
+
+    def _on_statistics(self, peer: _Peer, message: admin.StatisticsRequest, out: list[object]) -> None:
+        shared = self._shared
+        space = None if shared.free_bytes is None else (shared.free_bytes, self.config.reserve_bytes)
+        found = metrics.statistics_of(self.replicas, space, message.partition_id, message.prefixes)
+        self._outbox.reply(peer.conn, admin.StatisticsResponse(message.seq_num, shared.wall_ms, found))
 
     def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
         replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)

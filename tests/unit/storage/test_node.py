@@ -26,7 +26,7 @@ from tests.unit.storage.desk import (
     text_of,
 )
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
-from waltz_core.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, Writable
+from waltz_core.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
 from waltz_core.machine import Tickets
 from waltz_core.rules import LEGACY
 from waltz_core.storage import control
@@ -37,6 +37,7 @@ from waltz_core.storage.effects import (
     DiskDone,
     DiskFailed,
     DiskRead,
+    DiskSpace,
     FaultKind,
     StorageReady,
     StorageStopped,
@@ -473,6 +474,19 @@ def test_damaged_leftovers_are_not_taken_over() -> None:
     again = reopen(node)
     assert "cannot be opened" in text_of(again.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)))
     assert replica(again).state is State.UNASSIGNED
+
+
+def test_statistics_tell_clock_and_room() -> None:
+    node = filled(3)
+    node.step(WallClock(5_000_000), DiskSpace(1 << 40))
+    answer = codec_1(node, Port.ADMIN).ask(admin.StatisticsRequest(9, -1, ("disk", "max", "append")))
+    assert answer.seq_num == 9
+    assert answer.time_ms == node.now + 5_000_000
+    figures = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
+    assert figures[("disk-free-bytes", -1)] == 1 << 40
+    assert figures[("max-transaction-id", 0)] == 2
+    assert figures[("append", 0)] == 1
+    assert codec_1(node, Port.ADMIN).ask(admin.StatisticsRequest(1, 3, ())).statistics == ()
 
 
 def test_metrics_have_the_names_that_the_tools_read() -> None:
