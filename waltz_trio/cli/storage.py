@@ -16,6 +16,7 @@ from waltz_core.log import Record, SessionInfo
 from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
 from waltz_trio.admin import AdminClient
+from waltz_trio.cli import mend
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -385,6 +386,37 @@ COMMANDS = (
         Option("sp", "storage-port", "Specify the port of storage, where port is non-admin port", required=True),
         Option("p", "partition", "Specify the partition id whose max transaction ID to be returned", required=True),
         Option("o", "offline", "Check max transaction ID when storage is offline", takes_value=False),
+    ),
+    _command(
+        "repair",
+        "Fetch good records from other nodes for those that are damaged on one",
+        mend.repair,
+        _STORAGE,
+        Option("p", "partition", f"Specify the partition {_RANGES} to be repaired", required=True),
+        Option("f", "sources", "Nodes to fetch from, host:admin_port, separated by commas; all others if not given"),
+    ),
+    _command(
+        "accept-limbo",
+        "Let the log of a replica in limbo end where its damage begins",
+        mend.accept_limbo,
+        _STORAGE,
+        Option("p", "partition", "Specify the partition id", required=True),
+        YES,
+    ),
+    _command(
+        "confirm-metadata",
+        "Rebuild a partition's metadata that is gone from ZooKeeper, or older than its replicas",
+        mend.confirm_partition,
+        Option("p", "partition", "Specify the partition id", required=True),
+        YES,
+    ),
+    _command(
+        "unsafe-recover",
+        "Give up what only storage nodes hold that are gone for good",
+        mend.unsafe_recover,
+        Option("p", "partition", "Specify the partition id", required=True),
+        Option("a", "accept-data-loss", "Committed transactions may be lost", takes_value=False),
+        YES,
     ),
     _command(
         "recover-partition",

@@ -1,0 +1,125 @@
+"""What an operator's word makes of metadata, and that the next recovery acts on it as he was told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.storage.desk import some
+from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata, ReplicaState
+from waltz_core.errors import StorageError
+from waltz_core.ids import ReplicaId
+from waltz_core.log import SessionInfo
+from waltz_core.store import recovery as rec
+from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+
+REPLICAS = ("a:1", "b:1", "c:1")
+
+
+def state(name: str, session: int, mark: int = UNRESOLVED) -> ReplicaState:
+    return ReplicaState(ReplicaId(0, name), session, mark)
+
+
+def witness(name: str, session: int, mark: int, end: int, *, sound: bool = True, fence: int = -1) -> Witness:
+    return Witness(name, SessionInfo(session, mark, mark), fence, end, sound)
+
+
+def recovered(plan: Plan, assigned: tuple[str, ...], ends: dict[str, Witness]) -> int | None:
+    """Where the next session lets the log end, if the replicas are as the witnesses said."""
+    metadata = PartitionMetadata(7, plan.metadata.session_id + 1, plan.metadata.replica_states)
+    machine = rec.Recovery(0, metadata.session_id, 7, metadata, 1, assigned)
+    mark_of = {name: one.max_id for name, one in ends.items()}
+    events: list[rec.Event] = [rec.ReplicaUp(name, one.info) for name, one in ends.items()]
+    for _ in range(200):
+        out: list[rec.Effect] = []
+        machine.step(0, events, out)
+        events = []
+        for effect in out:
+            match effect:
+                case rec.AskMax(name):
+                    events.append(rec.MaxKnown(name, mark_of[name]))
+                case rec.Truncate(name, mark):
+                    mark_of[name] = min(mark_of[name], mark)
+                    events.append(rec.MaxKnown(name, mark_of[name]))
+                case rec.SetLowWaterMark(name, _):
+                    events.append(rec.Marked(name))
+                case rec.SessionRecovered(mark):
+                    return mark
+                case rec.CasMetadata():
+                    events.append(rec.CasDone(2))
+                case rec.ReadRecords(source, target, first, count):
+                    events.append(rec.RecordsRead(source, target, some(first, count)))
+                case rec.WriteRecords(target, records):
+                    mark_of[target] = records[-1].transaction_id
+                    events.append(rec.RecordsWritten(target, len(records)))
+        if not events:
+            break
+    return machine.resolved
+
+
+def test_lost_metadata_is_rebuilt_so_that_a_quorum_decides_as_ever() -> None:
+    ends = {
+        "a:1": witness("a:1", 5, 90, 105),
+        "b:1": witness("b:1", 5, 90, 103),
+        "c:1": witness("c:1", 4, 80, 85),
+    }
+    plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, list(ends.values()))
+    assert plan.metadata.session_id == 6
+    assert plan.metadata.replica_states == tuple(state(name, 5) for name in REPLICAS)
+    assert recovered(plan, REPLICAS, ends) in (103, 105)
+
+
+def test_metadata_that_was_set_back_is_brought_up_to_the_highest_fence() -> None:
+    old = PartitionMetadata(3, 4, tuple(state(name, 4) for name in REPLICAS))
+    present = [witness("a:1", 9, 90, 105, fence=11), witness("b:1", 9, 90, 103)]
+    plan = confirm_metadata(0, old, REPLICAS, present)
+    assert (plan.metadata.generation, plan.metadata.session_id) == (3, 12)
+    assert {one.session_id for one in plan.metadata.replica_states} == {9}
+
+
+def test_metadata_that_is_sound_is_not_confirmed() -> None:
+    good = PartitionMetadata(3, 9, tuple(state(name, 9) for name in REPLICAS))
+    with pytest.raises(StorageError, match="nothing to confirm"):
+        confirm_metadata(0, good, REPLICAS, [witness("a:1", 9, 90, 105), witness("b:1", 9, 90, 103)])
+
+
+def test_one_replica_of_three_does_not_know_what_the_last_session_was() -> None:
+    with pytest.raises(StorageError, match="a majority is needed; not: b:1, c:1"):
+        confirm_metadata(0, EMPTY_METADATA, REPLICAS, [witness("a:1", 5, 90, 105)])
+
+
+def test_the_longest_log_that_is_left_becomes_the_log_and_what_is_given_up_is_listed() -> None:
+    metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
+    a = witness("a:1", 5, 90, 102)
+    limbo = witness("b:1", 5, 90, 105, sound=False)
+    plan = unsafe_recovery(0, metadata, [a, limbo])
+    assert plan.metadata.replica_states == (state("a:1", 5),)
+    assert plan.metadata.session_id == 7
+    text = "\n".join(plan.lines)
+    assert "given up: transactions 103, 104, 105" in text
+    assert "every transaction after 102 that only b:1, c:1 may hold" in text
+    fresh = witness("d:1", -1, -1, -1)
+    assert recovered(plan, ("a:1", "d:1", "e:1"), {"a:1": a, "d:1": fresh}) == 102
+
+
+def test_a_replica_that_was_marked_later_counts_up_to_its_mark_only() -> None:
+    metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
+    a, b = witness("a:1", 5, 90, 102), witness("b:1", 6, 101, 110)
+    plan = unsafe_recovery(0, metadata, [a, b])
+    assert plan.metadata.replica_states == (state("a:1", 5),)
+    assert "given up: transactions 103" in "\n".join(plan.lines)
+
+
+def test_an_older_replica_is_taken_if_nobody_of_the_last_session_is_left() -> None:
+    metadata = PartitionMetadata(3, 6, (state("a:1", 5), state("b:1", 5), state("c:1", 3, 80)))
+    c = witness("c:1", 3, 50, 85)
+    plan = unsafe_recovery(0, metadata, [c])
+    assert plan.metadata.replica_states == (state("c:1", 3),)
+    assert recovered(plan, ("c:1",), {"c:1": c}) == 85
+
+
+def test_nothing_is_recovered_from_nobody() -> None:
+    metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
+    with pytest.raises(StorageError, match="no replica of the last session is in service"):
+        unsafe_recovery(0, metadata, [witness("a:1", 5, 90, 102, sound=False)])
+    with pytest.raises(StorageError, match="confirm-metadata` comes first"):
+        unsafe_recovery(0, EMPTY_METADATA, [witness("a:1", 5, 90, 102)])

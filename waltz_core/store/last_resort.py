@@ -1,0 +1,116 @@
+"""What an operator may decide where recovery must wait: metadata that takes his word for what nobody can prove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
+from waltz_core.errors import StorageError
+from waltz_core.ids import ReplicaId
+from waltz_core.log import SessionInfo
+from waltz_core.record import record
+from waltz_core.store.metadata import states_by_storage
+from waltz_core.store.quorum import majority
+
+
+@record
+class Witness:
+    """What one storage node says of its replica."""
+
+    replica: str
+    info: SessionInfo
+    fence: int  # highest session it answered, -1 if it cannot tell
+    max_id: int
+    in_service: bool
+
+
+@record
+class Plan:
+    """Metadata to be written, and what it means, a line each."""
+
+    metadata: PartitionMetadata
+    lines: tuple[str, ...]
+
+
+def confirm_metadata(
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+) -> Plan:
+    """Rebuild metadata that is gone or was set back, from what the replicas know of the last session.
+
+    Nothing is given up: the next recovery waits for a quorum of the replicas named, as always.
+
+    Raises:
+        StorageError: nothing is wrong with it, or too few replicas answered to know the last session.
+    """
+    newest_fence = max((max(one.fence, one.info.session_id) for one in witnesses), default=-1)
+    if metadata.replica_states and metadata.session_id >= newest_fence:
+        raise StorageError(f"nothing to confirm: the metadata names session {metadata.session_id} and its replicas")
+    present = [one for one in witnesses if one.replica in assigned]
+    if len(present) < majority(len(assigned)):
+        # Every session that committed anything is known to a majority; a smaller number may all be behind.
+        missing = ", ".join(sorted(set(assigned) - {one.replica for one in present}))
+        raise StorageError(f"{len(present)} of {len(assigned)} replicas answered, a majority is needed; not: {missing}")
+    newest = max(one.info.session_id for one in present)
+    session_id = max(metadata.session_id, newest_fence) + 1
+    states = tuple(ReplicaState(ReplicaId(partition_id, one), newest, UNRESOLVED) for one in assigned)
+    lines = [f"the metadata in ZooKeeper is of session {metadata.session_id} and names {_named(metadata)}"]
+    lines += [_line(one) for one in present]
+    lines.append(f"session {newest} will count as the last one, with all {len(assigned)} replicas in it")
+    return Plan(PartitionMetadata(metadata.generation, session_id, states), tuple(lines))
+
+
+def unsafe_recovery(partition_id: int, metadata: PartitionMetadata, witnesses: Sequence[Witness]) -> Plan:
+    """Let the longest log that can still be reached be the log, whatever those that are gone may hold.
+
+    Raises:
+        StorageError: the metadata must be confirmed first, or no replica of the last session answered.
+    """
+    states = states_by_storage(metadata)
+    if not states:
+        raise StorageError("the metadata names no replicas: `waltz storage confirm-metadata` comes first")
+    here = [one for one in witnesses if one.in_service and one.replica in states]
+    took_part = [
+        one
+        for one in here
+        if states[one.replica].closing_mark == UNRESOLVED and one.info.session_id >= states[one.replica].session_id
+    ]
+    candidates = took_part or here
+    if not candidates:
+        raise StorageError("no replica of the last session is in service: repair one, or accept the loss there, first")
+    best = max(candidates, key=lambda one: (_end(one, states), one.info.session_id))
+    end, state = _end(best, states), states[best.replica]
+    session_id = max([metadata.session_id, *(max(one.fence, one.info.session_id) for one in witnesses)]) + 1
+    last = state.session_id if best in took_part else best.info.session_id
+    kept = ReplicaState(ReplicaId(partition_id, best.replica), last, UNRESOLVED)
+    lines = [_line(one) for one in witnesses]
+    lines.append(f"the log of {best.replica} will be the log: it ends at transaction {end}")
+    seen = {f"{one.replica} holds": one.max_id for one in witnesses}
+    seen |= {f"{one.replica} was marked at": one.info.low_water_mark for one in witnesses}
+    seen |= {f"the metadata closed {name} at": one.closing_mark for name, one in states.items()}
+    highest = max(seen.values())
+    if highest > end:
+        source = next(what for what, mark in seen.items() if mark == highest)
+        lines.append(f"given up: transactions {', '.join(map(str, range(end + 1, min(highest, end + 10_000) + 1)))}")
+        lines.append(f"({source} {highest})")
+    gone = sorted(set(states) - {one.replica for one in here})
+    if gone:
+        lines.append(f"given up: every transaction after {end} that only {', '.join(gone)} may hold")
+    return Plan(PartitionMetadata(metadata.generation, session_id, (kept,)), tuple(lines))
+
+
+def _end(one: Witness, states: dict[str, ReplicaState]) -> int:
+    """Up to where the next recovery keeps its log."""
+    later = one.info.session_id > states[one.replica].session_id
+    return min(one.info.low_water_mark, one.max_id) if later else one.max_id
+
+
+def _line(one: Witness) -> str:
+    state = "" if one.in_service else ", out of service"
+    return (
+        f"{one.replica}: session {one.info.session_id}, low-water mark {one.info.low_water_mark}, "
+        f"ends at transaction {one.max_id}{state}"
+    )
+
+
+def _named(metadata: PartitionMetadata) -> str:
+    return ", ".join(sorted(states_by_storage(metadata))) or "no replicas"

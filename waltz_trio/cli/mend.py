@@ -1,0 +1,232 @@
+"""`waltz storage repair`, and the last resorts of an operator: they say what will be lost, ask, and record it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import sys
+import time
+
+import trio
+
+from waltz_core.cluster.znodes import (
+    EMPTY_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from waltz_core.edge import ZkError
+from waltz_core.errors import WaltzError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.admin_messages import RepairOutcome
+from waltz_core.wire.shared import Condition
+from waltz_trio.admin import AdminClient
+from waltz_trio.cli.options import Arguments, CommandError, confirm
+from waltz_trio.cli.tool import Tool, endpoint_of, explained
+from waltz_trio.cluster_admin import read_cluster
+from waltz_trio.zk.client import ZnodeError
+
+_STORAGE_FORM = "Storage must be in format of host:admin_port"
+_REPAIR_MAX = 3600.0  # seconds
+_LOOK_MAX = 10.0  # seconds for one node to tell of its replica
+_GOOD = (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT)
+
+
+async def _replicas(tool: Tool, partition_id: int) -> dict[str, Endpoint | None]:
+    """Connect strings of a partition's replicas, and their admin ports where ZooKeeper knows them."""
+    maps = (await read_cluster(tool.zk, tool.paths)).maps
+    ports = dict(maps.connections.connections)
+    return {
+        storage: Endpoint(parse_endpoint(storage).host, ports[storage]) if storage in ports else None
+        for storage in maps.replicas.storages_of(partition_id)
+    }
+
+
+async def _record(tool: Tool, what: str, partition_id: int, lines: tuple[str, ...]) -> None:
+    """Keep what an operator decided, for those who look for the missing transactions later."""
+    parent = f"{tool.paths.root}/operator"
+    try:
+        await tool.zk.create(parent, b"")
+    except ZnodeError as error:
+        if error.error is not ZkError.NODE_EXISTS:
+            raise
+    entry = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": what,
+        "partition": partition_id,
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "details": list(lines),
+    }
+    path = await tool.zk.create(f"{parent}/decision-", json.dumps(entry).encode(), sequential=True)
+    print(f"recorded in {path}")
+
+
+# ---- repair ----------------------------------------------------------------------------------
+
+
+async def repair(tool: Tool, arguments: Arguments) -> int:
+    """Fetch good records for what is damaged on a node; exit status 1 if anything stays damaged."""
+    target = endpoint_of(arguments.text("storage"), _STORAGE_FORM)
+    given = arguments.text_or_none("sources")
+    left = False
+    for partition_id in arguments.partitions("partition"):
+        if given is None:
+            found = await _replicas(tool, partition_id)
+            sources = tuple(one for one in found.values() if one is not None and one != target)
+        else:
+            sources = tuple(endpoint_of(one, _STORAGE_FORM) for one in given.split(","))
+        try:
+            with trio.fail_after(_REPAIR_MAX):
+                async with tool.admin(target) as client:
+                    left = not await _repair(client, partition_id, sources) or left
+        except (WaltzError, OSError) as error:
+            raise CommandError(f"Failed to repair partition {partition_id} of {target}. \n{error}") from error
+    return 1 if left else 0
+
+
+async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoint, ...]) -> bool:
+    if not client.version:
+        raise CommandError(f"{client.endpoint} runs 0.13.2, which cannot be repaired")
+    if not sources:
+        raise CommandError("no other node holds the partition")
+    answer = await client.call(lambda seq: admin.RepairRequest(seq, partition_id, sources, ()))
+    assert isinstance(answer, admin.RepairResponse)
+    for one in answer.ranges:
+        known = one.outcome in list(RepairOutcome)
+        outcome = RepairOutcome(one.outcome).name.lower().replace("_", " ") if known else f"outcome {one.outcome}"
+        print(f"partition {partition_id}, transactions {one.first_id}..{one.last_id}: {outcome}")
+    if not answer.ranges:
+        print(f"partition {partition_id}: nothing is known to be damaged")
+    if answer.message:
+        print(answer.message, file=sys.stderr)
+    state = await _state(client, partition_id)
+    if state.condition != Condition.SOUND:
+        print(f"partition {partition_id} is {Condition(state.condition).name}: {state.reason or 'see above'}")
+    return all(one.outcome in _GOOD for one in answer.ranges) and state.condition == Condition.SOUND
+
+
+async def _state(client: AdminClient, partition_id: int) -> admin.ReplicaStateResponse:
+    answer = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
+    assert isinstance(answer, admin.ReplicaStateResponse)
+    return answer
+
+
+# ---- accept-limbo ----------------------------------------------------------------------------
+
+
+async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
+    """Let the log of a replica in limbo end where its damage begins."""
+    target, partition_id = endpoint_of(arguments.text("storage"), _STORAGE_FORM), arguments.number("partition")
+    async with explained(f"Failed to accept the limbo of partition {partition_id} on {target}. "):
+        async with tool.admin(target) as client:
+            if not client.version:
+                raise CommandError(f"{target} runs 0.13.2, which knows no limbo")
+            state = await _state(client, partition_id)
+        if state.condition != Condition.LIMBO:
+            raise CommandError(f"the partition is not in limbo there: {Condition(state.condition).name}")
+    lines = (
+        f"{target}, partition {partition_id}: {state.reason}",
+        f"its log is good up to transaction {state.max_transaction_id}; what stands behind is put aside in "
+        "*.given-up files",
+        *(f"damaged or missing: transactions {one.first_id}..{one.last_id}" for one in state.suspects),
+        f"given up on this node: every transaction after {state.max_transaction_id}; those that a majority of the "
+        "other replicas holds are copied back, those that none holds are lost",
+    )
+    print("\n".join(lines))
+    confirm("Let the log of this replica end there?", given=arguments.flag("yes"))
+    async with explained(f"Failed to accept the limbo of partition {partition_id} on {target}. "):
+        async with tool.admin(target) as client:
+            seen = state.max_transaction_id
+            await client.call(lambda seq: admin.AcceptLimboRequest(seq, partition_id, seen))
+        await _record(tool, "accept-limbo", partition_id, lines)
+    return 0
+
+
+# ---- metadata --------------------------------------------------------------------------------
+
+
+async def _metadata(tool: Tool, partition_id: int) -> tuple[PartitionMetadata, int | None]:
+    """The partition's metadata and its version; None where there is no znode."""
+    try:
+        data, stat = await tool.zk.get(tool.paths.partition(partition_id))
+    except ZnodeError as error:
+        if error.error is ZkError.NO_NODE:
+            return EMPTY_METADATA, None
+        raise
+    return decode_partition_metadata(data or b""), stat.version
+
+
+async def _witnesses(tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int) -> list[Witness]:
+    """What the nodes that answer say; the others are named on standard error."""
+    found = []
+    for replica, endpoint in replicas.items():
+        try:
+            if endpoint is None:
+                raise CommandError("its admin port is not known")
+            with trio.fail_after(_LOOK_MAX):
+                async with tool.admin(endpoint) as client:
+                    found.append(await _witness(client, replica, partition_id))
+        except (WaltzError, OSError, trio.TooSlowError) as error:
+            print(f"{replica} does not answer: {error}", file=sys.stderr)
+    return found
+
+
+async def _witness(client: AdminClient, replica: str, partition_id: int) -> Witness:
+    if client.version:
+        state = await _state(client, partition_id)
+        in_service = state.condition in (Condition.SOUND, Condition.SUSPECT)
+        return Witness(replica, state.last_session_info, state.fence, state.max_transaction_id, in_service)
+    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
+    assert isinstance(answer, admin.LastSessionInfoResponse)
+    gauges = json.loads(await client.metrics())["gauges"]
+    mark = gauges[f"waltz-storage.partition-{partition_id}.max-transaction-id"]["value"]
+    return Witness(replica, answer.last_session_info, -1, int(mark), True)
+
+
+async def _write(tool: Tool, what: str, partition_id: int, plan: Plan, version: int | None) -> None:
+    path, data = tool.paths.partition(partition_id), encode_partition_metadata(plan.metadata)
+    async with explained(f"Failed to write the metadata of partition {partition_id}. "):
+        if version is None:
+            await tool.zk.create(path, data)
+        else:
+            await tool.zk.set(path, data, version)
+        await _record(tool, what, partition_id, plan.lines)
+
+
+async def confirm_partition(tool: Tool, arguments: Arguments) -> int:
+    """Rebuild the metadata of a partition that is gone, or older than its replicas."""
+    partition_id = arguments.number("partition")
+    async with explained(f"Failed to confirm the metadata of partition {partition_id}. "):
+        replicas = await _replicas(tool, partition_id)
+        metadata, version = await _metadata(tool, partition_id)
+        witnesses = await _witnesses(tool, replicas, partition_id)
+        plan = confirm_metadata(partition_id, metadata, tuple(replicas), witnesses)
+    print("\n".join(plan.lines))
+    confirm("Is that the state of this partition?", given=arguments.flag("yes"))
+    await _write(tool, "confirm-metadata", partition_id, plan, version)
+    return 0
+
+
+async def unsafe_recover(tool: Tool, arguments: Arguments) -> int:
+    """Take the longest log that can be reached, though those that are gone may hold more."""
+    partition_id = arguments.number("partition")
+    async with explained(f"Failed to recover partition {partition_id}. "):
+        if not arguments.flag("accept-data-loss"):
+            raise CommandError("committed transactions may be lost: say so with --accept-data-loss")
+        metadata, version = await _metadata(tool, partition_id)
+        replicas = await _replicas(tool, partition_id)
+        maps = (await read_cluster(tool.zk, tool.paths)).maps
+        ports = dict(maps.connections.connections)
+        for state in metadata.replica_states:  # also those that are not assigned any more
+            name = state.replica_id.storage
+            port = ports.get(name)
+            replicas.setdefault(name, None if port is None else Endpoint(parse_endpoint(name).host, port))
+        witnesses = await _witnesses(tool, replicas, partition_id)
+        plan = unsafe_recovery(partition_id, metadata, witnesses)
+    print("\n".join(plan.lines))
+    confirm("Give that up for good?", given=arguments.flag("yes"))
+    await _write(tool, "unsafe-recover", partition_id, plan, version)
+    return 0
