@@ -1,0 +1,79 @@
+"""What the pipeline raises. Every class survives pickling: most of them are raised in a Spark executor."""
+
+from __future__ import annotations
+
+from waltz_core.errors import WaltzError
+
+
+class PipelineError(WaltzError):
+    """Root of the errors of this package."""
+
+
+class OptionError(PipelineError):
+    """An option is unknown, missing, or its value cannot be used."""
+
+
+class UnreachableError(PipelineError):
+    """A source of records cannot be read now: a file is gone, a node does not answer, a connection broke."""
+
+
+class RecordDamagedError(PipelineError):
+    """A record that must be there is missing, torn, or does not match its checksum."""
+
+    def __init__(self, partition: int, transaction_id: int, place: str, reason: str) -> None:
+        super().__init__(partition, transaction_id, place, reason)
+        self.partition = partition
+        self.transaction_id = transaction_id
+        self.place = place
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}, transaction {self.transaction_id}, {self.place}: {self.reason}"
+
+
+class DataLossError(PipelineError):
+    """Ids that were promised are in no place: half-open range `start..end`."""
+
+    def __init__(self, partition: int, start: int, end: int, place: str, reason: str) -> None:
+        super().__init__(partition, start, end, place, reason)
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.place = place
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}, transactions {self.start} to {self.end - 1}, {self.place}: {self.reason}"
+
+
+class WrongClusterError(PipelineError):
+    """Files, checkpoints or nodes that belong to another cluster."""
+
+    def __init__(self, place: str, expected: str, found: str) -> None:
+        super().__init__(place, expected, found)
+        self.place = place
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"{self.place} belongs to cluster {self.found}, not to {self.expected}"
+
+
+class WentBackError(PipelineError):
+    """A log ends before where it was read up to: it was restored, or this is not the same cluster."""
+
+    def __init__(self, partition: int, read_up_to: int, end: int) -> None:
+        super().__init__(partition, read_up_to, end)
+        self.partition = partition
+        self.read_up_to = read_up_to
+        self.end = end
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: was read up to id {self.read_up_to - 1}, but the log now ends at "
+            f"{self.end - 1}; was it restored, or is this the wrong cluster?"
+        )
+
+
+class ArchiveError(PipelineError):
+    """An archive contradicts itself, or what it is compared with."""
