@@ -427,8 +427,9 @@ class Way:
         rng = self.world.net_rng
         self._pending += len(data)
         at, size = 0, len(data)
+        piece = self.world.network.piece
         while at < size:
-            length = size - at if rng.random() < 0.7 else rng.randrange(1, size - at + 1)
+            length = piece or (size - at if rng.random() < 0.7 else rng.randrange(1, size - at + 1))
             self._put(data[at : at + length])
             at += length
         if self._writable and self._pending > self.world.network.high_mark:
@@ -512,6 +513,7 @@ class Network:
         self.cut: set[tuple[str, str]] = set()  # (from, to): nothing passes; end one with `heal`
         self.latency = (0, 2)
         self.dial_timeout = 5_000
+        self.piece = 0  # bytes that travel together; 0 = by chance
         self.high_mark = 1 << 20  # bytes sent and not taken above which a sender is told to stop
 
     def delay(self, sender: SimNode, target: SimNode) -> int:

@@ -1,0 +1,63 @@
+"""The caches against dictionaries that never forget: an answer is right, or it is a miss."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_core.ids import ReqId
+from waltz_core.log import Record
+from waltz_core.server.data_cache import DataCache
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames
+
+
+def transaction(number: int, size: int = 0) -> Record:
+    """A record that differs from all others."""
+    return Record(number, ReqId(number.to_bytes(16, "big")), number, bytes(size), number)
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 1500)), max_size=12)
+LOOKS = st.lists(st.tuples(st.integers(0, 6000), st.integers(1, 400)), max_size=20)
+
+
+@given(RUNS, LOOKS, st.sampled_from([1, 200_000, 1 << 30]))
+def test_frames_are_those_that_were_added(
+    runs: list[tuple[int, int]], looks: list[tuple[int, int]], bytes_max: int
+) -> None:
+    cache, added = FeedCache(bytes_max), set[int]()
+    for first, count in runs:
+        cache.add(first, encode_frames(first, [transaction(number) for number in range(first, first + count)]))
+        added.update(range(first, first + count))
+        assert cache.get(first + count - 1, 1) == encode_frames(first + count - 1, [transaction(first + count - 1)])
+    for first, count in looks:
+        found = cache.get(first, count)
+        numbers = range(first, first + len(found) // FRAME_SIZE)
+        assert len(numbers) <= count
+        assert added.issuperset(numbers)
+        assert found == encode_frames(first, [transaction(number) for number in numbers])
+    cache.clear()
+    assert all(cache.get(first, count) == b"" for first, count in looks)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.lists(st.integers(0, 900), max_size=5)), max_size=30),
+    st.sampled_from([0, 3_000, 20_000]),
+)
+def test_payloads_are_those_that_were_added(runs: list[tuple[int, int, list[int]]], bytes_max: int) -> None:
+    cache, known = DataCache(bytes_max), dict[tuple[int, int], Record]()
+    for partition, first, sizes in runs:
+        batch = []
+        for number, size in enumerate(sizes, start=first):
+            # A transaction never changes; what was added once is added again as it was.
+            record = known.setdefault((partition, number), attrs.evolve(transaction(number, size), header=partition))
+            batch.append(record)
+        cache.add(partition, first, batch)
+    held = 0
+    for (partition, number), record in known.items():
+        found = cache.get(partition, number)
+        assert found in (None, (record.data, record.checksum))
+        held += len(record.data) if found is not None else 0
+    assert held <= bytes_max
+    cache.forget(1)
+    assert all(cache.get(partition, number) is None for partition, number in known if partition == 1)
