@@ -1,0 +1,129 @@
+"""Damage on the disks of real storage nodes: repaired without anybody's doing, or by an operator's word."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.load import Load
+from tests.processes.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.processes
+
+COMMITS = 100
+LOG = "0000000000000000000.seg"
+
+
+def log_file(cluster: Cluster, name: str) -> Path:
+    return cluster.directory / name / "0" / LOG
+
+
+def records_of(cluster: Cluster, name: str) -> bytes:
+    """The data file without its header, which tells when it was made."""
+    return log_file(cluster, name).read_bytes()[128:]
+
+
+def filled(cluster: Cluster, load: Load | None = None) -> Load:
+    """Some transactions, on all replicas alike."""
+    load = load or Load(cluster)
+    load.start()
+    cluster.wait_commits(COMMITS)
+    load.finish()
+    poll("replicas are level", lambda: len({records_of(cluster, name) for name in cluster.storage_names}) == 1)
+    return load
+
+
+def damage_end(cluster: Cluster, *names: str) -> None:
+    """Stop nodes in order, so that their durable marks are written, and spoil the last bytes of their logs."""
+    for name in names:
+        cluster.children[name].stop()
+    for name in names:
+        data = bytearray(log_file(cluster, name).read_bytes())
+        data[-1] ^= 1
+        log_file(cluster, name).write_bytes(data)
+
+
+def admin_of(cluster: Cluster, name: str) -> str:
+    return f"127.0.0.1:{cluster.addresses[name]['storage.admin.port']}"
+
+
+def state_of(cluster: Cluster, name: str) -> str | None:
+    metrics = cluster.get(name, "/metrics")
+    return metrics and metrics["gauges"].get("waltz-storage.partition-0.state", {}).get("value")
+
+
+def tool(cluster: Cluster, *words: str) -> str:
+    return cluster.tool("storage", *words, "-c", str(cluster.tools_file))
+
+
+def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
+        load = filled(cluster)
+        damage_end(cluster, "storage-0")
+        cluster.start("storage-0")
+        cluster.wait_up("storage-0")
+        poll("storage-0 is repaired", lambda: state_of(cluster, "storage-0") == "open")
+        assert records_of(cluster, "storage-0") == records_of(cluster, "storage-1")
+        text = cluster.children["storage-0"].text()
+        assert "is in limbo" in text
+        assert "repaired" in text
+        admin = admin_of(cluster, "storage-0")
+        assert "nothing is known to be damaged" in tool(cluster, "repair", "-s", admin, "-p", "0")
+        filled(cluster, load)
+
+
+def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
+        filled(cluster)
+        cluster.children["server-0"].stop()
+        before = {name: log_file(cluster, name).read_bytes() for name in cluster.storage_names}
+        damage_end(cluster, *cluster.storage_names)
+        cluster.start(*cluster.storage_names, "server-0")
+        for name in cluster.storage_names:
+            cluster.wait_up(name)
+            poll(f"{name} is in limbo", lambda name=name: state_of(cluster, name) == "limbo")  # type: ignore[misc]
+        admins = {name: admin_of(cluster, name) for name in cluster.storage_names}
+        done = cluster.attempt("storage", "repair", "-s", admins["storage-0"], "-p", "0", "-c", str(cluster.tools_file))
+        assert done.returncode == 1
+        done = cluster.attempt(
+            "storage", "accept-limbo", "-s", admins["storage-0"], "-p", "0", "-c", str(cluster.tools_file)
+        )
+        assert done.returncode == 1
+        assert "give --yes" in done.stdout
+        for admin in admins.values():
+            printed = tool(cluster, "accept-limbo", "-s", admin, "-p", "0", "-y")
+            assert "given up on this node: every transaction after" in printed
+            assert "recorded in /cluster/operator/decision-" in printed
+        cluster.wait_healthy()
+        for name in cluster.storage_names:
+            aside = log_file(cluster, name).with_name(f"{LOG}.given-up").read_bytes()
+            assert before[name][:-1].endswith(aside[:-1])
+        cluster.wait_up("storage-0")
+
+
+def test_what_only_lost_nodes_hold_is_given_up_by_an_operator(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
+        load = filled(cluster)
+        for name in ("storage-1", "storage-2"):
+            cluster.children[name].kill()
+            shutil.rmtree(cluster.directory / name)
+            (cluster.directory / name).mkdir()
+        cluster.start("storage-1", "storage-2")
+        for name in ("storage-1", "storage-2"):
+            cluster.wait_up(name)
+        tool(cluster, "sync-partitions")
+        poll("recovery waits", lambda: "recovery waits" in cluster.children["server-0"].text())
+        words = ("storage", "unsafe-recover", "-p", "0", "-y", "-c", str(cluster.tools_file))
+        assert "--accept-data-loss" in cluster.attempt(*words).stdout
+        printed = tool(cluster, "unsafe-recover", "-p", "0", "--accept-data-loss", "-y")
+        assert "will be the log: it ends at transaction" in printed
+        cluster.wait_healthy()
+        filled(cluster, load)
+        assert records_of(cluster, "storage-1") == records_of(cluster, "storage-0")
