@@ -8,6 +8,7 @@ once the connection is whole again, unless it was reset.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -171,7 +172,7 @@ class FaultProxy:
             name = self._who(int(path.name))
             if name is not None and wanted in _files(path / "fd"):
                 return name
-        return ""
+        return ""  # a tool, or the process has ended
 
 
 def _inode(local: int, remote: int) -> str:
@@ -186,7 +187,12 @@ def _inode(local: int, remote: int) -> str:
 
 
 def _files(directory: Path) -> set[str]:
+    """What the open files of a process are; those that come and go meanwhile are left out."""
+    found = set()
     try:
-        return {os.readlink(entry) for entry in os.scandir(directory)}
+        for entry in os.scandir(directory):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(entry))
     except OSError:
-        return set()  # the process has just ended
+        pass  # the process has just ended
+    return found
