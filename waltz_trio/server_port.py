@@ -65,6 +65,19 @@ class ServerPort(Port[wire.ClientMessage]):
         request = wire.PartitionStatusRequest(self._req_id())
         return (await self._expect(5, request, wire.PartitionStatusResponse)).partitions
 
+    async def cluster_key(self) -> bytes:
+        """Key of the cluster that the server works for; servers of 0.13.2 cannot tell."""
+        request = wire.ClusterInfoRequest(self._req_id(), False, False)
+        return (await self._expect(5, request, wire.ClusterInfoResponse)).key.bytes
+
+    async def clock_ms(self) -> int | None:
+        """The server's clock, ms since 1970; None if it does not tell."""
+        try:
+            request = wire.StatisticsRequest(self._req_id(), -1, ("connections",))
+            return (await self._expect(5, request, wire.StatisticsResponse)).time_ms
+        except RefusedError:
+            return None
+
     def _req_id(self) -> ReqId:
         self._seq_num += 1
         return make_req_id(_TOOL_ID, -1, -1, self._seq_num)

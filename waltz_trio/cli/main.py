@@ -10,9 +10,11 @@ from waltz_core.errors import ConfigError
 
 _NOUNS = {
     "dev": "a whole cluster in one process, for development",
-    "server": "run a server",
+    "server": "run, inspect or prefer a server",
     "storage": "run, inspect or repair storage nodes",
     "zookeeper": "make and change clusters in ZooKeeper",
+    "cluster": "check that everything agrees and reaches each other",
+    "doctor": "what is wrong with a cluster, and the command that mends it",
     "demo": "a bank: under fire, or at your prompt",
 }
 

@@ -143,10 +143,13 @@ def run_commands(program: str, commands: Sequence[Command], argv: Sequence[str])
         problem = f"Unknown subcommand: {argv[0]}" if argv else "Missing subcommand."
         print(_list(commands, problem))
         return 1
-    command = known[argv[0]]
+    return run_command(program, known[argv[0]], argv[1:])
+
+
+def run_command(program: str, command: Command, words: Sequence[str]) -> int:
+    """Run one command with its options; returns the exit status."""
     try:
-        arguments = parse(command, argv[1:])
-        return command.run(arguments)
+        return command.run(parse(command, words))
     except _UsageWanted:
         print(usage(program, command))
         return 0
@@ -178,7 +181,7 @@ def usage(program: str, command: Command) -> str:
     rows = [f"{head:<{width}}   {meaning}" for head, meaning in zip(heads, meanings, strict=True)]
     return "\n".join(
         (
-            f"usage: {program} {command.name} {' '.join(line)}",
+            " ".join(["usage:", program, *([command.name] if command.name else []), *line]),
             "",
             f"description:\t{command.meaning}",
             "",
@@ -289,6 +292,7 @@ __all__ = [
     "parse",
     "parse_number",
     "parse_partitions",
+    "run_command",
     "run_commands",
     "show",
     "usage",

@@ -1,34 +1,188 @@
-"""`waltz server ...`: run a server."""
+"""`waltz server ...`: run a server; look at one, and tell it which partitions it should prefer."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import http.client
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import trio
 
+from waltz_core.ids import Endpoint
 from waltz_trio import log
-from waltz_trio.config import Config
+from waltz_trio.cli.options import (
+    CONFIG,
+    JSON,
+    LOGGER_OUTPUT,
+    Arguments,
+    Command,
+    CommandError,
+    Option,
+    run_commands,
+    show,
+)
+from waltz_trio.cli.tool import endpoint_of, explained, tls_of
+from waltz_trio.cli.zookeeper import load_config
+from waltz_trio.config import Config, net_limits
 from waltz_trio.process import run_until_signal
 from waltz_trio.server import ServerProcess
+from waltz_trio.server_port import ServerPort, open_server_port
+
+_HTTP_TIMEOUT = 10  # seconds
+_GROUP = "waltz-server."
+
+
+# ---- run -------------------------------------------------------------------------------------
+
+
+def run_server(argv: Sequence[str]) -> int:
+    """`waltz server run CONFIG.yml`; returns the exit status."""
+    if any(word in ("-h", "--help") for word in argv):
+        print("usage: waltz server run CONFIG.yml\n\nRuns a server until SIGINT or SIGTERM; see docs/configuration.md")
+        return 0
+    if len(argv) != 1 or argv[0].startswith("-"):
+        problem = "Missing Waltz server config path." if not argv else f"Unexpected argument: {argv[-1]}"
+        print(f"Error: {problem}", file=sys.stderr)
+        return 1
+    config = Config.load(argv[0])
+    log.set_up(config.text("log.level"))
+
+    async def serve() -> int:
+        return await run_until_signal(ServerProcess(config))
+
+    return trio.run(serve)
+
+
+# ---- list ------------------------------------------------------------------------------------
+
+
+def _list(arguments: Arguments) -> int:
+    endpoint = endpoint_of(arguments.text("server"), "Http must be in format of host:port")
+    metrics = fetch_json(endpoint, "/metrics")
+    gauges = metrics.get("gauges", {})
+
+    def value(name: str) -> Any:
+        return gauges.get(_GROUP + name, {}).get("value")
+
+    replicas = {int(partition): nodes for partition, nodes in (value("replica-info") or {}).items()}
+    if arguments.flag("json"):
+        found = {
+            "endpoint": value("endpoint"),
+            "server_id": value("server-id"),
+            "num_partitions": value("waltz-server-num-partitions"),
+            "partitions": sorted(_served(gauges)),
+            "storage_nodes": {str(partition): nodes for partition, nodes in sorted(replicas.items())},
+        }
+        print(json.dumps(found, indent=2))
+        return 0
+    lines = [f"There are {value('waltz-server-num-partitions')} partitions for current server"]
+    for partition, nodes in sorted(replicas.items()):
+        lines.append(f"Storage node for partition {partition}: [{', '.join(nodes)}]")
+    show("\n".join(lines), logger_as_output=arguments.flag("logger-as-output"))
+    return 0
+
+
+def _served(gauges: dict[str, Any]) -> set[int]:
+    prefix = f"{_GROUP}partition-"
+    return {int(name[len(prefix) :].split(".")[0]) for name in gauges if name.startswith(prefix)}
+
+
+def fetch_json(endpoint: Endpoint, path: str) -> dict[str, Any]:
+    """What a process answers over HTTP, whatever the status.
+
+    Raises:
+        CommandError: it does not answer, or with something else than JSON.
+    """
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_HTTP_TIMEOUT)
+    try:
+        connection.request("GET", path)
+        body = connection.getresponse().read()
+        found = json.loads(body)
+    except (OSError, http.client.HTTPException) as error:
+        raise CommandError(f"http://{endpoint}{path}: {str(error) or type(error).__name__}") from error
+    except ValueError as error:
+        raise CommandError(f"http://{endpoint}{path} answers something else than JSON: is it an HTTP port?") from error
+    finally:
+        connection.close()
+    if not isinstance(found, dict):
+        raise CommandError(f"http://{endpoint}{path} answers no JSON object")
+    return found
+
+
+# ---- preferred partitions --------------------------------------------------------------------
+
+
+def _prefer(verb: str, act: Callable[[ServerPort, tuple[int, ...]], Any], arguments: Arguments) -> int:
+    config = load_config(arguments)
+    partitions = arguments.partitions("partition")
+    if not partitions:
+        raise CommandError("Partitions list is empty")
+    endpoint = endpoint_of(arguments.text("server"), "Server must be in format of host:port")
+    listed = ", ".join(map(str, partitions))
+    failure = f"Failed to {verb} preferred partition(s) [{listed}] to server Endpoint {endpoint}."
+
+    async def run() -> int:
+        async with explained(failure), open_server_port(endpoint, tls_of(config, "ssl."), net_limits(config)) as port:
+            done = await act(port, partitions)
+        if not done:
+            raise CommandError(f"{failure} The server refused: are all of them partitions of the cluster?")
+        return 0
+
+    return trio.run(run)
+
+
+async def _add(port: ServerPort, partitions: tuple[int, ...]) -> bool:
+    return await port.add_preferred(partitions)
+
+
+async def _remove(port: ServerPort, partitions: tuple[int, ...]) -> bool:
+    return await port.remove_preferred(partitions)
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+_RANGES = "(or multiple partitions as comma-separated int ranges such as 0-6,7,10-16)"
+_SERVER = Option("s", "server", "Specify server in format of host:port", required=True)
+_PARTITION = Option("p", "partition", f"Specify the partition {_RANGES}", required=True)
+
+COMMANDS = (
+    Command(
+        "run",
+        "Run a server until SIGINT or SIGTERM",
+        (),
+        lambda arguments: run_server(arguments.operands),
+        operand="CONFIG.yml",
+    ),
+    Command(
+        "list",
+        "List the partitions of the cluster and the storage nodes that hold them, as one server knows them",
+        (
+            Option("s", "server", "Specify server in format of host:jetty_port", required=True),
+            LOGGER_OUTPUT,
+            JSON,
+        ),
+        _list,
+    ),
+    Command(
+        "add-preferred-partition",
+        "Add preferred partitions to a server, which then owns them as long as it runs",
+        (CONFIG, _SERVER, _PARTITION),
+        partial(_prefer, "add", _add),
+    ),
+    Command(
+        "remove-preferred-partition",
+        "Remove preferred partitions from a server",
+        (CONFIG, _SERVER, _PARTITION),
+        partial(_prefer, "remove", _remove),
+    ),
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="waltz server", description=__doc__)
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    run = actions.add_parser("run", help="run a server until SIGINT or SIGTERM")
-    run.add_argument("config", metavar="CONFIG.yml", help="configuration file, see docs/configuration.md")
-    run.set_defaults(action=_run)
-    arguments = parser.parse_args(argv)
-    return int(arguments.action(arguments))
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    config = Config.load(arguments.config)
-    log.set_up(config.text("log.level"))
-    return trio.run(_serve, config)
-
-
-async def _serve(config: Config) -> int:
-    return await run_until_signal(ServerProcess(config))
+    """Run one sub-command; returns the exit status."""
+    if argv and argv[0] == "run":
+        return run_server(argv[1:])
+    return run_commands("waltz server", COMMANDS, argv)

@@ -25,6 +25,11 @@ from waltz_trio.zk.client import ZnodeClient
 ANSWER_MAX = 60.0  # seconds an administrative request may take
 
 
+def tls_of(config: Config, prefix: str) -> ClientTls:
+    """The TLS group of a configuration, with its warnings on standard error."""
+    return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
+
+
 class Tool:
     """What every sub-command works with: the configuration, ZooKeeper, the cluster's key."""
 
@@ -33,15 +38,11 @@ class Tool:
         self.zk = zk
         self.paths = paths
         self.store = store
-        self.tls = self._tls(config, "ssl.")
-
-    @staticmethod
-    def _tls(config: Config, prefix: str) -> ClientTls:
-        return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
+        self.tls = tls_of(config, "ssl.")
 
     def tls_from(self, path: str | None) -> ClientTls:
         """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""
-        return self._tls(Config({}) if path is None else Config.load(path), "server.ssl.")
+        return tls_of(Config({}) if path is None else Config.load(path), "server.ssl.")
 
     @asynccontextmanager
     async def admin(self, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 
@@ -94,4 +95,6 @@ def _why(error: BaseException) -> str:
         return _why(error.__cause__)
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)  # Trio puts the address before it, which is said already
     return str(getattr(error, "strerror", None) or error)

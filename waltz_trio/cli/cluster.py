@@ -1,0 +1,141 @@
+"""`waltz cluster ...`: whether servers reach storage nodes, and whether everything agrees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from waltz_core.cluster.verify import Failure, verify
+from waltz_core.cluster.view import ClusterView
+from waltz_core.errors import WaltzError
+from waltz_trio.cli.gather import NODE_MAX, gather
+from waltz_trio.cli.options import (
+    CONFIG,
+    JSON,
+    LOGGER_OUTPUT,
+    Arguments,
+    Command,
+    CommandError,
+    Option,
+    run_commands,
+    show,
+)
+from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cluster_admin import read_servers
+
+_BANNERS = {
+    True: r"""
+ ____                        _
+|  _ \ __ _ ___ ___  ___  __| |
+| |_) / _` / __/ __|/ _ \/ _` |
+|  __/ (_| \__ \__ \  __/ (_| |
+|_|   \__,_|___/___/\___|\__,_|
+""",
+    False: r"""
+ _____     _ _          _
+|  ___|_ _(_) | ___  __| |
+| |_ / _` | | |/ _ \/ _` |
+|  _| (_| | | |  __/ (_| |
+|_|  \__,_|_|_|\___|\__,_|
+""",
+}
+
+
+# ---- check-connectivity ----------------------------------------------------------------------
+
+
+async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
+    """All servers at once; the exit status tells whether everybody reaches everybody (tools-T1)."""
+    servers, _ = await read_servers(tool.zk, tool.paths)
+    found: dict[str, dict[str, bool] | None] = {str(server.endpoint): None for server in servers}
+
+    async def ask(name: str) -> None:
+        server = next(server for server in servers if str(server.endpoint) == name)
+        with trio.move_on_after(NODE_MAX):
+            try:
+                async with tool.server(server.endpoint) as port:
+                    found[name] = dict(await port.storage_connectivity())
+            except (WaltzError, OSError):
+                pass  # shown as unreachable
+
+    async with trio.open_nursery() as nursery:
+        for name in found:
+            nursery.start_soon(ask, name)
+    if arguments.flag("json"):
+        print(json.dumps({"servers": [{"endpoint": name, "storage": reached} for name, reached in found.items()]}))
+    for name, reached in found.items() if not arguments.flag("json") else ():
+        text = "UNREACHABLE"
+        if reached is not None:
+            text = "{" + ", ".join(f"{storage}={str(one).lower()}" for storage, one in sorted(reached.items())) + "}"
+        print(f"Connectivity status of {name} is: {text}")
+    good = all(reached is not None and all(reached.values()) for reached in found.values())
+    return 0 if good else 1
+
+
+# ---- verify ----------------------------------------------------------------------------------
+
+
+async def _verify(tool: Tool, arguments: Arguments) -> int:
+    seconds = arguments.number("timeout", int(NODE_MAX))
+    if seconds <= 0:
+        raise CommandError("--timeout must be a positive number of seconds")
+    try:
+        view = await gather(tool, seconds)
+        chosen = range(view.num_partitions)
+        if arguments.flag("partition"):
+            chosen = range(arguments.number("partition"), arguments.number("partition") + 1)
+        failures = [failure for partition_id in chosen for failure in verify(view, partition_id)]
+    except (WaltzError, OSError) as error:
+        raise CommandError(f"Failed to verify cluster. {error}") from error
+    if arguments.flag("json"):
+        print(json.dumps(_verify_json(view, failures), indent=2))
+    else:
+        lines = []
+        for failure in failures:
+            lines.append(f"Validation {failure.check} failed for partition {failure.partition_id}")
+            lines.append(f"  Validation error is: {failure.text}".replace("\n", "\n  "))
+        lines.append(_BANNERS[not failures].strip("\n"))
+        show("\n".join(lines), logger_as_output=arguments.flag("logger-as-output"))
+    return 1 if failures else 0
+
+
+def _verify_json(view: ClusterView, failures: Sequence[Failure]) -> dict[str, object]:
+    return {
+        "cluster": view.name,
+        "passed": not failures,
+        "failures": [
+            {"partition": failure.partition_id, "check": failure.check, "error": failure.text} for failure in failures
+        ],
+    }
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+COMMANDS = (
+    Command(
+        "check-connectivity",
+        "Check whether each server reaches each storage node",
+        (CONFIG, JSON),
+        partial(in_session, _check_connectivity),
+    ),
+    Command(
+        "verify",
+        "Verify that ZooKeeper, servers and storage nodes agree, and that every partition works",
+        (
+            CONFIG,
+            Option("p", "partition", "Specify the partition to verify; all if not given"),
+            Option("t", "timeout", f"Seconds that each node may take (default {NODE_MAX:.0f})"),
+            LOGGER_OUTPUT,
+            JSON,
+        ),
+        partial(in_session, _verify),
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one sub-command; returns the exit status."""
+    return run_commands("waltz cluster", COMMANDS, argv)

@@ -1,0 +1,224 @@
+"""Asks everybody: a `ClusterView` from ZooKeeper and all ports, at once and with a time limit for each node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import attrs
+import trio
+from cryptography import x509
+
+from waltz_core.cluster.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.cluster.znodes import ServerDescriptor
+from waltz_core.errors import ConfigError, WaltzError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.shared import Condition, FailureCode
+from waltz_trio.admin import AdminClient, RefusedError
+from waltz_trio.cli.tool import Tool
+from waltz_trio.cluster_admin import read_cluster
+from waltz_trio.config import net_limits, tls_settings
+from waltz_trio.net.dialer import DialError, dial_stream
+from waltz_trio.net.tls import ClientTls
+
+NODE_MAX = 10.0  # seconds that one node may take for all its answers
+
+_STATES = {
+    Condition.SOUND: "open",
+    Condition.SUSPECT: "open",
+    Condition.LIMBO: "limbo",
+    Condition.STOPPED: "stopped",
+}
+_WRONG_KEY = "cluster key is inconsistent"  # what 0.13.2 says, in a text only
+
+
+async def gather(tool: Tool, node_max: float = NODE_MAX) -> ClusterView:
+    """Everything about the cluster.
+
+    Args:
+        tool: of the command.
+        node_max: seconds that each node may take; what it did not answer until then is missing.
+
+    Raises:
+        ClusterMissingError: there is no cluster, or half of one.
+        ZnodeError: ZooKeeper did not answer.
+    """
+    dump = await read_cluster(tool.zk, tool.paths)
+    maps = dump.maps
+    ports = dict(maps.connections.connections)
+    names = sorted({*dict(maps.replicas.replicas), *dict(maps.groups.groups), *ports})
+    servers: dict[int, ServerView] = {}
+    storages: dict[str, StorageView] = {}
+    certificates: list[CertificateView] = []
+
+    async def ask_server(number: int, descriptor: ServerDescriptor) -> None:
+        servers[number] = await _server(tool, descriptor, node_max)
+
+    async def ask_storage(name: str) -> None:
+        storages[name] = await _storage(tool, name, ports.get(name), node_max)
+
+    async with trio.open_nursery() as nursery:
+        for number, descriptor in enumerate(dump.servers):
+            nursery.start_soon(ask_server, number, descriptor)
+            nursery.start_soon(_certificate, tool, descriptor.endpoint, certificates, node_max)
+        for name in names:
+            nursery.start_soon(ask_storage, name)
+            endpoint = _endpoint(name)
+            if endpoint is not None:
+                nursery.start_soon(_certificate, tool, endpoint, certificates, node_max)
+    return ClusterView(
+        root=tool.paths.root,
+        name=dump.params.name,
+        key=dump.store.key,
+        num_partitions=dump.store.num_partitions,
+        assignment=dump.assignment,
+        assignment_cversion=dump.assignment_cversion,
+        undecodable=dump.undecodable,
+        maps=maps,
+        partitions=dump.partitions,
+        servers=tuple(servers[number] for number in sorted(servers)),
+        storages=tuple(storages[name] for name in names),
+        certificates=tuple(sorted(certificates, key=lambda found: found.port)),
+        now_ms=_now(),
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _endpoint(name: str) -> Endpoint | None:
+    try:
+        return parse_endpoint(name)
+    except ConfigError:
+        return None
+
+
+async def _limited(node_max: float, ask: Callable[[AsyncExitStack], Any]) -> str:
+    """Run the questions to one node; why they ended early, empty if they did not."""
+    try:
+        async with AsyncExitStack() as stack:
+            with trio.fail_after(node_max):
+                await ask(stack)
+    except trio.TooSlowError:
+        return f"no answer within {node_max:.0f} s"
+    except (WaltzError, OSError) as error:
+        return str(error)
+    return ""
+
+
+async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> ServerView:
+    found: dict[str, Any] = {}
+
+    async def ask(stack: AsyncExitStack) -> None:
+        port = await stack.enter_async_context(tool.server(descriptor.endpoint))
+        found["partitions"] = await port.partitions()
+        if port.version >= 5:
+            found["key"] = await port.cluster_key()
+            found["status"] = await port.status()
+            before = _now()
+            clock = await port.clock_ms()
+            found["clock_ms"] = None if clock is None else clock - (before + _now()) // 2
+        found["health"] = await port.health()
+        found["connectivity"] = await port.storage_connectivity()
+
+    problem = await _limited(node_max, ask)
+    return ServerView(descriptor, problem, **found)
+
+
+async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: float) -> StorageView:
+    endpoint = _endpoint(name)
+    if endpoint is None:
+        return StorageView(name, data_problem=f"{name!r} is no host:port", admin_problem="it is not known")
+    found: dict[str, Any] = {}
+    foreign = False
+
+    async def ask_data(stack: AsyncExitStack) -> None:
+        nonlocal foreign
+        try:
+            await stack.enter_async_context(tool.data(endpoint))
+        except RefusedError as error:
+            foreign = foreign or _is_wrong_key(error)
+            raise
+
+    async def ask_admin(stack: AsyncExitStack) -> None:
+        nonlocal foreign
+        assert admin_port is not None
+        try:
+            client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
+        except RefusedError as error:
+            foreign = foreign or _is_wrong_key(error)
+            raise
+        await _ask_node(client, found)
+
+    data_problem = await _limited(node_max, ask_data)
+    admin_problem = "its admin port is not in ZooKeeper"
+    if admin_port is not None:
+        admin_problem = await _limited(node_max, ask_admin)
+    where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
+    return StorageView(name, where, data_problem, admin_problem, foreign_key=foreign, **found)
+
+
+def _is_wrong_key(error: RefusedError) -> bool:
+    return error.code == FailureCode.WRONG_CLUSTER or _WRONG_KEY in str(error)
+
+
+async def _ask_node(client: AdminClient, found: dict[str, Any]) -> None:
+    assigned = await client.assigned()
+    replicas: dict[int, ReplicaView] = {}
+    figures: Mapping[tuple[str, int], float] = {}
+    if client.version:
+        before = _now()
+        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-",)))
+        assert isinstance(statistics, admin.StatisticsResponse)
+        found["clock_ms"] = statistics.time_ms - (before + _now()) // 2
+        figures = {(figure.name, figure.partition_id): figure.value for figure in statistics.statistics}
+        if ("disk-free-bytes", -1) in figures:
+            found["disk_free"] = int(figures["disk-free-bytes", -1])
+            found["disk_reserve"] = int(figures["disk-reserve-bytes", -1])
+    for partition_id, available in sorted(assigned.items()):
+        replicas[partition_id] = await _replica(client, partition_id, available)
+    found["replicas"] = replicas
+
+
+async def _replica(client: AdminClient, partition_id: int, available: bool) -> ReplicaView:
+    if client.version:
+        state = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
+        assert isinstance(state, admin.ReplicaStateResponse)
+        info = state.last_session_info
+        return ReplicaView(
+            partition_id,
+            available,
+            info.session_id,
+            info.low_water_mark,
+            info.local_low_water_mark,
+            state.max_transaction_id,
+            _STATES.get(Condition(state.condition), "open"),
+            state.reason or "",
+            sum(suspect.last_id - suspect.first_id + 1 for suspect in state.suspects),
+        )
+    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
+    assert isinstance(answer, admin.LastSessionInfoResponse)
+    info = answer.last_session_info
+    marks = info.low_water_mark, info.local_low_water_mark
+    return ReplicaView(partition_id, available, info.session_id, *marks)
+
+
+async def _certificate(tool: Tool, endpoint: Endpoint, found: list[CertificateView], node_max: float) -> None:
+    """The certificate of a port, whether anybody would trust it or not; a port that shows none is told elsewhere."""
+    settings = attrs.evolve(tls_settings(tool.config, "ssl."), verify=False)
+    with trio.move_on_after(node_max):
+        try:
+            stream = await dial_stream(endpoint, ClientTls(settings), net_limits(tool.config))
+        except (DialError, WaltzError):
+            return
+        der = stream.getpeercert(binary_form=True)
+        await trio.aclose_forcefully(stream)
+        if not isinstance(der, bytes):
+            return
+        certificate = x509.load_der_x509_certificate(der)
+        ends = int(certificate.not_valid_after_utc.timestamp() * 1000)
+        found.append(CertificateView(str(endpoint), certificate.subject.rfc4514_string(), ends))
