@@ -238,16 +238,19 @@ def _flatten(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, o
 
 
 def _read_yaml(text: str, source: str) -> Iterator[tuple[str, object]]:
-    loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{source}: expected a mapping of keys to values")
-        yield from _walk(loader, node, "", source, 0)
-    except yaml.YAMLError as error:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise ConfigError(f"{source}: expected a mapping of keys to values")
+            yield from _walk(loader, node, "", source, 0)
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise ConfigError(f"{source} is no valid YAML: {error}") from error
-    finally:
-        loader.dispose()
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
 
 
 _DEPTH_MAX = 50  # an alias may contain itself

@@ -397,3 +397,34 @@ def test_an_append_that_conflicts_with_one_in_flight_holds_nobody_up(on: bool) -
     launch(appender)
     launch(appender)
     assert appender.in_flight == (2 if on else 1)
+
+
+def test_an_append_of_an_older_generation_is_not_taken() -> None:
+    """server-19: its client computed it before the partition went elsewhere and came back."""
+    gap = Gap(on=True)
+    gap.commit_elsewhere(lock=5)
+    late = Client(gap.cluster, server=gap.owner, client_id=9)
+    late.mount()
+    refused = late.append(b"late")
+    late.generation = session_of(gap.cluster).generation
+    late.mount(0)
+    taken = late.append(b"fresh")
+    late.wait(lambda: any(one.req_id == taken for one in late.feed()))
+    gap.world.run(gap.world.now + 1_000)
+    late.connection.receive(late.peer.take_bytes(), late.received)
+    assert not any(one.req_id == refused for one in late.feed())
+
+
+def test_a_flush_is_answered_with_what_is_committed_and_not_with_what_is_in_flight() -> None:
+    """server-4: clients take everything up to that mark for decided."""
+    cluster = opened()
+    cluster.world.network.latency = (5, 5)
+    client = Client(cluster)
+    client.mount()
+    client.append(b"before")
+    flush = client.req_id()
+    client.send(messages.FlushRequest(flush))
+    cluster.world.run(cluster.world.now + 3)
+    client.append(b"behind")
+    client.wait(lambda: any(isinstance(one, messages.FlushResponse) for one in client.received))
+    assert messages.FlushResponse(flush, 0) in client.received

@@ -100,6 +100,9 @@ def test_a_value_that_cannot_be_used_is_refused_at_load_with_its_key(text: str) 
         "~: 1",
         "a: &a {b: *a}",
         "a: !!python/object/apply:os.getpid []",
+        "a: \0",
+        "a: 2020-99-99",
+        "[" * 2000,
     ],
 )
 def test_a_file_that_is_no_mapping_is_a_config_error(text: str) -> None:

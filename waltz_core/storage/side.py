@@ -132,8 +132,10 @@ def encode_faults(faults: set[int], belongs: Belongs, counter: int) -> bytes:
 
 
 def decode_faults(slot: Slot | None) -> list[tuple[int, int]]:
-    """Ranges (first, last) of damaged ids."""
-    return [] if slot is None else [(a, b) for a, b in _RANGE.iter_unpack(slot.payload) if a <= b]
+    """Ranges (first, last) of damaged ids; none from a slot that belongs to another kind of file."""
+    if slot is None or len(slot.payload) % _RANGE.size:
+        return []
+    return [(a, b) for a, b in _RANGE.iter_unpack(slot.payload) if a <= b]
 
 
 def ranges_of(ids: set[int]) -> list[tuple[int, int]]:

@@ -271,3 +271,9 @@ def test_faults_survive_as_ranges(faults: set[int]) -> None:
     if len(side.ranges_of(faults)) <= side.RANGES_MAX:
         assert ranges == side.ranges_of(faults)
     assert side.decode_faults(None) == []
+
+
+def test_the_slot_of_another_side_file_names_no_faults() -> None:
+    slot = side.newest_slot(side.encode_fence(side.Fence(5, None), side.Belongs(1, 5, 0), 1))
+    assert slot is not None
+    assert side.decode_faults(slot) == []
