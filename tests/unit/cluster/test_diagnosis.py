@@ -1,0 +1,327 @@
+"""What the doctor and `cluster verify` make of a view: each case is one change of a healthy cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from waltz_core.cluster.diagnosis import LAG_MAX, Finding, diagnose
+from waltz_core.cluster.store_metadata import StoreMaps
+from waltz_core.cluster.verify import verify
+from waltz_core.cluster.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.cluster.znodes import (
+    UNRESOLVED,
+    ConnectionMetadata,
+    GroupDescriptor,
+    PartitionAssignment,
+    PartitionMetadata,
+    ReplicaAssignments,
+    ReplicaId,
+    ReplicaState,
+    ServerDescriptor,
+    ServerPartitions,
+)
+from waltz_core.errors import ClusterError
+from waltz_core.ids import Endpoint
+from waltz_core.wire.client_messages import PartitionStatus, ServedState
+
+KEY = b"k" * 16
+NAMES = tuple(f"s{number}:7000" for number in range(3))
+DAY = 86_400_000
+
+
+def replica(partition_id: int, **change: Any) -> ReplicaView:
+    return attrs.evolve(ReplicaView(partition_id, True, 4, 90, 90, 100, "open"), **change)
+
+
+def storage(name: str, **change: Any) -> StorageView:
+    node = StorageView(
+        name,
+        name.replace("7000", "7001"),
+        replicas={0: replica(0), 1: replica(1)},
+        disk_free=1 << 40,
+        disk_reserve=1 << 30,
+        clock_ms=3,
+    )
+    return attrs.evolve(node, **change)
+
+
+def server(number: int, *partitions: int, **change: Any) -> ServerView:
+    status = tuple(PartitionStatus(p, 2, ServedState.READY, 5, 4, 100, None) for p in partitions)
+    view = ServerView(
+        ServerDescriptor(number, Endpoint(f"v{number}", 6000)),
+        partitions=partitions,
+        health=dict.fromkeys(partitions, True),
+        connectivity=dict.fromkeys(NAMES, True),
+        status=status,
+        key=KEY,
+        clock_ms=-2,
+    )
+    return attrs.evolve(view, **change)
+
+
+def states(partition_id: int, *, late: str = "", session_id: int = 4) -> PartitionMetadata:
+    found = [
+        ReplicaState(
+            ReplicaId(partition_id, name), 3 if name == late else session_id, 50 if name == late else UNRESOLVED
+        )
+        for name in NAMES
+    ]
+    return PartitionMetadata(2, session_id, tuple(found))
+
+
+def cluster(**change: Any) -> ClusterView:
+    view = ClusterView(
+        root="/root",
+        name="test",
+        key=KEY,
+        num_partitions=2,
+        assignment=PartitionAssignment(1, 2, (ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((1, 2),)))),
+        assignment_cversion=1,
+        undecodable=(),
+        maps=StoreMaps(
+            GroupDescriptor(tuple((name, number) for number, name in enumerate(NAMES))),
+            ReplicaAssignments(tuple((name, (0, 1)) for name in NAMES)),
+            ConnectionMetadata(tuple((name, 7001) for name in NAMES)),
+        ),
+        partitions=(states(0), states(1)),
+        servers=(server(1, 0), server(2, 1)),
+        storages=tuple(map(storage, NAMES)),
+        certificates=(CertificateView("v1:6000", "CN=v1", 200 * DAY),),
+        now_ms=100 * DAY,
+    )
+    return attrs.evolve(view, **change)
+
+
+def with_storage(**change: Any) -> ClusterView:
+    return cluster(storages=(storage(NAMES[0], **change), *map(storage, NAMES[1:])))
+
+
+def with_replica(**change: Any) -> ClusterView:
+    return with_storage(replicas={0: replica(0, **change), 1: replica(1)})
+
+
+def with_server(**change: Any) -> ClusterView:
+    return cluster(servers=(server(1, 0, **change), server(2, 1)))
+
+
+def owned(*servers: ServerPartitions) -> ClusterView:
+    return cluster(assignment=PartitionAssignment(1, 2, servers))
+
+
+def assigned(*replicas: tuple[str, tuple[int, ...]]) -> ClusterView:
+    view = cluster()
+    return attrs.evolve(view, maps=attrs.evolve(view.maps, replicas=ReplicaAssignments(replicas)))
+
+
+def causes(view: ClusterView) -> list[str]:
+    return [finding.cause for finding in diagnose(view)]
+
+
+def stuck() -> PartitionStatus:
+    return PartitionStatus(0, 2, ServedState.STUCK, 9000, 4, -(2**63), "waits for s0:7000 (not connected)")
+
+
+CASES: dict[str, tuple[ClusterView, list[str]]] = {
+    "storage-down": (with_storage(data_problem="refused", admin_problem="refused", replicas=None), ["storage-down"]),
+    "port": (with_storage(data_problem="refused"), ["port-unreachable"]),
+    "half added": (with_storage(admin="", admin_problem="unknown", replicas=None), ["half-added-storage-node"]),
+    "wrong key": (with_storage(foreign_key=True, admin_problem="key", replicas=None), ["wrong-key"]),
+    "all keys wrong": (
+        cluster(storages=tuple(storage(name, foreign_key=True, replicas=None) for name in NAMES)),
+        ["two-clusters"] * 3 + ["no-quorum"] * 2,
+    ),
+    "server down": (with_server(problem="refused", partitions=None, health=None, status=None), ["server-down"]),
+    "server of another cluster": (with_server(key=b"x" * 16), ["two-clusters"]),
+    "two servers at one place": (
+        cluster(
+            servers=(server(1, 0), attrs.evolve(server(2, 1), descriptor=ServerDescriptor(2, Endpoint("v1", 6000))))
+        ),
+        ["two-clusters"],
+    ),
+    "undecodable": (cluster(undecodable=("x",)), ["undecodable-server"]),
+    "no server": (
+        cluster(servers=(), assignment=PartitionAssignment(1, 2, ())),
+        ["no-server"],
+    ),
+    "owner gone": (cluster(servers=(server(1, 0),)), ["owner-gone"]),
+    "no owner": (owned(ServerPartitions(1, ((0, 2),))), ["no-owner", "mismatched-assignment"]),
+    "two owners": (
+        owned(ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((0, 2), (1, 2)))),
+        ["two-owners"],
+    ),
+    "certificate": (cluster(certificates=(CertificateView("p", "CN=p", 99 * DAY),)), ["certificate-expired"]),
+    "certificate soon": (cluster(certificates=(CertificateView("p", "CN=p", 103 * DAY),)), ["certificate-ends-soon"]),
+    "clock of a node": (with_storage(clock_ms=-60_000), ["clock-off"]),
+    "clock of a server": (with_server(clock_ms=3_600_000), ["clock-off"]),
+    "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
+    "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo"]),
+    "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error"]),
+    "no space": (with_replica(state="stopped", reason="no space left on device"), ["disk-full"]),
+    "damaged": (with_replica(damaged=3), ["damaged-records"]),
+    "offline": (with_replica(available=False), ["offline"]),
+    "replica not told": (with_storage(replicas={1: replica(1)}), ["mismatched-assignment"]),
+    "replica not known": (
+        assigned((NAMES[0], (1,)), (NAMES[1], (0, 1)), (NAMES[2], (0, 1))),
+        ["mismatched-assignment"],
+    ),
+    "no replica": (
+        assigned(*((name, (1,)) for name in NAMES)),
+        ["no-replica"] + ["mismatched-assignment"] * 3,
+    ),
+    "metadata gone": (cluster(partitions=(None, states(1))), ["missing-metadata"]),
+    "metadata emptied": (cluster(partitions=(states(0, session_id=-1), states(1))), ["missing-metadata"]),
+    "stuck": (with_server(status=(stuck(),), health={0: False}), ["recovery-stuck"]),
+    "unhealthy": (with_server(status=None, health={0: False}), ["unhealthy"]),
+    "network": (with_server(connectivity={**dict.fromkeys(NAMES, True), NAMES[2]: False}), ["partitioned-network"]),
+    "left behind": (
+        attrs.evolve(with_replica(max_id=60), partitions=(states(0, late=NAMES[0]), states(1))),
+        ["lagging-replica"],
+    ),
+    "far behind": (
+        cluster(
+            storages=(
+                storage(NAMES[0]),
+                *(storage(name, replicas={0: replica(0, max_id=101 + LAG_MAX), 1: replica(1)}) for name in NAMES[1:]),
+            )
+        ),
+        ["lagging-replica"],
+    ),
+    "no quorum": (
+        cluster(storages=(*(storage(name, replicas={}) for name in NAMES[:2]), storage(NAMES[2]))),
+        ["mismatched-assignment"] * 4 + ["no-quorum"] * 2,
+    ),
+}
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    assert diagnose(cluster()) == ()
+    assert verify(cluster(), 0) == verify(cluster(), 1) == ()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_named_and_nothing_else(name: str) -> None:
+    view, expected = CASES[name]
+    assert causes(view) == expected
+
+
+def test_every_finding_names_where_and_what_to_do() -> None:
+    for view, _ in CASES.values():
+        for finding in diagnose(view):
+            assert isinstance(finding, Finding)
+            assert finding.evidence
+            assert finding.command
+
+
+def test_nodes_of_0_13_2_do_not_tell_enough_to_be_called_lagging() -> None:
+    assert diagnose(with_replica(max_id=None, state=None)) == ()
+
+
+# ---- verify --------------------------------------------------------------------------------------
+
+
+def checks(view: ClusterView, partition_id: int = 0) -> list[str]:
+    return [failure.check for failure in verify(view, partition_id)]
+
+
+VERIFIED: dict[str, tuple[ClusterView, str, str]] = {
+    "no owner": (
+        owned(ServerPartitions(2, ((1, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition 0 not handled by any server",
+    ),
+    "two owners": (
+        owned(ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((0, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition handled by more than one server: v1:6000 and v2:6000",
+    ),
+    "owner not registered": (
+        owned(ServerPartitions(9, ((0, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition 0 is assigned to server 9, which is not registered",
+    ),
+    "not served": (
+        with_server(partitions=()),
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "Partition 0 not matching in zk and server: ONLY_IN_ZOOKEEPER",
+    ),
+    "served by another": (
+        cluster(servers=(server(1, 0), server(2, 0, 1))),
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "Partition 0 not matching in zk and server: ONLY_IN_SERVER, v2:6000",
+    ),
+    "replica not reached": (
+        with_server(connectivity={NAMES[0]: False, NAMES[1]: True}),
+        "SERVER_STORAGE_CONNECTIVITY",
+        "Server v1:6000, storage connectivity check for storage replica s0:7000 failed\n"
+        "Server v1:6000, storage replica s2:7000 missing in connectivity statuses",
+    ),
+    "no answer": (
+        with_server(connectivity=None),
+        "SERVER_STORAGE_CONNECTIVITY",
+        "Server v1:6000, no connectivity statuses response",
+    ),
+    "mismatch": (
+        with_storage(replicas={1: replica(1)}),
+        "PARTITION_ASSIGNMENT_ZK_STORAGE_CONSISTENCY",
+        "Error: ZooKeeper and StorageNode Partition Assignment mismatch\n"
+        "s0:7000 does not hold it: it was never told to",
+    ),
+    "quorum": (
+        cluster(storages=tuple(storage(name, replicas={0: replica(0, available=name == NAMES[0])}) for name in NAMES)),
+        "PARTITION_QUORUM_STATUS",
+        "Error: Quorum is not achieved\n1 of 3 replicas are available",
+    ),
+    "recovering": (
+        cluster(partitions=(states(0, late=NAMES[1]), states(1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s1:7000 recovery not completed",
+    ),
+    "no states": (cluster(partitions=(None, states(1))), "REPLICA_RECOVERY_STATUS", "Cannot obtain replica states"),
+    "other states": (
+        assigned((NAMES[0], (0, 1)), (NAMES[1], (0, 1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s2:7000 replica info missing in replica assignments",
+    ),
+    "no state": (
+        cluster(partitions=(PartitionMetadata(2, 4, states(0).replica_states[:2]), states(1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s2:7000 replica info missing in replica states",
+    ),
+    "unhealthy": (
+        with_server(health={0: False}),
+        "SERVER_PARTITION_HEALTH_CHECK",
+        "Partition 0 belonging to server v1:6000 is not healthy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_verify_words_a_failure_as_the_original(name: str) -> None:
+    view, check, text = VERIFIED[name]
+    assert {failure.check: failure.text for failure in verify(view, 0)}[check] == text
+
+
+def test_a_quorum_counts_the_replicas_of_the_partition_and_not_all_nodes() -> None:
+    view = assigned((NAMES[0], (0, 1)), (NAMES[1], (1,)), (NAMES[2], (1,)))
+    assert "PARTITION_QUORUM_STATUS" not in checks(view)
+
+
+def test_an_unreachable_owner_is_named_in_every_check_that_needs_it() -> None:
+    view = with_server(problem="v1:6000: refused", partitions=None, health=None, connectivity=None, status=None)
+    texts = {failure.check: failure.text for failure in verify(view, 0)}
+    assert texts["PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY"] == "v1:6000: refused"
+    assert texts["SERVER_PARTITION_HEALTH_CHECK"] == "v1:6000: refused"
+    assert checks(cluster(servers=(), assignment=PartitionAssignment(1, 2, ())))[:3] == [
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "SERVER_STORAGE_CONNECTIVITY",
+    ]
+
+
+def test_a_partition_that_does_not_exist_is_refused() -> None:
+    for partition_id in (-1, 2):
+        with pytest.raises(ClusterError, match=f"Partition {partition_id} is not valid"):
+            verify(cluster(), partition_id)
