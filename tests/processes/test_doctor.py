@@ -1,0 +1,216 @@
+"""`waltz doctor`, `waltz cluster` and `waltz server` against clusters that are really broken."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.cluster.paths import cluster_paths
+from waltz_trio.cli.main import main
+from waltz_trio.cli.zookeeper import open_cluster
+from waltz_trio.config import Config
+
+pytestmark = pytest.mark.processes
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `waltz WORDS -c tools.yml`; returns exit status and standard output."""
+
+    def call(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status = main([*words, "-c", str(cluster.tools_file)])
+        return status, capsys.readouterr().out
+
+    return call
+
+
+def findings(run: Run) -> dict[str, tuple[str, str]]:
+    """Cause → evidence and command; the exit status says whether there are any."""
+    status, text = run("doctor", "--json", "-t", "3")
+    rows = json.loads(text)
+    assert status == (1 if rows else 0)
+    return {row["cause"]: (row["evidence"], row["command"]) for row in rows}
+
+
+def wait_for(run: Run, *causes: str) -> dict[str, tuple[str, str]]:
+    """The findings, once all of `causes` are among them."""
+
+    def told() -> dict[str, tuple[str, str]] | None:
+        found = findings(run)
+        return found if found.keys() >= set(causes) else None
+
+    return poll(f"the doctor tells {causes}", told)
+
+
+def wait_well(run: Run) -> None:
+    poll("the doctor finds nothing", lambda: not findings(run))
+
+
+def admin_of(cluster: Cluster, number: int) -> str:
+    return f"127.0.0.1:{cluster.addresses[f'storage-{number}']['storage.admin.port']}"
+
+
+def on_znodes(cluster: Cluster, path: str) -> None:
+    """Delete a znode."""
+
+    async def act() -> None:
+        async with open_cluster(Config.load(cluster.tools_file)) as (zk, _):
+            await zk.delete(path)
+
+    trio.run(act)
+
+
+def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> None:
+    wait_well(run)
+    status, text = run("doctor")
+    assert (status, text.split(":")[0]) == (0, "nothing is wrong")
+    assert run("cluster", "verify")[0] == 0
+
+    cluster.children["storage-0"].kill()
+    evidence, command = wait_for(run, "storage-down")["storage-down"]
+    assert cluster.advertised["storage-0"] in evidence
+    assert "waltz storage run" in command
+
+    cluster.children["storage-1"].kill()
+    found = wait_for(run, "storage-down", "no-quorum", "recovery-stuck")
+    assert "it needs 2" in found["no-quorum"][0]
+    assert f"unsafe-recover -c {cluster.tools_file} -p" in found["recovery-stuck"][1]
+    status, text = run("cluster", "verify", "--json")
+    assert status == 1
+    assert "PARTITION_QUORUM_STATUS" in {failure["check"] for failure in json.loads(text)["failures"]}
+    status, text = run("cluster", "check-connectivity")
+    assert status == 1
+    assert f"{cluster.advertised['storage-0']}=false" in text
+    cluster.start("storage-0", "storage-1")
+
+    cluster.children["server-0"].pause()
+    assert cluster.advertised["server-0"] in wait_for(run, "server-down")["server-down"][0]
+    cluster.children["server-0"].resume()
+    for name in cluster.server_names:
+        cluster.children[name].kill()
+    assert "waltz server run" in wait_for(run, "no-server")["no-server"][1]
+    cluster.start(*cluster.server_names)
+    wait_well(run)
+
+
+def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cluster, run: Run) -> None:
+    config = str(cluster.tools_file)
+    cluster.tool("storage", "availability", "-c", config, "-s", admin_of(cluster, 0), "-p", "1", "-o", "false")
+    _, command = wait_for(run, "offline")["offline"]
+    cluster.tool(*command.split()[1:])
+
+    cluster.tool("storage", "remove-partition", "-c", config, "-s", admin_of(cluster, 1), "-p", "0")
+    evidence, command = wait_for(run, "mismatched-assignment")["mismatched-assignment"]
+    assert "which does not hold it" in evidence
+    cluster.tool(*command.split()[1:])
+    wait_well(run)
+
+    for name in cluster.server_names:
+        cluster.children[name].stop()
+    paths = cluster_paths("/cluster")
+    on_znodes(cluster, paths.partition(0))
+    assert "partition 0" in wait_for(run, "missing-metadata")["missing-metadata"][0]
+
+    cluster.tool("zookeeper", "delete", "-c", config, "-n", "test cluster", "-f")
+    assert "waltz zookeeper create" in wait_for(run, "no-cluster")["no-cluster"][1]
+    cluster.tool("zookeeper", "create", "-c", config, "-n", "test cluster", "-p", "2")
+    for number, name in enumerate(cluster.storage_names):
+        port = str(cluster.addresses[name]["storage.admin.port"])
+        node = ("-s", cluster.advertised[name], "-a", port, "-g", str(number))
+        cluster.tool("zookeeper", "add-storage-node", "-c", config, *node)
+    evidence, _ = wait_for(run, "two-clusters")["two-clusters"]
+    assert "refuses the key" in evidence
+
+
+def test_damage_on_a_disk_is_named(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    for number in range(2):
+        cluster.children[f"server-{number}"].stop()
+    child = cluster.children["storage-2"]
+    child.stop()
+    directory = tmp_path / "storage-2"
+    (segment,) = (directory / "0").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[8:16] = bytes(8)  # part of its header
+    segment.write_bytes(data)
+    config = tmp_path / "storage-2.yml"
+    config.write_text(f"{config.read_text()}storage.reserve: {1 << 60}\n")
+    cluster.start("storage-2")
+
+    found = wait_for(run, "limbo", "disk-full")
+    assert segment.name in found["limbo"][0]
+    assert f"accept-limbo -c {cluster.tools_file} -s {admin_of(cluster, 2)} -p 0" in found["limbo"][1]
+    assert cluster.advertised["storage-2"] in found["disk-full"][0]
+
+
+def test_a_certificate_that_has_ended_is_named(cluster: Cluster, run: Run) -> None:
+    assert cluster.tls is not None
+    path = cluster.tls.directory / "storage.pem"
+    path.write_bytes(ended_pair())
+    cluster.children["storage-1"].kill()
+    cluster.start("storage-1")
+    found = wait_for(run, "certificate-expired")
+    assert cluster.advertised["storage-1"] in found["certificate-expired"][0]
+
+
+def test_zookeeper_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "tools.yml"
+    config.write_text("zookeeper.connectString: 127.0.0.1:1\nzookeeper.connectTimeout: 500\ncluster.root: /x\n")
+    assert main(["doctor", "-c", str(config), "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["cause"] == "zookeeper-down"
+
+
+def test_a_server_is_listed_and_preferred(cluster: Cluster, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    ports = cluster.addresses["server-0"]
+    assert main(["server", "list", "-s", f"127.0.0.1:{ports['server.jetty.port']}"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("There are 1 partitions for current server\nStorage node for partition 0: [127.0.0.1:")
+    assert main(["server", "list", "--json", "-s", f"127.0.0.1:{ports['server.jetty.port']}"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_partitions"] == 1
+
+    where = ("-s", f"127.0.0.1:{ports['server.port']}")
+    assert run("server", "add-preferred-partition", *where, "-p", "0-1")[0] == 0
+    poll("it owns both", lambda: cluster.owners() == {0: "server-0", 1: "server-0"})
+    assert run("server", "remove-preferred-partition", *where, "-p", "0-1")[0] == 0
+    assert run("server", "add-preferred-partition", *where, "-p", "2")[0] == 1
+    assert main(["server", "list", "-s", where[1]]) == 1
+
+
+def ended_pair() -> bytes:
+    """A key and a self-signed certificate of last year."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "storage")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=400))
+        .not_valid_after(now - datetime.timedelta(days=35))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return private + certificate.public_bytes(pem)
