@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench interop fuzz determinism failover torture model
+.PHONY: install demo test check fix bench interop fuzz determinism failover torture model mutants fuzz-decoders
 
 install: .venv/installed
 
@@ -37,6 +37,7 @@ test: install
 	$(MAKE) --no-print-directory check; \
 	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/witness tests/model tests/vectors \
 	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
+	$(BIN)/python -m pytest -q -n 2 tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
@@ -68,3 +69,12 @@ torture: install
 # Every schedule of small recoveries; JOBS processes (2).
 model: install
 	@$(BIN)/python -m tests.model.recovery_model --all --jobs $(or $(JOBS),2) $(if $(JSON),--json $(JSON))
+
+# Bugs planted one at a time: who finds them, how soon; some 15 minutes of one core. JOBS processes (1).
+mutants: install
+	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),1) $(if $(JSON),--json $(JSON))
+
+# Every decoder under bytes that nobody sends, for SECONDS_MAX (300); INPUTS=1e8 blind ones are the bar, GUIDED=3600 seconds.
+fuzz-decoders: install
+	@$(BIN)/python -m tests.decoders --seconds $(or $(SECONDS_MAX),300) $(if $(INPUTS),--inputs $(INPUTS)) \
+	  $(if $(GUIDED),--guided $(GUIDED)) $(if $(JSON),--json $(JSON))

@@ -1,7 +1,7 @@
 """Inputs that reach new lines are kept and changed further.
 
 With atheris installed, `python -m tests.decoders.guided --seconds N` runs all decoders under it, in one process,
-the first byte choosing the decoder. Without it the lines are counted here, with `sys.settrace`.
+the first two bytes choosing the decoder. Without it the lines are counted here, with `sys.settrace`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,13 @@ def _child(seconds: int, seed: int) -> None:
         targets = [target for target in all_targets() if target.name != "configuration"]
 
     def one_input(data: bytes) -> None:
-        if not data:
-            return
-        target = targets[data[0] % len(targets)]
+        target = targets[int.from_bytes(data[:2]) % len(targets)]
         try:
-            target.decode(bytes(data[1:]))
+            target.decode(bytes(data[2:]))
         except target.declared:
             pass
         except Exception as error:
-            print(f"undeclared: {target.name}: {error!r}: {data[1:].hex()}", flush=True)
+            print(f"undeclared: {target.name}: {error!r}: {data[2:].hex()}", flush=True)
             raise
 
     import pathlib
@@ -76,7 +74,7 @@ def _child(seconds: int, seed: int) -> None:
         for number, target in enumerate(targets):
             for at, begin in enumerate(target.seeds[:6]):
                 path = pathlib.Path(folder) / f"{number}-{at}"
-                path.write_bytes(bytes([number]) + begin[: INPUT_MAX - 1])
+                path.write_bytes(number.to_bytes(2) + begin[: INPUT_MAX - 2])
         options = [
             f"-max_total_time={seconds}",
             f"-max_len={INPUT_MAX}",
@@ -114,6 +112,7 @@ def _traced(seconds: float, seed: int) -> dict[str, Any]:
         for target, corpus in zip(targets, corpora, strict=True):
             data = mutated(rng, tuple(corpus))[:INPUT_MAX]
             new = 0
+            before = sys.gettrace()
             sys.settrace(trace)
             try:
                 target.decode(data)
@@ -122,7 +121,7 @@ def _traced(seconds: float, seed: int) -> dict[str, Any]:
             except Exception as error:
                 failures.append(f"undeclared: {target.name}: {error!r}: {data.hex()}")
             finally:
-                sys.settrace(None)
+                sys.settrace(before)
             if new:
                 corpus.append(data)
             inputs += 1

@@ -428,3 +428,15 @@ def test_a_flush_is_answered_with_what_is_committed_and_not_with_what_is_in_flig
     client.append(b"behind")
     client.wait(lambda: any(isinstance(one, messages.FlushResponse) for one in client.received))
     assert messages.FlushResponse(flush, 0) in client.received
+
+
+def test_a_server_announces_no_session_below_the_generation_in_zookeeper() -> None:
+    """recovery S8: one generation more is enough; the partition is another server's."""
+    cluster = opened()
+    found = session_of(cluster)
+    newer = znodes.encode_partition_metadata(attrs.evolve(found, generation=found.generation + 1))
+    cluster.world.zookeeper.write([ZkSet(0, PATHS.partition(0), newer, -1)])
+    cluster.storages[0].crash()
+    cluster.world.run(cluster.world.now + 10_000)
+    assert not healthy(cluster, 0)
+    assert session_of(cluster) == attrs.evolve(found, generation=found.generation + 1)

@@ -44,12 +44,13 @@ class Found:
     said: str
 
 
+def _hangs(number: int, frame: FrameType | None) -> None:
+    raise _HangsError
+
+
 @contextlib.contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    def hangs(number: int, frame: FrameType | None) -> None:
-        raise _HangsError
-
-    before = signal.signal(signal.SIGALRM, hangs)
+    before = signal.signal(signal.SIGALRM, _hangs)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -96,11 +97,18 @@ def storage(seeds: Iterator[int], budget: float) -> Found | None:
 
 
 class _First:
-    """Keeps the first test that fails."""
+    """Keeps the first test that fails; one that does not end fails, too."""
 
     def __init__(self) -> None:
         self.failed = ""
         self.said = ""
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.signal(signal.SIGALRM, _hangs)
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+
+    def pytest_runtest_logfinish(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     def pytest_runtest_logreport(self, report: object) -> None:
         if getattr(report, "failed", False) and not self.failed:
