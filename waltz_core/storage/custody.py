@@ -320,13 +320,23 @@ class Custody:
             self._outbox.report(
                 Level.ERROR,
                 f"partition {self.partition_id} is in limbo: {opened.problem}; its files are left as they are, "
-                "it takes part in nothing until it is repaired",
+                f"it takes part in nothing until it is repaired. {self._next_command()}",
             )
             return
         self.state, self.reason = State.OPEN, ""
         yield from self._recheck_faults()
         if not self._sides_are_current():
             yield from self._refresh_sides()
+
+    def _next_command(self) -> str:
+        """What an operator can do about a partition in limbo."""
+        here = f"-s THIS_NODE:ADMIN_PORT -p {self.partition_id}"
+        if self.log is None:
+            return (
+                f"Replace the copy: `waltz storage remove-partition {here} --delete-storage-files`, then "
+                f"`waltz storage add-partition {here}`"
+            )
+        return f"A server of ours repairs it by itself; by hand: `waltz storage repair {here}`"
 
     def _sides_are_current(self) -> bool:
         """Whether the side files say already what they would be made to say; of the fence only its content counts."""

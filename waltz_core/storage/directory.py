@@ -104,11 +104,11 @@ def _check_header(config: StorageConfig, header: ControlHeader) -> None:
     advice = "Check storage.directory, zookeeper.connectString and cluster.root"
     if header.key != config.key:
         raise CorruptionError(
-            f"{ctl.NAME}: cluster key: expected {UUID(bytes=config.key)} (from ZooKeeper), found "
+            f"{ctl.NAME}: cluster key, at offset 12: expected {UUID(bytes=config.key)} (from ZooKeeper), found "
             f"{UUID(bytes=header.key)}: the directory belongs to another cluster. {advice}"
         )
     if header.partition_count != config.partition_count:
         raise CorruptionError(
-            f"{ctl.NAME}: number of partitions: expected {config.partition_count} (from ZooKeeper), found "
-            f"{header.partition_count}. {advice}"
+            f"{ctl.NAME}: number of partitions, at offset 28: expected {config.partition_count} (from ZooKeeper), "
+            f"found {header.partition_count}. {advice}"
         )

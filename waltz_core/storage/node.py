@@ -372,7 +372,11 @@ class StorageNode:
             if isinstance(entry, ControlDamage):
                 if not self.rules.partitions_isolated:
                     raise JavaError(f"{SE}{entry.value}")
-                problem = f"{ctl.NAME}: {entry.value}: neither state of partition {partition_id} counts"
+                place = ctl.struct_place(partition_id, 0)
+                problem = (
+                    f"{ctl.NAME}: neither state of partition {partition_id}, at offset {place}, counts: expected one "
+                    f"that is newer and has a valid checksum, found none ({entry.value})"
+                )
                 lost = ControlStruct(-1, -1, -1, ctl.ASSIGNED | ctl.AVAILABLE, -1)
                 entry = ControlEntry(partition_id, 0, lost, -1)
             self.replicas.append(StorageReplica(partition_id, entry, self._shared, problem))

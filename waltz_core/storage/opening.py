@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from zlib import crc32
 
 from waltz_core.errors import CorruptionError
 from waltz_core.rules import SafetyRules
@@ -121,7 +122,7 @@ class Opening:
             if not name.endswith(".seg"):
                 continue
             if id_of_name(name) is None:
-                self._out.blame(f"{self._path(name)}: a data file is named by 19 digits")
+                self._out.blame(f"{self._path(name)}: expected a name of 19 digits for a data file, found {name}")
             else:
                 names.append(name)
         return names
@@ -144,7 +145,10 @@ class Opening:
         """No data file at all: right only before the partition was assigned."""
         orphans = [name for name in self._sizes if name.endswith(".idx") and self._sizes[name] > HEADER_SIZE]
         if self._assigned or self._floor >= 0 or orphans or self._out.problem:
-            self._out.blame(f"{self._ground.directory}: the partition is assigned, but its data files are gone")
+            self._out.blame(
+                f"{self._ground.directory}: the partition is assigned, but its data files are gone: expected "
+                f"{data_name(0)}, found none"
+            )
             return
         first = segment_of(self._ground, 0)
         yield from write(*create_operations(self._ground, first, self._created_ms))
@@ -181,9 +185,15 @@ class Opening:
         if first > expected:
             self._out.faults.update(range(expected, min(first, expected + 10_000)))
             where = self._ground.directory
-            self._out.blame(f"transactions {expected}..{first - 1} are missing: no data file in {where} has them")
+            self._out.blame(
+                f"transactions {expected}..{first - 1} are missing: no data file in {where} has them: expected "
+                f"{data_name(expected)} or a longer file before it, found {data_name(first)} next"
+            )
         else:
-            self._out.blame(f"{self._path(data_name(first))} begins inside the segment before it")
+            self._out.blame(
+                f"{self._path(data_name(first))} begins inside the segment before it: expected first transaction "
+                f"{expected}, found {first}"
+            )
 
     # ---- one segment -----------------------------------------------------------------------------
 
@@ -205,14 +215,38 @@ class Opening:
 
     def _wrong_field(self, header: SegmentHeader | None, first: int) -> str | None:
         if header is None:
-            return f"the file ends inside its {HEADER_SIZE}-byte header"
+            size = self._sizes[data_name(first)]
+            return f"header at offset 0: expected {HEADER_SIZE} bytes, found {size}"
         if header.key != self._ground.key:
-            return f"cluster key in the header: expected {self._ground.key.hex()}, found {header.key.hex()}"
+            key = self._ground.key.hex()
+            return f"cluster key in the header, at offset 12: expected {key}, found {header.key.hex()}"
         if header.partition_id != self._ground.partition_id:
-            return f"partition in the header: expected {self._ground.partition_id}, found {header.partition_id}"
+            wanted = self._ground.partition_id
+            return f"partition in the header, at offset 28: expected {wanted}, found {header.partition_id}"
         if header.first_id != first and self._rules.headers_checked:
-            return f"first transaction id in the header: expected {first}, found {header.first_id}"
+            return f"first transaction id in the header, at offset 32: expected {first}, found {header.first_id}"
         return None
+
+    def _blame_record(self, segment: Segment, at: int, bad_id: int, size: int) -> Procedure[None]:
+        """Say what is wrong with the record that should be at an offset."""
+        path = segment.data_path
+        what = yield from self._wrong_with_record(path, at, bad_id, size)
+        self._out.blame(f"{path}: transaction {bad_id} at offset {at} is damaged: {what}")
+
+    def _wrong_with_record(self, path: str, at: int, bad_id: int, size: int) -> Procedure[str]:
+        if size - at < RECORD_SIZE_MIN:
+            return f"expected at least {RECORD_SIZE_MIN} bytes, found {size - at}"
+        head = yield from read(path, at, HEAD_SIZE)
+        found_id = int.from_bytes(head[:8], signed=True)
+        if found_id != bad_id:
+            return f"its id: expected {bad_id}, found {found_id}"
+        length = int.from_bytes(head[28:32], signed=True)
+        room = size - at - RECORD_SIZE_MIN
+        if not 0 <= length <= room:
+            return f"its length: expected 0 to {room}, found {length}"
+        body = yield from read(path, at, RECORD_SIZE_MIN + length)
+        found = int.from_bytes(body[-4:])
+        return f"its checksum: expected {crc32(body[:-4]):08x}, found {found:08x}"
 
     def _index_fits(self, segment: Segment) -> Procedure[bool]:
         """Whether there is an index whose header belongs to this segment."""
@@ -242,12 +276,18 @@ class Opening:
             segment.extend(offsets, at)
             return
         if next_id > following:
-            self._out.blame(f"{segment.data_path} holds transactions beyond {following - 1}, as does the next segment")
+            self._out.blame(
+                f"{segment.data_path} holds transactions beyond {following - 1}, as does the next segment: expected "
+                f"its end, found transaction {following}"
+            )
         elif at >= size:
             missing = f"transactions {next_id}..{following - 1} are missing"
-            self._out.blame(f"{missing}: {segment.data_path} ends before, the next segment begins behind them")
+            self._out.blame(
+                f"{missing}: {segment.data_path} ends at offset {at}: expected transaction {next_id}, found the end; "
+                "the next segment begins behind them"
+            )
         else:
-            self._out.blame(f"{segment.data_path}: transaction {next_id} at offset {at} is damaged")
+            yield from self._blame_record(segment, at, next_id, size)
         yield from self._salvage(segment, size, offsets, at, following)
 
     def _trusted_end(self, segment: Segment, size: int, count: int) -> Procedure[int | None]:
@@ -282,7 +322,7 @@ class Opening:
         if at < size:
             torn = yield from self._is_torn(segment, at, next_id, size)
             if not torn:
-                self._out.blame(f"{segment.data_path}: transaction {next_id} at offset {at} is damaged")
+                yield from self._blame_record(segment, at, next_id, size)
                 all_offsets: list[int] = []
                 at, next_id = yield from scan_file(segment.data_path, segment.first_id, HEADER_SIZE, size, all_offsets)
                 yield from self._salvage(segment, size, all_offsets, at, None)
@@ -397,7 +437,7 @@ class Opening:
         """
         data = data_name(last.next_id)
         if data not in self._sizes and self._entries_in(data):
-            self._out.blame(f"{self._path(data)} is gone: its index is there and holds entries")
+            self._out.blame(f"{self._path(data)} is gone: expected the data of its index, found no file")
 
     def _check_end(self, last: Segment) -> None:
         """A log that ends before the durable mark has lost records."""
@@ -408,7 +448,10 @@ class Opening:
         # an index that goes on behind the data tells a loss from a truncation.
         if self._mark is not None or self._entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id:
             self._out.faults.update(range(end + 1, min(self._floor + 1, end + 10_000)))
-            self._out.blame(f"the log ends at transaction {end}, but {self._floor} was on disk")
+            self._out.blame(
+                f"{last.data_path}: the log ends at transaction {end}, but {self._floor} was on disk: expected it at "
+                f"offset {last.end} or behind, found the end"
+            )
 
     def _settle(self, last: Segment) -> Procedure[None]:
         """Make sure that what was found is on disk, and that the index of the last segment says so."""
