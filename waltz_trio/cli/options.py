@@ -81,15 +81,15 @@ class Arguments:
         """Value of an option, None if it was not given."""
         return self._values.get(name)
 
-    def number(self, name: str, default: int | None = None) -> int:
+    def number(self, name: str, default: int | None = None, *, bits: int = 32) -> int:
         """Whole number of an option.
 
         Raises:
-            CommandError: it is no 32-bit number.
+            CommandError: it is no signed number of so many bits.
         """
         if default is not None and name not in self._values:
             return default
-        return parse_number(self._values[name])
+        return parse_number(self._values[name], bits)
 
     def partitions(self, name: str) -> tuple[int, ...]:
         """Partition ids of an option.
@@ -100,13 +100,13 @@ class Arguments:
         return parse_partitions(self._values[name])
 
 
-def parse_number(text: str) -> int:
-    """A 32-bit number.
+def parse_number(text: str, bits: int = 32) -> int:
+    """A signed number of so many bits.
 
     Raises:
         CommandError: it is none.
     """
-    if not re.fullmatch(r"[+-]?\d+", text) or not -(2**31) <= int(text) < 2**31:
+    if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
         raise CommandError(f'For input string: "{text}"')
     return int(text)
 

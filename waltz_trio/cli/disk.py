@@ -1,0 +1,385 @@
+"""`waltz disk ...`: looks at data and control files, of a live node too; never opens anything for writing."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from waltz_core.ids import req_id_parts
+from waltz_core.log import Record
+from waltz_core.storage import control, index
+from waltz_core.storage.control import ControlDamage, ControlEntry
+from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name
+from waltz_core.storage.walk import Row, Tail, record_at, walk
+from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, run_commands
+
+_SHOWN_MAX = 100
+_DUMP_WIDTH = 16  # bytes of a payload on a line
+_PAD = " " * 6
+
+
+class SegmentFile:
+    """One data file with its index and what the control file says of its partition, as they are now."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it.
+
+        Raises:
+            CommandError: it cannot be read, or is no data file.
+        """
+        first_id = id_of_name(path.name) if path.suffix == ".seg" else None
+        if first_id is None:
+            raise CommandError(f"expected a data file, named by its first transaction such as 0…0.seg, found {path}")
+        self.path, self.first_id = path, first_id
+        self.data = _read(path)
+        header = decode_header(self.data)
+        if header is None:
+            raise CommandError(f"{path}: expected a header of {HEADER_SIZE} bytes, found {len(self.data)} bytes")
+        self.header: SegmentHeader = header
+        index_path = path.with_name(index_name(path.name))
+        body = _read(index_path)[HEADER_SIZE:] if index_path.exists() else b""
+        self.entries: array[int] = index.decode_entries(body)
+        self.mark = _local_low_water_mark(path)
+
+    def rows(self) -> Iterator[Row | Tail]:
+        """Its transactions, and what is left behind them."""
+        return walk(self.data, self.first_id, self.entries)
+
+    def record(self, transaction_id: int) -> Record:
+        """One intact record.
+
+        Raises:
+            CommandError: it is not there, or damaged.
+        """
+        for row in self.rows():
+            if isinstance(row, Row) and row.transaction_id == transaction_id:
+                if row.place is None:
+                    raise CommandError(f"transaction {transaction_id} is damaged in {self.path}")
+                return record_at(self.data, row)
+        raise CommandError(f"record not found for transaction id {transaction_id}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _local_low_water_mark(path: Path) -> int | None:
+    """What the control file two levels up says, None if there is none or it is not readable."""
+    control_file = path.parent.parent / control.NAME
+    if not path.parent.name.isdecimal() or not control_file.exists():
+        return None
+    body = _read(control_file)[control.HEADER_SIZE :]
+    entry = control.decode_entry(body, int(path.parent.name), wraps=True)
+    return entry.current.local_low_water_mark if isinstance(entry, ControlEntry) else None
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns with six blanks on both sides between lines of dashes; the last column may have several lines."""
+    widths = [
+        max(len(line) for cell in column for line in cell.split("\n")) for column in zip(heads, *rows, strict=True)
+    ]
+    rule = "-" * sum(width + 2 * len(_PAD) for width in widths)
+    lines = [rule, _line(heads, widths), rule]
+    for row in rows:
+        first, *more = row[-1].split("\n")
+        lines.append(_line([*row[:-1], first], widths))
+        lines += [_line([*[""] * (len(row) - 1), line], widths) for line in more]
+    return "\n".join([*lines, rule])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"{_PAD}{cell:<{width}}{_PAD}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+# ---- verify-segment --------------------------------------------------------------------------
+
+
+def _verify_segment(arguments: Arguments) -> int:
+    segment = SegmentFile(Path(arguments.operands[0]))
+    wanted = arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
+    checked, tail, bad = 0, None, []
+    found = None
+    for row in segment.rows():
+        if isinstance(row, Tail):
+            tail = row
+            continue
+        checked += 1
+        if row.transaction_id == wanted:
+            found = row
+        if not row.index_right and not _not_yet_indexed(segment, row):
+            bad.append(row)
+    if wanted is not None:
+        if found is None:
+            raise CommandError(f"record not found for transaction id {wanted}")
+        bad = [] if found.index_right else [found]
+    # Behind the mark a torn write is what a power failure leaves; below it something acknowledged is gone.
+    lost = tail is not None and segment.mark is not None and tail.next_id <= segment.mark
+    if arguments.flag("json"):
+        print(json.dumps(_verify_json(segment, checked, bad, tail, lost), indent=2))
+    elif wanted is not None and found is not None:
+        print(table(_VERIFY_HEADS, [_verify_row(found)]))
+    else:
+        _print_verification(segment, checked, bad, tail, lost)
+    return 1 if bad or (lost and wanted is None) else 0
+
+
+_VERIFY_HEADS = ("TRANSACTION ID", "INDEX VERIFICATION", "CHECKSUM VERIFICATION")
+
+
+def _not_yet_indexed(segment: SegmentFile, row: Row) -> bool:
+    """An intact record behind the mark whose index entry is not there: the index is written after the data."""
+    return (
+        row.place is not None
+        and row.indexed is None
+        and not (segment.mark is not None and row.transaction_id <= segment.mark)
+    )
+
+
+def _verify_row(row: Row) -> tuple[str, str, str]:
+    return (
+        str(row.transaction_id),
+        "pass" if row.index_right else "fail",
+        "fail" if row.place is None else "pass",
+    )
+
+
+def _print_verification(segment: SegmentFile, checked: int, bad: Sequence[Row], tail: Tail | None, lost: bool) -> None:
+    if bad:
+        print(table(_VERIFY_HEADS, [_verify_row(row) for row in bad[:_SHOWN_MAX]]))
+        if len(bad) > _SHOWN_MAX:
+            print(f"......\nFail count exceed print limit: {_SHOWN_MAX}")
+        print(f"VERIFICATION SUMMARY: {len(bad)} out of {checked} check failed")
+    elif not lost:
+        print(f"INDEX VERIFICATION SUMMARY: all check pass! ({checked} transactions)")
+    if tail is not None:
+        where = (
+            f"{tail.size} bytes at offset {tail.place}, where transaction {tail.next_id} would be, are no whole record"
+        )
+        if lost:
+            print(f"{where}, and the control file says that transactions up to {segment.mark} were there")
+        else:
+            print(f"{where}: a torn write, or one under way")
+
+
+def _verify_json(
+    segment: SegmentFile, checked: int, bad: Sequence[Row], tail: Tail | None, lost: bool
+) -> dict[str, object]:
+    return {
+        "segment": str(segment.path),
+        "first_id": segment.first_id,
+        "checked": checked,
+        "local_low_water_mark": segment.mark,
+        "failed": [
+            {"transaction_id": row.transaction_id, "index": row.index_right, "checksum": row.place is not None}
+            for row in bad
+        ],
+        "tail": None if tail is None else {"transaction_id": tail.next_id, "offset": tail.place, "bytes": tail.size},
+        "lost": lost,
+    }
+
+
+# ---- segment-statistic -----------------------------------------------------------------------
+
+
+def _segment_statistic(arguments: Arguments) -> int:
+    segment = SegmentFile(Path(arguments.operands[0]))
+    sizes = [len(record_at(segment.data, row).data) for row in segment.rows() if isinstance(row, Row) and row.size]
+    largest = max(sizes, default=-(2**31))  # what the original prints for an empty segment
+    smallest = min(sizes, default=2**31 - 1)
+    mean = sum(sizes) // len(sizes) if sizes else 0
+    median = int(statistics.median(sizes)) if sizes else 0
+    if arguments.flag("json"):
+        found = {
+            "rows": len(sizes),
+            "max_bytes": largest,
+            "min_bytes": smallest,
+            "mean_bytes": mean,
+            "median_bytes": median,
+        }
+        print(json.dumps(found if sizes else {"rows": 0}, indent=2))
+        return 0
+    heads = ("NUMBER OF ROWS", "MAXIMUM ROW BYTE", "MINIMUM ROW BYTE", "AVERAGE ROW BYTE", "MEDIAN ROW BYTE")
+    print(table(heads, [tuple(map(str, (len(sizes), largest, smallest, mean, median)))]))
+    return 0
+
+
+# ---- dump-segment ----------------------------------------------------------------------------
+
+
+def _dump_segment(arguments: Arguments) -> int:
+    if not arguments.flag("metadata") and not arguments.flag("record"):
+        raise CommandError("Must specify at least one of 'metadata' or 'record'")
+    segment = SegmentFile(Path(arguments.operands[0]))
+    if arguments.flag("metadata"):
+        header = segment.header
+        print("[dumping data file header]")
+        heads = ("FORMAT VERSION", "CREATION TIME", "KEY", "PARTITION ID", "FIRST TRANSACTION ID")
+        cells = (header.version, header.created_ms, UUID(bytes=header.key), header.partition_id, header.first_id)
+        print(table(heads, [tuple(map(str, cells))]))
+    if arguments.flag("record"):
+        print("[dumping transaction record]")
+        heads = ("TRANSACTION ID", "REQ ID", "HEADER", "CHECKSUM", "TRANSACTION DATA")
+        print(table(heads, [_record_cells(one, arguments) for one in _chosen(segment, arguments)]))
+    return 0
+
+
+def _chosen(segment: SegmentFile, arguments: Arguments) -> Iterator[Record]:
+    if arguments.flag("transaction-id"):
+        yield segment.record(arguments.number("transaction-id", bits=64))
+        return
+    for row in segment.rows():
+        if isinstance(row, Row) and row.size:
+            yield record_at(segment.data, row)
+
+
+def _record_cells(one: Record, arguments: Arguments) -> tuple[str, ...]:
+    client, generation, partition_id, sequence = req_id_parts(one.req_id)
+    req_id = f"ReqId(c:{client},g:{generation},p:{partition_id},s:{sequence})"
+    text = arguments.text_or_none("deserializer")
+    data = hex_dump(one.data) if text is None else _as_text(one.data, text)
+    return str(one.transaction_id), req_id, str(one.header), str(one.checksum), data
+
+
+def _as_text(data: bytes, codec: str) -> str:
+    if codec not in ("text", "json"):
+        raise CommandError(f"expected --deserializer text or json, found {codec!r}: classes of Java cannot be loaded")
+    try:
+        text = data.decode()
+        if codec == "json":
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError as error:
+        return f"(not {codec}: {error})"
+    return "".join(one if one == "\n" or one.isprintable() else f"\\x{ord(one):02x}" for one in text)
+
+
+def hex_dump(data: bytes) -> str:
+    """Rows of 16 bytes: offset, bytes in pairs, and what of them is printable ASCII (tools-T15)."""
+    lines = []
+    for at in range(0, len(data), _DUMP_WIDTH):
+        piece = data[at : at + _DUMP_WIDTH]
+        pairs = " ".join(piece[pair : pair + 2].hex() for pair in range(0, len(piece), 2))
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"{at:08x}: {pairs:<39}  {shown}")
+    return "\n".join(lines)
+
+
+# ---- dump-control-file -----------------------------------------------------------------------
+
+
+def _dump_control_file(arguments: Arguments) -> int:
+    path = Path(arguments.operands[0])
+    if path.name != control.NAME:
+        raise CommandError(f"Control file should be named as {control.NAME}, but it is {path.name}")
+    data = _read(path)
+    header = control.decode_header(data)
+    if header is None or len(data) < control.file_size(header.partition_count):
+        wanted = control.HEADER_SIZE if header is None else control.file_size(header.partition_count)
+        raise CommandError(f"{path}: expected {wanted} bytes, found {len(data)}: the file is torn")
+    partitions: Sequence[int] = range(header.partition_count)
+    if arguments.flag("partition"):
+        if arguments.flag("assigned"):
+            raise CommandError("'assigned' is supported only if dumping for all partitions")
+        wanted = arguments.number("partition")
+        if wanted not in partitions:
+            raise CommandError(
+                f"Invalid partition id, Number of partitions: {header.partition_count}, Min partition id: 0, "
+                f"Max partition id: {header.partition_count - 1}"
+            )
+        partitions = (wanted,)
+    body = data[control.HEADER_SIZE :]
+    entries = {number: control.decode_entry(body, number, wraps=True) for number in partitions}
+    if arguments.flag("assigned"):
+        entries = {
+            number: entry
+            for number, entry in entries.items()
+            if isinstance(entry, ControlDamage) or entry.current.assigned
+        }
+    _print_control(header.key, entries, as_json=arguments.flag("json"))
+    return 1 if any(isinstance(entry, ControlDamage) for entry in entries.values()) else 0
+
+
+def _print_control(key: bytes, entries: dict[int, ControlEntry | ControlDamage], *, as_json: bool) -> None:
+    if as_json:
+        found = [
+            {"partition": number, "damage": entry.value}
+            if isinstance(entry, ControlDamage)
+            else {
+                "partition": number,
+                "session_id": entry.current.session_id,
+                "low_water_mark": entry.current.low_water_mark,
+                "local_low_water_mark": entry.current.local_low_water_mark,
+                "assigned": entry.current.assigned,
+                "available": entry.current.available,
+            }
+            for number, entry in entries.items()
+        ]
+        print(json.dumps({"key": str(UUID(bytes=key)), "partitions": found}, indent=2))
+        return
+    print(f"Control File Key: {UUID(bytes=key)}")
+    rows = []
+    for number, entry in entries.items():
+        if isinstance(entry, ControlDamage):
+            rows.append((str(number), *["-"] * 4, entry.value))
+            continue
+        one = entry.current
+        cells = (number, one.session_id, one.low_water_mark, one.local_low_water_mark, one.assigned, one.available)
+        rows.append(tuple(str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells))
+    heads = ("PARTITION ID", "SESSION ID", "LOW-WATER MARK", "LOCAL LOW-WATER MARK", "IS-ASSIGNED", "IS-AVAILABLE")
+    print(table(heads, rows))
+
+
+# ---- the table -------------------------------------------------------------------------------
+
+_ID = Option("t", "transaction-id", "Specify the transaction; all if not given")
+
+COMMANDS = (
+    Command(
+        "verify-segment",
+        "Verify the records of a segment and its index; changes nothing. Exit status 1 if a check fails",
+        (_ID, JSON),
+        _verify_segment,
+        operand="PATH.seg",
+    ),
+    Command(
+        "segment-statistic",
+        "Number and sizes of the payloads of a segment",
+        (JSON,),
+        _segment_statistic,
+        operand="PATH.seg",
+    ),
+    Command(
+        "dump-segment",
+        "Print header or records of a segment",
+        (
+            Option("m", "metadata", "Print the header", takes_value=False),
+            Option("r", "record", "Print the records", takes_value=False),
+            _ID,
+            Option("d", "deserializer", "How to print payloads: text or json; in hexadecimal if not given"),
+        ),
+        _dump_segment,
+        operand="PATH.seg",
+    ),
+    Command(
+        "dump-control-file",
+        "Print the control file of a storage node",
+        (
+            Option("p", "partition", "Specify the partition; all if not given"),
+            Option("a", "assigned", "Only assigned partitions", takes_value=False),
+            JSON,
+        ),
+        _dump_control_file,
+        operand="PATH/waltz-storage.ctl",
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one sub-command; returns the exit status."""
+    return run_commands("waltz disk", COMMANDS, argv)
