@@ -79,7 +79,7 @@ def changed(targets: list[Target], rng: Random, seconds: float) -> Tally:
     tally, began = Tally(), time.monotonic()
     while time.monotonic() - began < seconds:
         for target in targets:
-            count = 1 if target.share < 1 else 50
+            count = 1 if target.share < 0.1 else 50
             tally.give(target, [mutated(rng, target.seeds) for _ in range(count)])
     tally.seconds = time.monotonic() - began
     return tally

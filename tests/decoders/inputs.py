@@ -19,36 +19,38 @@ NASTY = (
     b"\xed\xa0\x80",
 )
 _SIZE = 1 << 16
+_POOL = 20_000
 
 
 class Blind:
-    """Slices of blocks of random bytes: even ones, sparse ones among zeros, and small numbers."""
+    """Slices of blocks of random bytes: even ones, sparse ones among zeros, small numbers, nasty ones.
+
+    A pool of slices serves many decoders and is drawn anew now and then: drawing costs more than decoding.
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._blocks: list[bytes] = []
+        self._pool: list[bytes] = []
         self.refill()
 
     def refill(self) -> None:
-        """Draw new blocks."""
-        rng = self._rng
+        """Draw a new pool."""
+        rng, random = self._rng, self._rng.random
         even = rng.randbytes(_SIZE)
         sparse = bytearray(_SIZE)
         for _ in range(_SIZE // 12):
-            sparse[rng.randrange(_SIZE)] = rng.randrange(256)
-        small = bytes(256)[:1] * _SIZE
+            sparse[int(random() * _SIZE)] = int(random() * 256)
         small = bytes(byte & 3 if place % 4 == 3 else 0 for place, byte in enumerate(even))
-        nasty = b"".join(rng.choices(NASTY, k=_SIZE // 4))[:_SIZE]
-        self._blocks = [even, bytes(sparse), small, nasty]
+        nasty = b"".join(rng.choices(NASTY, k=_SIZE // 2))[:_SIZE]
+        self._pool = []
+        for block in (even, bytes(sparse), small, nasty):
+            for _ in range(_POOL // 4):
+                place = int(random() * (_SIZE - 512))
+                self._pool.append(block[place : place + int(random() * random() * 400)])
 
     def take(self, count: int) -> list[bytes]:
         """Some inputs of up to a few hundred bytes."""
-        random, blocks = self._rng.random, self._blocks
-        found = []
-        for at in range(count):
-            place = int(random() * (_SIZE - 512))
-            found.append(blocks[at & 3][place : place + int(random() * random() * 400)])
-        return found
+        return self._rng.choices(self._pool, k=count)
 
 
 def mutated(rng: Random, seeds: tuple[bytes, ...]) -> bytes:

@@ -93,7 +93,7 @@ def _streams() -> Iterator[Target]:
         for version in protocol.tables:
             seeds = tuple(frames.get((protocol.magic, version), ())[:80])
             empty = frame(protocol.magic, version)
-            yield Target(f"{protocol.name} {version} stream", 4, partial(_stream, protocol, version), (*seeds, empty))
+            yield Target(f"{protocol.name} {version} stream", 0.5, partial(_stream, protocol, version), (*seeds, empty))
         yield Target(
             f"{protocol.name} greeting", 1, partial(_greeting, protocol), tuple(frame(72, 0, b) for b in hello)
         )
