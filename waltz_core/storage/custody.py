@@ -121,7 +121,10 @@ class Custody:
 
     def suspects(self) -> tuple[SuspectRange, ...]:
         """Records that are refused."""
-        return tuple(SuspectRange(a, b, Cause.CHECKSUM) for a, b in side.ranges_of(self.faults)[: side.RANGES_MAX])
+        return tuple(
+            SuspectRange(a, b, Cause.MISSING if a > self.max_id else Cause.CHECKSUM)
+            for a, b in side.ranges_of(self.faults)[: side.RANGES_MAX]
+        )
 
     def admin_state(self, seq_num: int) -> admin.ReplicaStateResponse:
         """Everything this replica knows of itself."""

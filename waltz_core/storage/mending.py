@@ -9,7 +9,7 @@ from waltz_core.log import Record
 from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import Ground, LogFiles, Segment, create_operations, segment_of
 from waltz_core.storage.opening import check_in_file
-from waltz_core.storage.procedure import Procedure, list_names, read, write
+from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.reading import bounds_of
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header
@@ -21,14 +21,17 @@ def is_intact(log: LogFiles, transaction_id: int) -> Procedure[bool]:
 
 
 def _place(log: LogFiles, transaction_id: int) -> Procedure[tuple[int, int] | None]:
-    """Place and size of an intact record."""
+    """Place and size of an intact record; one that cannot be read is not."""
     segment = log.find(transaction_id)
     if segment is None:
         return None
-    bounds = yield from bounds_of(segment, transaction_id, 1)
-    if not bounds[0]:
-        return None  # known to be damaged
-    size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+    try:
+        bounds = yield from bounds_of(segment, transaction_id, 1)
+        if not bounds[0]:
+            return None  # known to be damaged
+        size = yield from check_in_file(segment.data_path, bounds[0], transaction_id, segment.end)
+    except DiskError:
+        return None
     return (bounds[0], size) if size > 0 else None
 
 

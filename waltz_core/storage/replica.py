@@ -182,14 +182,11 @@ class StorageReplica(Custody):
 
     def _scrub(self, first: int, count: int, size_max: int, done: Callable[[int, int, int], None]) -> Procedure[None]:
         try:
-            records, damaged = yield from read_range(self._files, first, count, size_max)
-        except DiskError:
-            try:  # one by one, to find out which it is
-                records, damaged = yield from read_range(self._files, first, 1, 1)
-            except DiskError as fault:
-                text = f"partition {self.partition_id}: transaction {first} cannot be read: {fault}"
-                self._outbox.report(Level.ERROR, text)
-                records, damaged = [], first
+            records, damaged = yield from self._read_or_blame(self._files, first, count, size_max)
+        except DiskError as fault:
+            text = f"partition {self.partition_id}: transaction {first} cannot be read: {fault}"
+            self._outbox.report(Level.ERROR, text)
+            records, damaged = [], first
         if damaged is not None:
             self._note_fault(damaged)
         next_id = max(first, first + len(records) - 1 if damaged is None else damaged) + 1
@@ -233,6 +230,9 @@ class StorageReplica(Custody):
 
     def _widen_faults(self) -> Procedure[None]:
         """Look at the neighbours of what is damaged: rot seldom comes alone, and a run is mended as a whole."""
+        for fault in sorted(self.faults):
+            if (yield from mending.is_intact(self._files, fault)):
+                self.faults.discard(fault)  # it could not be read for a while only
         for fault in sorted(self.faults):
             for step in (-1, 1):
                 near = fault + step
@@ -694,7 +694,7 @@ class StorageReplica(Custody):
         log = self._files
         if not self._rules.reads_verified:
             return (yield from self._read_unverified(log, first, count))
-        records, damaged = yield from read_range(log, first, count, self._shared.config.read_size_max)
+        records, damaged = yield from self._read_or_blame(log, first, count, self._shared.config.read_size_max)
         if damaged is None and not records and count > 0 and first in self.faults:
             damaged = first  # known once, behind the end of what is left
         if damaged is not None:
@@ -703,6 +703,24 @@ class StorageReplica(Custody):
                 text = f"{SE}transaction {damaged} of partition {self.partition_id} is damaged on this storage node"
                 raise Refusal(text, FailureCode.CORRUPT, damaged)
         return records
+
+    def _read_or_blame(
+        self, log: LogFiles, first: int, count: int, size_max: int
+    ) -> Procedure[tuple[list[Record], int | None]]:
+        """As `read_range`; where the disk cannot read, the record that stands there is reported.
+
+        Raises:
+            DiskError: the first one cannot be read.
+        """
+        try:
+            return (yield from read_range(log, first, count, size_max))
+        except DiskError:
+            pass
+        try:  # one by one, to find out which it is
+            return (yield from read_range(log, first, 1, 1))
+        except DiskError:
+            self._note_fault(first)
+            raise
 
     def _read_unverified(self, log: LogFiles, first: int, count: int) -> Procedure[list[Record]]:
         records: list[Record] = []

@@ -14,7 +14,7 @@ from tests.unit.storage.nodes import Nodes
 from waltz_core.edge import Port
 from waltz_core.log import SessionInfo
 from waltz_core.storage import repair as repairing
-from waltz_core.storage.effects import FaultKind, WriteAt
+from waltz_core.storage.effects import DiskRead, FaultKind, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.storage.segment import SegmentHeader, encode_header
 from waltz_core.wire import admin_messages as admin
@@ -202,6 +202,41 @@ def test_a_disk_that_refuses_the_repair_leaves_the_range_refused() -> None:
     assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
     nodes.desks[0].disk.fault = None
     assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.REPAIRED)]
+
+
+def test_a_record_that_cannot_be_read_is_suspect_and_rewritten() -> None:
+    nodes = Nodes()
+    disk = nodes.desks[0].disk
+    written: list[int] = []
+
+    def bad_sector(effect: Any) -> FaultKind | None:
+        """Reading record 5 fails until it is written."""
+        path, offset = place(5)
+        if getattr(effect, "path", None) != path or not hasattr(effect, "offset"):
+            return None
+        size = effect.length if isinstance(effect, DiskRead) else len(effect.data)
+        hit = effect.offset < offset + 100 and offset < effect.offset + size
+        if hit and isinstance(effect, WriteAt):
+            written.append(5)
+        return FaultKind.IO if hit and isinstance(effect, DiskRead) and not written else None
+
+    disk.fault = bad_sector
+    port = codec_1(nodes.desks[0], Port.ADMIN)
+    assert len(port.ask(admin.RecordListRequest(1, 0, 0, 12)).records) >= 1
+    assert isinstance(nodes.desks[0].read(0, 5), str)
+    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert {outcome for _, _, outcome in outcomes(nodes.repair(0, 1))} == {RepairOutcome.REPAIRED}
+    assert replica(nodes.desks[0]).condition() is Condition.SOUND
+    assert log_of(nodes, 0) == list(some(0, 12))
+
+
+def test_a_record_that_can_be_read_again_is_no_longer_suspect() -> None:
+    nodes = Nodes()
+    nodes.desks[0].disk.fault = lambda effect: FaultKind.IO if isinstance(effect, DiskRead) else None
+    assert isinstance(nodes.desks[0].read(0, 5), str)
+    nodes.desks[0].disk.fault = None
+    assert outcomes(nodes.repair(0, 1)) == []
+    assert replica(nodes.desks[0]).condition() is Condition.SOUND
 
 
 def test_a_partition_that_stopped_is_opened_again_by_a_repair() -> None:
