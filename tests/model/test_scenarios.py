@@ -13,7 +13,12 @@ from tests.model.recovery_world import PARTITION, Storage, World, make_record, s
 from tests.model.run import Run
 from tests.model.world import SimNode
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, decode_partition_metadata
+from waltz_core.cluster.znodes import (
+    UNRESOLVED,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
 from waltz_core.edge import ZkSet
 from waltz_core.rules import SAFE
 from waltz_core.store import recovery as rec
@@ -33,6 +38,19 @@ def loaded(seed: int, commits: int = 60) -> Run:
 def owner(run: Run) -> SimNode:
     """The server that has the partition."""
     return next(server for server in run.cluster.servers if server.alive and server.machine._partitions)
+
+
+def take_over(run: Run) -> None:
+    """The owner dies, and the next one commits."""
+    owner(run).crash()
+    session = run.observer.metadata[0].session_id
+
+    def done() -> bool:
+        return run.served() and run.observer.metadata[0].session_id > session
+
+    assert run.world.run_while(lambda: not done(), 60_000)
+    commits = run.observer.counts["commits"]
+    assert run.world.run_while(lambda: run.observer.counts["commits"] < commits + 20, 60_000)
 
 
 def calm(first: int) -> int:
@@ -86,17 +104,16 @@ def test_an_owner_that_slept_through_a_fence_and_a_restart_appends_nothing(first
     run.settle()
 
 
+@pytest.mark.parametrize("sessions", [1, 2, 3])
 @pytest.mark.parametrize("first", [1, 40, 80])
-def test_rewound_metadata_stops_the_partition_with_a_reason_until_it_is_put_right(first: int) -> None:
+def test_rewound_metadata_stops_the_partition_with_a_reason_until_it_is_put_right(first: int, sessions: int) -> None:
     """Ruling R6: sessions before the present one are gone from ZooKeeper; replicas know better."""
     run = loaded(calm(first))
     zookeeper, world = run.world.zookeeper, run.world
     old = zookeeper.read(PATH)
     assert old is not None
-    for _ in range(2):
-        owner(run).crash()
-        session = run.observer.metadata[0].session_id
-        assert world.run_while(lambda s=session: not run.served() or run.observer.metadata[0].session_id == s, 60_000)
+    for _ in range(sessions):
+        take_over(run)
     owner(run).crash()
     right = zookeeper.read(PATH)
     assert right is not None
@@ -117,6 +134,38 @@ def test_rewound_metadata_stops_the_partition_with_a_reason_until_it_is_put_righ
     assert any("metadata" in reason for reason in reasons), reasons
 
     zookeeper.write([ZkSet(0, PATH, right, -1)])
+    run.settle()
+
+
+@pytest.mark.parametrize("restarts", [1, 2, 3, 4, 5])
+def test_no_number_of_restarts_climbs_over_rewound_metadata(restarts: int) -> None:
+    """Every attempt raises the session in ZooKeeper by one, up to and beyond those that replicas have answered."""
+    run = loaded(calm(1))
+    zookeeper, world = run.world.zookeeper, run.world
+    old = zookeeper.read(PATH)
+    assert old is not None
+    take_over(run)
+    take_over(run)
+    right = zookeeper.read(PATH)
+    assert right is not None
+    for server in run.cluster.servers:
+        server.crash()
+    commits = run.observer.counts["commits"]
+    run.observer.metadata[0] = decode_partition_metadata(old)
+    zookeeper.write([ZkSet(0, PATH, old, -1)])
+    for _ in range(restarts):
+        world.run(world.now + 12_000)
+        for server in run.cluster.servers:
+            server.crash()
+    world.run(world.now + 12_000)
+
+    assert not run.served()
+    assert run.observer.counts["commits"] == commits
+    repaired = decode_partition_metadata(right)
+    session = max(run.observer.metadata[0].session_id, repaired.session_id)
+    generation = run.observer.metadata[0].generation
+    repaired = PartitionMetadata(generation, session, repaired.replica_states)
+    zookeeper.write([ZkSet(0, PATH, encode_partition_metadata(repaired), -1)])
     run.settle()
 
 

@@ -565,7 +565,11 @@ class PartitionServer:
             metadata = decode_partition_metadata(data)
         except ProtocolError:
             return
-        if self.session is not None and metadata.session_id != self.session.session_id:
+        if self.session is None:
+            return
+        # Until it has decided, a session writes no states: others than it began with are somebody else's.
+        repaired = not self.session.decided and metadata.replica_states != self._metadata.replica_states
+        if repaired or metadata.session_id != self.session.session_id:
             self.session.close(now, f"the metadata in ZooKeeper is of session {metadata.session_id} now")
 
     def zk_failed(self, now: int, event: ZkFailed) -> bool:

@@ -7,6 +7,7 @@ the effects and reports their answers.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, assert_never
@@ -82,6 +83,15 @@ _STUCK_AFTER_MS: Final = 1000  # waiting shorter than this is ordinary and not r
 _COPY_COUNT: Final = 1000  # records per copy step; Java: 20
 
 
+class _Probe(enum.Enum):
+    """Whether a session that the states do not know has appended to a replica: then it may have committed."""
+
+    NONE = enum.auto()
+    ASKED = enum.auto()
+    CLEAR = enum.auto()  # it has not, or not enough of them hold what it appended
+    SUSPECT = enum.auto()  # it has: the states are older than they should be
+
+
 class _Member:
     """One assigned replica, as far as recovery is concerned."""
 
@@ -98,6 +108,7 @@ class _Member:
         "marked",
         "may_vote",
         "phase",
+        "probe",
         "replica",
         "source",
         "target",
@@ -113,6 +124,7 @@ class _Member:
         self.mark = -1  # its highest id, as far as we know; nobody but us changes it
         self.entered: int | None = None  # the mark that others see: not raised step by step while copying
         self.first_mark = -1  # the mark it arrived with
+        self.probe = _Probe.NONE
         self.may_vote = False  # the states list it in the last session, unresolved
         self.voter = False
         self.counted = False  # supports marks in the decision; otherwise it is as absent
@@ -223,6 +235,7 @@ class Recovery:
         before = self._resolved
         for event in events:
             self._on_event(event, out)
+        self._clear_suspects(out)
         self._decide()
         for member in self._members.values():
             if member.phase is Phase.IDLE:
@@ -329,6 +342,11 @@ class Recovery:
         assert info is not None
         member.counted = True
         member.phase = Phase.ARRIVING
+        unknown = self._states and info.session_id > last_session(self._states)
+        if unknown and rules.rewound_metadata_stops and member.probe is _Probe.NONE:
+            member.probe = _Probe.ASKED
+            out.append(AskMax(member.replica))
+            return
         if not self._states:  # E0: the first session ever, or the metadata is gone
             member.may_vote = True
             if rules.lost_metadata_stops and own >= 0:
@@ -386,6 +404,17 @@ class Recovery:
     def _on_arrived(self, member: _Member, mark: int, out: list[Effect]) -> None:
         """The replica was cut, or told what it holds."""
         assert member.info is not None
+        if member.probe is _Probe.ASKED:
+            # A session of ours appends only when the states name it. These do not, so they were set back, or the
+            # session was one of 0.13.2 (server-D1).
+            if mark > member.own:
+                member.probe = _Probe.SUSPECT
+                member.mark = mark
+                member.phase = Phase.HELD
+            else:
+                member.probe = _Probe.CLEAR
+                self._arrive(member, out)
+            return
         if not self._states and self._rules.lost_metadata_stops and mark >= 0:
             member.phase = Phase.HELD
             return
@@ -405,6 +434,17 @@ class Recovery:
             self._decide(member)
             if member.vouched and not self._below_own(member):
                 self._copy(member, out)
+
+    def _clear_suspects(self, out: list[Effect]) -> None:
+        """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""
+        suspects = [m for m in self._members.values() if m.phase is Phase.HELD and m.probe is _Probe.SUSPECT]
+        if not suspects or self._failed:
+            return
+        others = sum(m.alive and m.counted and m.entered is not None for m in self._members.values())
+        if self._resolved is not None or others > len(self._members) - self._quorum:
+            for member in suspects:
+                member.probe = _Probe.CLEAR
+                self._arrive(member, out)
 
     def _below_own(self, member: _Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""
@@ -718,6 +758,12 @@ class Recovery:
         held = [member for member in self._members.values() if member.phase is Phase.HELD]
         if held:
             found = ", ".join(f"{m.replica} (session {m.info.session_id}, mark {m.own})" for m in held if m.info)
+            if any(member.probe is _Probe.SUSPECT for member in held):
+                return (
+                    f"the metadata knows of no session after {last_session(self._states)}, but later ones appended to "
+                    f"{found}: was ZooKeeper restored from an older state? The partition waits until its metadata is "
+                    "repaired, or until an operator confirms that all replicas that still exist are connected"
+                )
             if self._resolved is not None:
                 return f"the partition is about to start empty, but there are transactions on {found}: give them up?"
             return (

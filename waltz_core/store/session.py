@@ -315,6 +315,11 @@ class StoreSession:
     # ---- the log -----------------------------------------------------------------------------
 
     @property
+    def decided(self) -> bool:
+        """Whether recovery knows where the log ends."""
+        return self._recovery.resolved is not None
+
+    @property
     def tail_end(self) -> int:
         """Id behind the last batch replicated."""
         assert self._tail is not None
