@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench interop fuzz determinism failover torture model mutants fuzz-decoders
+.PHONY: install demo test check fix bench interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
 
 install: .venv/installed
 
@@ -78,3 +78,11 @@ mutants: install
 fuzz-decoders: install
 	@$(BIN)/python -m tests.decoders --seconds $(or $(SECONDS_MAX),300) $(if $(INPUTS),--inputs $(INPUTS)) \
 	  $(if $(GUIDED),--guided $(GUIDED)) $(if $(JSON),--json $(JSON))
+
+# Every state of the disk in which a power failure may leave a storage node, for lives of LENGTH (6) requests; one core.
+crash-sweep: install
+	@$(BIN)/python -m tests.model.crash_sweep --length $(or $(LENGTH),6) $(if $(JSON),--json $(JSON))
+
+# Three replicas of four records, each copy good or bad: 4,096 cases; two to three minutes of one core.
+corruption: install
+	@$(BIN)/python -m tests.model.corruption $(if $(JSON),--json $(JSON))
