@@ -79,9 +79,7 @@ async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _verify(tool: Tool, arguments: Arguments) -> int:
-    seconds = arguments.number("timeout", int(NODE_MAX))
-    if seconds <= 0:
-        raise CommandError("--timeout must be a positive number of seconds")
+    seconds = arguments.number("timeout", int(NODE_MAX), least=1)
     try:
         view = await gather(tool, seconds)
         chosen = range(view.num_partitions)

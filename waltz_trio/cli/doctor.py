@@ -11,7 +11,7 @@ from waltz_core.cluster.diagnosis import Finding, diagnose
 from waltz_core.cluster.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
 from waltz_trio.cli.gather import NODE_MAX, gather
-from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, run_command
+from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
 from waltz_trio.cli.tool import Tool, in_session
 from waltz_trio.cluster_admin import ClusterMissingError
 from waltz_trio.zk.client import UnavailableError
@@ -20,9 +20,7 @@ _NO_ZOOKEEPER = "check that ZooKeeper runs at zookeeper.connectString: echo ruok
 
 
 async def _examine(tool: Tool, arguments: Arguments) -> int:
-    seconds = arguments.number("timeout", int(NODE_MAX))
-    if seconds <= 0:
-        raise CommandError("--timeout must be a positive number of seconds")
+    seconds = arguments.number("timeout", int(NODE_MAX), least=1)
     view = await gather(tool, seconds)
     config = f"-c {arguments.text('cli-config-path')}"
     findings = [attrs.evolve(one, command=one.command.replace("-c CONFIG", config)) for one in diagnose(view)]

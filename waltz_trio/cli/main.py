@@ -14,6 +14,8 @@ _NOUNS = {
     "storage": "run, inspect or repair storage nodes",
     "zookeeper": "make and change clusters in ZooKeeper",
     "cluster": "check that everything agrees and reaches each other",
+    "client": "marks of partitions, and whether locking really works",
+    "performance": "how fast a cluster takes and gives transactions",
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
     "demo": "a bank: under fire, or at your prompt",

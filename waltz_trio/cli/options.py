@@ -81,15 +81,18 @@ class Arguments:
         """Value of an option, None if it was not given."""
         return self._values.get(name)
 
-    def number(self, name: str, default: int | None = None, *, bits: int = 32) -> int:
+    def number(self, name: str, default: int | None = None, *, least: int | None = None, bits: int = 32) -> int:
         """Whole number of an option.
 
         Raises:
-            CommandError: it is no signed number of so many bits.
+            CommandError: it is no signed number of so many bits, or below `least`.
         """
         if default is not None and name not in self._values:
             return default
-        return parse_number(self._values[name], bits)
+        number = parse_number(self._values[name], bits)
+        if least is not None and number < least:
+            raise CommandError(f"--{name} must be at least {least}, found {number}")
+        return number
 
     def partitions(self, name: str) -> tuple[int, ...]:
         """Partition ids of an option.
