@@ -2,7 +2,8 @@
 
 A life is a sequence of up to six requests. Its last request is cut off after every single disk operation; there
 every legal content of the disk is tried: of each sector any version since its file was synced, of each file any
-length, of each directory any choice of names that were not synced, all combined. On each such disk the node is
+length it had since and any border of a sector between, of each directory any choice of names that were not synced,
+all combined. On each such disk the node is
 started again. It must serve, without an operator: all that was acknowledged, nothing that was not sent, no older
 session, no lower mark. What the start itself writes is cut off in the same way, once more.
 
@@ -89,7 +90,9 @@ class _File:
         """Whatever a power failure may leave."""
         if len(self.versions) == 1:
             return self.versions
-        sizes = sorted({len(version) for version in self.versions})
+        lengths = {len(version) for version in self.versions}
+        borders = range(-(-min(lengths) // SECTOR) * SECTOR, max(lengths), SECTOR)
+        sizes = sorted({*lengths, *borders})
         count = -(-sizes[-1] // SECTOR)
         sectors = []
         for number in range(count):

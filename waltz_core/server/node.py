@@ -223,7 +223,7 @@ class ServerNode:
             self._client_ids.due()
         due = self._repairs.deadline()
         if due is not None and now >= due:
-            self._repair(lambda out: self._repairs.due(now, out))
+            self._repair(lambda out: self._repairs.due(now, self._serves, out))
         for partition_id, due in self._deadlines.items():
             if now >= due:
                 self._touched[partition_id] = None
@@ -611,6 +611,11 @@ class ServerNode:
             effects: list[PoolEffect] = []
             self._pool_of[event.conn].dialed(now, effects)
             self._out += effects
+
+    def _serves(self, partition_id: int, replica: str) -> bool:
+        if partition_id not in self._partitions or self._replicas is None:
+            return False
+        return replica in self._replicas.storages_of(partition_id)
 
     def _repair(self, work: Callable[[list[RepairEffect]], object]) -> None:
         effects: list[RepairEffect] = []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ANSWER_MS = 600_000  # a repair may have to fetch and write a lot
 AGAIN_MS = 30_000  # the same replica is not sent two repairs within this time
+AGAIN_MAX_MS = 600_000  # where something stays damaged it is tried again, less and less often
 
 RepairEffect: TypeAlias = LinkEffect | Report | ZkGet
 _Key: TypeAlias = tuple[int, str]
@@ -46,10 +47,12 @@ class Repairs:
         self._jobs: dict[_Key, _Job] = {}
         self._not_before: dict[_Key, int] = {}
         self._last_outcome: dict[_Key, str] = {}
+        self._again: dict[_Key, int] = {}  # replicas that stay damaged, and when they are tried again
+        self._pause: dict[_Key, int] = {}
 
     def deadline(self) -> int | None:
-        """When a node that does not answer is given up."""
-        return earliest(*(job.until for job in self._jobs.values()))
+        """When a node that does not answer is given up, or a repair tried again."""
+        return earliest(*(job.until for job in self._jobs.values()), *self._again.values())
 
     def owns(self, conn: int) -> bool:
         """Whether a connection belongs to a repair."""
@@ -61,6 +64,8 @@ class Repairs:
         if key in self._jobs or now < self._not_before.get(key, now):
             return
         self._not_before[key] = now + AGAIN_MS
+        pause = self._pause[key] = min(2 * self._pause.get(key, AGAIN_MS // 2), AGAIN_MAX_MS)
+        self._again[key] = now + pause
         job = self._jobs[key] = _Job(self._tickets.take(), now + ANSWER_MS)
         out.append(ZkGet(job.ticket, self._path))
 
@@ -128,8 +133,14 @@ class Repairs:
         link.closed(reason)
         self._finish(key, f"its admin port: {link.trouble}", out)
 
-    def due(self, now: int, out: list[RepairEffect]) -> None:
-        """A deadline passed."""
+    def due(self, now: int, ours: Callable[[int, str], bool], out: list[RepairEffect]) -> None:
+        """A deadline passed; `ours` tells whether a partition is served here and a replica belongs to it."""
+        for key in [key for key, at in self._again.items() if now >= at]:
+            del self._again[key]
+            if ours(*key):
+                self.wanted(now, *key, out)
+            else:
+                self._pause.pop(key, None)
         for key, job in list(self._jobs.items()):
             if now >= job.until:
                 effects: list[LinkEffect] = []
@@ -151,6 +162,9 @@ class Repairs:
         out += effects
         match answer:
             case admin.RepairResponse():
+                if not _left(answer):
+                    self._again.pop(key, None)
+                    self._pause.pop(key, None)
                 self._finish(key, _text_of(answer), out)
             case admin.AdminFailureResponse(message=message):
                 self._finish(key, f"refused: {message}", out)
@@ -176,9 +190,14 @@ def _admin_port(storage: str, ports: Mapping[str, int]) -> Endpoint | None:
         return None
 
 
-def _text_of(answer: admin.RepairResponse) -> str:
+def _left(answer: admin.RepairResponse) -> list[admin.RepairedRange]:
+    """What is still damaged."""
     good = admin.RepairOutcome.REPAIRED, admin.RepairOutcome.NOT_SUSPECT
-    left = [one for one in answer.ranges if one.outcome not in good]
+    return [one for one in answer.ranges if one.outcome not in good]
+
+
+def _text_of(answer: admin.RepairResponse) -> str:
+    left = _left(answer)
     count = sum(one.last_id - one.first_id + 1 for one in answer.ranges if one.outcome == admin.RepairOutcome.REPAIRED)
     text = f"{count} transactions repaired"
     if left:

@@ -181,9 +181,12 @@ class StorageNode:
         """Milliseconds; the first step is due at once."""
         if not self._started:
             return 0
+        mark = min(self._shared.due.values(), default=None)
         scrub = None if self._stopping else self._scrub.deadline()
-        repairs = (repair.deadline() for repair in self._repairs.values())
-        return earliest(scrub, *self._shared.due.values(), *repairs)
+        due = mark if scrub is None else scrub if mark is None else min(mark, scrub)
+        if self._repairs:
+            due = earliest(due, *(repair.deadline() for repair in self._repairs.values()))
+        return due
 
     def step(self, now: int, events: Sequence[Event], out: list[object]) -> None:
         """Handle events; effects of the edge and of `storage.effects` are appended to `out`."""
