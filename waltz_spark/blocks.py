@@ -22,7 +22,7 @@ OVERHEAD = 40  # bytes of a record besides its payload
 
 Offsets = npt.NDArray[np.int64]
 
-_HEAD = np.dtype(
+HEAD_DTYPE = np.dtype(
     [
         ("transaction_id", ">i8"),
         ("client_id", ">i4"),
@@ -79,11 +79,11 @@ class Block:
 
     @property
     def heads(self) -> Any:
-        """The fields in front of the payloads, as an array of `_HEAD`."""
+        """The fields in front of the payloads, as an array of `HEAD_DTYPE`."""
         if self._heads is None:
             room = len(self.buffer) - HEAD_SIZE + 1
             windows = np.ndarray((max(room, 0),), "V36", self.buffer, strides=(1,))
-            self._heads = windows[self.offsets[:-1]].view(_HEAD)
+            self._heads = windows[self.offsets[:-1]].view(HEAD_DTYPE)
         return self._heads
 
     # ---- checks ----------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Block:
         stored = self.heads["checksum"].astype(np.int32).view(np.uint32)
         ends = np.cumsum(np.diff(self.offsets) - OVERHEAD)
         if ends[-1] <= crc.SPAN_MAX:
-            whole = zlib.crc32(_payload_bytes(self.payloads(None)))
+            whole = zlib.crc32(payload_bytes(self.payloads(None)))
             if whole == crc.combined(stored, ends):
                 return None
         found = crc.each(self.buffer.data, self.offsets[:-1] + HEAD_SIZE, self.offsets[1:] - 4)
@@ -206,7 +206,7 @@ class Block:
         return None if kept.all() else np.flatnonzero(kept)
 
 
-def _payload_bytes(array: Any) -> memoryview:
+def payload_bytes(array: Any) -> memoryview:
     """The bytes behind a binary array, end to end."""
     _, offsets, data = array.buffers()
     if data is None:

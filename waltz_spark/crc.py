@@ -50,6 +50,7 @@ def _halves() -> tuple[Words, ...]:
 
 
 _LOW_HALF, _HIGH_HALF = _halves()
+_WORD = _zero_bytes(_zero_bytes(np.arange(1 << 16, dtype=np.uint32)))
 
 
 def _times_x32(values: Words) -> Words:
@@ -114,11 +115,35 @@ def combined(checksums: Words, ends: npt.NDArray[np.int64]) -> int:
     return int(np.bitwise_xor.reduce(multiply(np.bitwise_xor.reduceat(sums, starts), factors)))
 
 
+def shifted(checksums: Words, sizes: npt.NDArray[np.int64]) -> Words:
+    """Checksums times x^(8 * size): what they add to that of a piece with so many bytes behind them."""
+    small = _POWERS.take(sizes & (_LOW - 1))
+    if int(sizes.max(initial=0)) >= _LOW:
+        high = np.full(len(sizes), _ONE, np.uint32)
+        step = _POWERS_HIGH[1:2]
+        left = sizes >> 12
+        while left.any():  # by squaring: sizes beyond the tables are rare
+            factor = np.where(left & 1, step[0], np.uint32(_ONE)).astype(np.uint32)
+            high = multiply(high, factor)
+            step = multiply(step, step)
+            left = left >> 1
+        small = multiply(small, high)
+    return multiply(checksums, small)
+
+
+def of_words(words: Words) -> Words:
+    """CRC-32 of rows of 16-bit little-endian words, one row each."""
+    state: Words = np.full(len(words), 0xFFFFFFFF, np.uint32)
+    for column in range(words.shape[1]):
+        state = np.asarray(_WORD.take((state ^ words[:, column]) & 0xFFFF) ^ (state >> 16), np.uint32)
+    return np.asarray(~state)
+
+
 def with_itself(checksums: Words) -> Words:
     """CRC-32 of a piece with its own checksum, big-endian, behind it."""
-    state = ~checksums
+    state: Words = ~checksums
     for shift in (24, 16, 8, 0):
-        state = _T.take((state ^ (checksums >> np.uint32(shift))) & 0xFF) ^ (state >> 8)
+        state = np.asarray(_T.take((state ^ (checksums >> np.uint32(shift))) & 0xFF) ^ (state >> 8), np.uint32)
     return np.asarray(~state)
 
 

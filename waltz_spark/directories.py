@@ -9,7 +9,7 @@ how far it is committed.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -67,6 +67,7 @@ def read_directory(
     trust: str = "control",
     partitions: Collection[int] | None = None,
     key: bytes | None = None,
+    live: Mapping[int, tuple[int, int]] | None = None,
 ) -> Replica:
     """Look at a storage directory.
 
@@ -74,6 +75,8 @@ def read_directory(
         trust: `control`: up to the local low-water mark of the control file; `files`: whatever is whole.
         partitions: None = all.
         key: of the cluster, None = that of the directory.
+        live: what servers say now: store session and committed end, by partition. A replica that took part
+            in the session is good up to that end, another one to its own mark.
 
     Raises:
         UnreachableError: it cannot be read.
@@ -103,6 +106,10 @@ def read_directory(
         safe_end = _safe_end(root, body, number) if header is not None and trust == "control" else None
         if safe_end is None and trust == "control":
             continue  # not assigned to this node
+        session_id, end = live.get(number, (0, 0)) if live is not None else (0, 0)
+        if safe_end is not None and end > safe_end and _session(body, number) >= session_id:
+            whole = _read_partition(root / str(number), number, found_key, None)
+            safe_end = max(safe_end, min(end, whole.whole_end))
         found.append(_read_partition(root / str(number), number, found_key, safe_end))
     return Replica(str(root), found_key, count, tuple(found))
 
@@ -126,6 +133,12 @@ def _safe_end(root: Path, body: bytes, partition: int) -> int | None:
     if not entry.current.assigned:
         return None
     return max(entry.current.local_low_water_mark, -1) + 1
+
+
+def _session(body: bytes, partition: int) -> int:
+    entry = control.decode_entry(body, partition, wraps=True)
+    assert isinstance(entry, control.ControlEntry)
+    return entry.current.session_id
 
 
 def _key_of_files(root: Path, numbers: list[int]) -> bytes:

@@ -1,0 +1,60 @@
+"""Columns back to records: byte for byte what the core's encoder writes."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.spark.logs import make_records
+from waltz_core.storage.record_codec import encode_record
+from waltz_spark import crc
+from waltz_spark.blocks import Block
+from waltz_spark.columns import Shape
+from waltz_spark.encoding import encode_batch
+from waltz_spark.errors import RecordDamagedError
+
+FIRST = 41
+
+
+def block_of(payloads: list[bytes]) -> Block:
+    parts = [encode_record(one) for one in make_records(2, payloads, FIRST)]
+    offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return Block(2, FIRST, np.frombuffer(b"".join(parts), np.uint8), offsets, "here", "file")
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=40))
+def test_records_survive_the_way_through_columns(payloads: list[bytes]) -> None:
+    block = block_of(payloads)
+    again = encode_batch(block.batch(Shape()), 2, "there")
+    assert again.data == block.data
+    assert again.offsets.tolist() == block.offsets.tolist()
+    again.check("record")
+
+
+def test_payloads_larger_than_the_tables_of_powers_survive_too() -> None:
+    block = block_of([b"a", bytes(range(256)) * 20_000, b"", bytes(1 << 24)])
+    assert encode_batch(block.batch(Shape()), 2, "there").data == block.data
+
+
+def test_a_payload_that_is_not_the_one_of_the_checksum_is_refused() -> None:
+    batch = block_of([b"one", b"two", b"six"]).batch(Shape())
+    at = batch.schema.get_field_index("data")
+    wrong = batch.set_column(at, "data", batch.column("data").take([0, 2, 2]))
+    with pytest.raises(RecordDamagedError, match="transaction 42, there: the checksum of the data"):
+        encode_batch(wrong, 2, "there")
+
+
+def test_a_hole_in_the_ids_is_refused() -> None:
+    batch = block_of([b"one", b"two", b"six"]).batch(Shape())
+    with pytest.raises(RecordDamagedError, match="transaction 42, there: id 43"):
+        encode_batch(batch.take([0, 2]), 2, "there")
+
+
+@given(st.lists(st.binary(min_size=36, max_size=36), min_size=1, max_size=20))
+def test_checksums_of_rows_of_words_are_those_of_their_bytes(rows: list[bytes]) -> None:
+    words = np.frombuffer(b"".join(rows), "<u2").reshape(-1, 18).astype(np.uint32)
+    assert crc.of_words(words).tolist() == [zlib.crc32(row) for row in rows]

@@ -1,0 +1,151 @@
+"""Reading a running cluster: marks from servers, records from storage nodes, directories or servers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+import trio
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import waltz_trio as waltz
+from waltz_core.ids import Endpoint
+from waltz_spark.errors import UnreachableError
+from waltz_spark.inventory import Inventory
+from waltz_spark.options import parse_options
+from waltz_spark.planning import Range, ServerPlace, StoragePlace
+from waltz_spark.reading import Patience, drop_connections, read_batches
+from waltz_spark.source import BatchReader, StreamReader
+from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+
+T = TypeVar("T")
+COUNT = 130
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left() -> Iterator[None]:
+    yield
+    drop_connections()
+
+
+async def append(cluster: EmbeddedCluster, counts: tuple[int, ...], start: int = 0) -> None:
+    async with waltz.open_client(cluster.url) as client:
+        for partition, count in enumerate(counts):
+            for at in range(start, start + count):
+                await client.send(partition, waltz.Append(f"{partition}:{at}".encode(), header=at % 3))
+        await client.flush()
+
+
+async def outside(work: Callable[[], T]) -> T:
+    """The readers block: they run in a thread while the cluster runs here."""
+    return await trio.to_thread.run_sync(work)
+
+
+def admin_endpoints(cluster: EmbeddedCluster) -> str:
+    return ",".join(f"127.0.0.1:{admin}" for _, admin in cluster.layout.storage_ports)
+
+
+def options_of(cluster: EmbeddedCluster, **more: str) -> Any:
+    tls = cluster.directory / "tls"  # storage nodes want a certificate of their cluster
+    values = {"ssl.certificate": str(tls / "node.pem"), "ssl.key": str(tls / "node.key")}
+    values |= {"url": cluster.url, "requestTimeoutMs": "5000", "origin": "true", "verify": "record"}
+    return parse_options(values | more)
+
+
+def read(reader: BatchReader | StreamReader, tasks: list[Any]) -> list[dict[str, Any]]:
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def summary(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes, int]]:
+    return [(row["partition"], row["transaction_id"], row["data"], row["header"]) for row in rows]
+
+
+def expected(*counts: int) -> list[tuple[int, int, bytes, int]]:
+    return [(p, at, f"{p}:{at}".encode(), at % 3) for p, count in enumerate(counts) for at in range(count)]
+
+
+async def test_all_channels_give_the_same_rows(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT, 40))
+        ends = admin_endpoints(cluster)
+        directories = ",".join(str(tmp_path / "c" / f"storage-{at}") for at in range(3))
+        ways = {
+            "storage": {"via": "storage", "adminEndpoints": ends},
+            "server": {"via": "server"},
+            "file": {"via": "files", "directory": directories},
+        }
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for name, more in ways.items():
+            reader = BatchReader(options_of(cluster, **more))
+            rows[name] = await outside(lambda reader=reader: read(reader, reader.partitions()))  # type: ignore[misc]
+            assert {row.pop("_origin") for row in rows[name]} == {name}
+            assert summary(rows[name]) == expected(COUNT, 40)
+        for one, other in itertools.combinations(rows, 2):
+            assert rows[one] == rows[other]
+
+
+async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=1) as cluster:
+        await append(cluster, (5, 3))
+        stream = StreamReader(options_of(cluster, adminEndpoints=admin_endpoints(cluster), pollIntervalMs="1"))
+
+        def batch(start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+            end = stream.latestOffset(start, ReadAllAvailable())
+            return end, read(stream, stream.partitions(start, end))
+
+        start, rows = await outside(lambda: batch(stream.initialOffset()))
+        assert rows == []
+        start, rows = await outside(lambda: batch(start))
+        assert summary(rows) == expected(5, 3)
+        await append(cluster, (2, 0), start=5)
+        start, rows = await outside(lambda: batch(start))
+        assert summary(rows) == expected(7, 0)[5:]
+        assert start["next"] == {"0": 7, "1": 3}
+        stream.stop()
+
+
+async def test_a_dead_storage_node_is_replaced_by_another(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT,))
+        reader = BatchReader(options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster)))
+        tasks = await outside(reader.partitions)
+        dead = tasks[0].ranges[0].places[0].endpoint.port
+        await cluster.kill_storage([admin for _, admin in cluster.layout.storage_ports].index(dead))
+        assert summary(await outside(lambda: read(reader, tasks))) == expected(COUNT)
+
+
+async def test_a_replica_that_missed_the_session_is_believed_up_to_its_own_mark(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
+        await append(cluster, (COUNT,))
+
+        def plan() -> tuple[Range, StoragePlace]:
+            inventory = Inventory(options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster)))
+            look = inventory.look()
+            (found,) = inventory.ranges(look, look.earliest, look.ends)
+            inventory.close()
+            place = found.places[0]
+            assert isinstance(place, StoragePlace)
+            return found, place
+
+        found, place = await outside(plan)
+        later = attrs.evolve(found, places=(attrs.evolve(place, session_id=place.session_id + 1),))
+        shape = options_of(cluster).shape()
+        assert len(await outside(lambda: list(read_batches(found, shape, Patience())))) >= 1
+        with pytest.raises(UnreachableError, match="has nothing from id 0 on"):
+            await outside(lambda: list(read_batches(later, shape, Patience(attempts=1))))
+
+
+async def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
+        await append(cluster, (1,))
+        options = options_of(cluster)
+        (found,) = (task.ranges[0] for task in await outside(BatchReader(options).partitions))
+        (place,) = found.places
+        assert isinstance(place, ServerPlace)
+        nowhere = attrs.evolve(found, places=(attrs.evolve(place, endpoint=Endpoint("127.0.0.1", 1)),))
+        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+            await outside(lambda: list(read_batches(nowhere, options.shape(), Patience(1.0, 1))))

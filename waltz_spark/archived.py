@@ -1,0 +1,109 @@
+"""Reading the Parquet files of an archive: as rows for the source, as records for restore and verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from waltz_spark.blocks import Block
+from waltz_spark.columns import NAMES, Shape, arrow_schema, load_codec
+from waltz_spark.encoding import encode_batch
+from waltz_spark.errors import ArchiveError, RecordDamagedError
+from waltz_spark.objects import open_store
+from waltz_spark.planning import ArchivePlace
+
+STORED = tuple(name for name in NAMES if name not in ("partition", "length"))
+"""Columns of a file. The partition is in its path, the length follows from the data."""
+
+_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+
+
+def stored_batches(
+    place: ArchivePlace, partition: int, start: int, end: int, rows_max: int, columns: tuple[str, ...] = STORED
+) -> Iterator[Any]:
+    """Batches of a file that hold the ids `start .. end - 1`; row groups without any are not read.
+
+    Raises:
+        ArchiveError: it is no such file.
+        RecordDamagedError: the ids are not dense.
+        UnreachableError: it cannot be read.
+    """
+    with open_store(place.root).open_input(place.path) as raw:
+        try:
+            file = pq.ParquetFile(raw)
+            groups, first = [], place.first_id
+            lows: list[int] = []
+            for group in range(file.num_row_groups):
+                count = file.metadata.row_group(group).num_rows
+                if first < end and first + count > start:
+                    groups.append(group)
+                    lows.append(first)
+                first += count
+            if first != place.end_id:
+                raise ArchiveError(f"{place.path} holds ids up to {first - 1}, the manifest says {place.end_id - 1}")
+            at = lows[0] if lows else start
+            for batch in file.iter_batches(rows_max, row_groups=groups, columns=list(columns)):
+                ids = batch.column("transaction_id").to_numpy()
+                if not np.array_equal(ids, np.arange(at, at + len(ids))):
+                    bad = int(np.argmax(ids != np.arange(at, at + len(ids))))
+                    raise RecordDamagedError(partition, at + bad, place.path, f"id {int(ids[bad])} stands there")
+                low, high = max(0, start - at), min(len(ids), end - at)
+                at += len(ids)
+                if low < high:
+                    yield batch.slice(low, high - low)
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveError(f"{place.root}/{place.path}: {error}") from error
+
+
+def archived_blocks(place: ArchivePlace, partition: int, start: int, end: int, shape: Shape) -> Iterator[Block]:
+    """Records of a file as they stand on disk."""
+    for batch in stored_batches(place, partition, start, end, shape.rows_max):
+        yield encode_batch(batch, partition, place.path)
+
+
+def archived_batches(
+    place: ArchivePlace, partition: int, start: int, end: int, shape: Shape
+) -> Iterator[tuple[int, Any]]:
+    """Rows of a file in the schema of `shape`, and the id behind each batch."""
+    wanted = {"transaction_id", *(one.column for one in shape.conditions)}
+    wanted.update(name for name in shape.columns if name in STORED)
+    if "length" in shape.columns or shape.verify != "none":
+        wanted.update(("data", "checksum"))
+    if shape.verify != "none":
+        wanted.update(STORED)
+    columns = tuple(name for name in STORED if name in wanted)
+    for batch in stored_batches(place, partition, start, end, shape.rows_max, columns):
+        next_id = int(batch.column("transaction_id")[-1].as_py()) + 1
+        if shape.verify != "none":
+            encode_batch(batch, partition, place.path)
+        yield next_id, _shaped(batch, partition, shape)
+
+
+def _shaped(batch: Any, partition: int, shape: Shape) -> Any:
+    for condition in shape.conditions:
+        column = batch.column(condition.column)
+        if condition.operator == "in":
+            mask = pc.is_in(column, value_set=pa.array(condition.values, column.type))
+        else:
+            mask = _COMPARE[condition.operator](column, pa.scalar(condition.values[0], column.type))
+        batch = batch.filter(mask)
+    arrays: list[Any] = []
+    for name in shape.columns:
+        if name == "partition":
+            arrays.append(pa.array(np.full(batch.num_rows, partition, np.int32)))
+        elif name == "length":
+            arrays.append(pc.binary_length(batch.column("data")))
+        elif name == "_origin":
+            arrays.append(pa.repeat(pa.scalar("archive"), batch.num_rows))
+        elif name == "_verified":
+            arrays.append(pa.repeat(pa.scalar(shape.verify != "none"), batch.num_rows))
+        elif name == "data" and shape.codec is not None:
+            arrays.extend(load_codec(shape.codec).decode(batch.column("data"), batch.column("header")))
+        else:
+            arrays.append(batch.column(name))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(shape))

@@ -1,0 +1,201 @@
+"""A live cluster as a reader sees it: committed marks, store sessions, where replicas are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+import trio
+
+from waltz_core.cluster.paths import cluster_paths
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.record import record
+from waltz_spark.errors import UnreachableError
+from waltz_spark.options import Options
+from waltz_spark.planning import Place, ServerPlace, StoragePlace
+from waltz_spark.ports import AdminPort, ClientPort
+from waltz_trio.cluster_admin import ClusterDump, read_cluster
+from waltz_trio.connect import parse_url
+from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.zk.client import open_znode_client
+
+_UNKNOWN_SESSION = 1 << 62  # no replica took part in it, so each is read to its own mark only
+
+
+@record
+class Marks:
+    """What the servers say now, by partition."""
+
+    ends: tuple[int, ...]  # id behind the last committed one
+    sessions: tuple[int, ...]  # store session under which it was said
+
+
+@record
+class _Map:
+    """Who serves and who stores what."""
+
+    servers: tuple[Endpoint | None, ...]  # by partition; None where nobody serves it
+    nodes: tuple[tuple[Endpoint, ...], ...]  # admin ports of the replicas, by partition
+    sessions: tuple[int, ...]  # as in ZooKeeper; -1 where only the server can tell
+
+
+class Cluster:
+    """Asks servers for marks; reads the map again when one of them does not answer.
+
+    Raises:
+        UnreachableError: nobody answers.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._timeout = options.request_timeout_ms / 1000
+        self.tls = attrs.evolve(
+            parse_url(options.url)[1] if options.url else TlsSettings(pin_loopback=True),
+            prefix="ssl.",
+            certificate=options.ssl_certificate,  # storage nodes may ask for one
+            key=options.ssl_key,
+        )
+        if options.ssl_ca is not None:
+            self.tls = attrs.evolve(self.tls, ca=options.ssl_ca)
+        if options.ssl_verify is not None:
+            self.tls = attrs.evolve(self.tls, verify=options.ssl_verify)
+        self._client_tls = ClientTls(self.tls)
+        self.key = bytes(16)
+        self.partition_count = 0
+        self._map = self._read_map()
+        self._ports: dict[Endpoint, ClientPort] = {}
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for port in self._ports.values():
+            port.close()
+        self._ports.clear()
+
+    # ---- the map ---------------------------------------------------------------------------------
+
+    def _read_map(self) -> _Map:
+        return self._map_from_server() if self._options.url else self._map_from_zookeeper()
+
+    def _map_from_server(self) -> _Map:
+        assert self._options.url is not None
+        endpoint, _ = parse_url(self._options.url)
+        with ClientPort(endpoint, self._client_tls, self._timeout) as port:
+            found = port.cluster()
+        self.key, self.partition_count = found.key.bytes, found.num_partitions
+        servers: dict[int, Endpoint] = {}
+        for entry in found.servers:
+            servers.update((partition, entry.endpoint) for partition, _ in entry.partitions)
+        count = range(self.partition_count)
+        return _Map(tuple(servers.get(one) for one in count), self._given_nodes(), (-1,) * self.partition_count)
+
+    def _map_from_zookeeper(self) -> _Map:
+        options = self._options
+        assert options.zookeeper is not None
+        assert options.cluster_root is not None
+        where, root = options.zookeeper, options.cluster_root
+
+        async def read() -> ClusterDump:
+            async with open_znode_client(where, connect_timeout_ms=options.request_timeout_ms) as client:
+                return await read_cluster(client, cluster_paths(root))
+
+        dump = trio.run(read)
+        self.key, self.partition_count = dump.store.key, dump.store.num_partitions
+        endpoints = {server.server_id: server.endpoint for server in dump.servers}
+        servers: dict[int, Endpoint] = {}
+        for entry in dump.assignment.servers:
+            if entry.server_id in endpoints:
+                servers.update((partition, endpoints[entry.server_id]) for partition, _ in entry.partitions)
+        admin_ports = dict(dump.maps.connections.connections)
+        nodes = self._given_nodes()
+        if not self._options.admin_endpoints:
+            nodes = tuple(
+                tuple(
+                    Endpoint(parse_endpoint(storage).host, admin_ports[storage])
+                    for storage in dump.maps.replicas.storages_of(one)
+                    if storage in admin_ports
+                )
+                for one in range(self.partition_count)
+            )
+        sessions = tuple(-1 if found is None else found.session_id for found in dump.partitions)
+        return _Map(tuple(servers.get(one) for one in range(self.partition_count)), nodes, sessions)
+
+    def _given_nodes(self) -> tuple[tuple[Endpoint, ...], ...]:
+        """Nodes of the option `adminEndpoints`, which are asked what they hold."""
+        found: list[list[Endpoint]] = [[] for _ in range(self.partition_count)]
+        for text in self._options.admin_endpoints:
+            endpoint = parse_endpoint(text)
+            with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
+                for partition, available in port.assigned().items():
+                    if available and partition < self.partition_count:
+                        found[partition].append(endpoint)
+        return tuple(map(tuple, found))
+
+    # ---- marks -----------------------------------------------------------------------------------
+
+    def marks(self, partitions: Iterable[int]) -> Marks:
+        """Committed marks of some partitions, 0 for the others.
+
+        Raises:
+            UnreachableError: a partition is not served, or its server does not answer.
+        """
+        wanted = tuple(partitions)
+        for last in (False, True):
+            try:
+                return self._ask_marks(wanted)
+            except UnreachableError:
+                self.close()
+                if last:
+                    raise
+                self._map = self._read_map()
+        raise AssertionError("not reached")
+
+    def _ask_marks(self, partitions: tuple[int, ...]) -> Marks:
+        ends, sessions = [0] * self.partition_count, [_UNKNOWN_SESSION] * self.partition_count
+        by_server: dict[Endpoint, list[int]] = {}
+        for partition in partitions:
+            server = self._map.servers[partition]
+            if server is None:
+                raise UnreachableError(f"partition {partition}: no server serves it now")
+            by_server.setdefault(server, []).append(partition)
+        for server, owned in by_server.items():
+            port = self._ports.get(server)
+            if port is None:
+                port = self._ports[server] = ClientPort(server, self._client_tls, self._timeout)
+            if port.version >= 5:
+                said = port.partitions()
+            else:
+                said = {one: (self._map.sessions[one], port.mark(one)) for one in owned}
+            for partition in owned:
+                if partition not in said:
+                    raise UnreachableError(f"partition {partition} is not open on {server} yet")
+                session_id, mark = said[partition]
+                ends[partition] = mark + 1
+                sessions[partition] = session_id if session_id >= 0 else _UNKNOWN_SESSION
+        return Marks(tuple(ends), tuple(sessions))
+
+    # ---- places ----------------------------------------------------------------------------------
+
+    def places(self, partition: int, session_id: int, via: str) -> tuple[Place, ...]:
+        """Where records of a partition can be asked for; replicas first, in an order of each partition's own."""
+        found: list[Place] = []
+        nodes = self._map.nodes[partition]
+        if via in ("auto", "storage", "files"):
+            turned = nodes[partition % len(nodes) :] + nodes[: partition % len(nodes)] if nodes else ()
+            found += [StoragePlace(node, self.tls, self.key, self.partition_count, session_id) for node in turned]
+        server = self._map.servers[partition]
+        if via in ("auto", "server") and server is not None:
+            found.append(ServerPlace(server, self.tls, self._client_config()))
+        return tuple(found)
+
+    def _client_config(self) -> str | tuple[tuple[str, object], ...]:
+        if self._options.url:
+            return self._options.url
+        pairs: list[tuple[str, object]] = [
+            ("zookeeper.connectString", self._options.zookeeper),
+            ("cluster.root", self._options.cluster_root),
+        ]
+        tls = self.tls
+        for name, value in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key), ("verify", tls.verify)):
+            if value is not None:
+                pairs.append((f"client.ssl.{name}", value))
+        return tuple(pairs)

@@ -1,0 +1,179 @@
+"""What a driver knows of a log: from where to where it goes, and in which places each range stands.
+
+Archive, directories and cluster are laid over each other, in this order, into ranges that neither overlap
+nor leave anything out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from waltz_core.record import record
+from waltz_spark.cluster import Cluster, Marks
+from waltz_spark.directories import Replica, SegmentSpan, read_directory
+from waltz_spark.errors import DataLossError, OptionError, WrongClusterError
+from waltz_spark.manifest import ArchiveState, read_archive
+from waltz_spark.options import Options
+from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, Vector
+
+_RECORD_SIZE = 200  # bytes, where nothing tells
+
+
+@record
+class Look:
+    """The log at one moment."""
+
+    earliest: Vector
+    ends: Vector  # ids behind the last readable ones
+    marks: Marks | None  # of the cluster, if there is one
+    replicas: tuple[Replica, ...]
+    archive: ArchiveState | None
+
+
+class Inventory:
+    """Looks at everything that the options name.
+
+    Raises:
+        OptionError: the options do not fit together.
+        WrongClusterError: they name places of different clusters.
+        UnreachableError: a place cannot be read.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.cluster = Cluster(options) if options.url or options.zookeeper else None
+        self.key = self.cluster.key if self.cluster else b""
+        self.partition_count = self.cluster.partition_count if self.cluster else 0
+        self._first: Look | None = None
+        if self.cluster is None:
+            self._adopt_key()
+        self.partitions = options.partitions or tuple(range(self.partition_count))
+        unknown = [one for one in self.partitions if one >= self.partition_count]
+        if unknown:
+            raise OptionError(f"partitions: there is no {unknown[0]}, the log has {self.partition_count}")
+
+    def _adopt_key(self) -> None:
+        found: list[tuple[str, bytes, int]] = []
+        for directory in self.options.directory:
+            replica = read_directory(directory, trust=self.options.trust, partitions=())
+            found.append((directory, replica.key, replica.partition_count))
+        if self.options.archive:
+            state = read_archive(self.options.archive)
+            found.append((self.options.archive, state.key, state.partition_count))
+        self.key = found[0][1]
+        self.partition_count = max(count for _, _, count in found)
+        for place, key, _ in found:
+            if key != self.key:
+                raise WrongClusterError(place, str(UUID(bytes=self.key)), str(UUID(bytes=key)))
+
+    def close(self) -> None:
+        """Drop connections."""
+        if self.cluster is not None:
+            self.cluster.close()
+
+    def look(self) -> Look:
+        """The log as it is now."""
+        options = self.options
+        marks = self.cluster.marks(self.partitions) if self.cluster else None
+        replicas = []
+        for directory in options.directory:
+            live = None if marks is None else dict(enumerate(zip(marks.sessions, marks.ends, strict=True)))
+            replicas.append(
+                read_directory(directory, trust=options.trust, partitions=self.partitions, key=self.key, live=live)
+            )
+        archive = read_archive(options.archive) if options.archive else None
+        if archive is not None and archive.key != self.key:
+            raise WrongClusterError(str(options.archive), str(UUID(bytes=self.key)), str(UUID(bytes=archive.key)))
+        earliest, ends = [], []
+        for partition in range(self.partition_count):
+            low, high = _bounds(partition, replicas, archive)
+            if marks is not None and partition in self.partitions:
+                high = marks.ends[partition]
+                low = 0 if options.via != "files" else low
+            wanted = partition in self.partitions
+            earliest.append(low if wanted else 0)
+            ends.append(max(low, high) if wanted else 0)
+        return Look(tuple(earliest), tuple(ends), marks, tuple(replicas), archive)
+
+    # ---- ranges ----------------------------------------------------------------------------------
+
+    def ranges(self, look: Look, start: Vector, ends: Vector) -> list[Range]:
+        """Where the ids of all wanted partitions stand, each range in one file or asked of the same nodes.
+
+        Raises:
+            DataLossError: some stand nowhere.
+        """
+        found: list[Range] = []
+        for partition in self.partitions:
+            at, end = start[partition], ends[partition]
+            while at < end:
+                one = self._next(look, partition, at, end)
+                found.append(one)
+                at = one.end
+        return found
+
+    def _next(self, look: Look, partition: int, at: int, end: int) -> Range:
+        if look.archive is not None:
+            for file in look.archive.files_of(partition):
+                if file.first_id <= at < file.end_id:
+                    place = ArchivePlace(look.archive.root, file.path, file.first_id, file.end_id)
+                    stop = min(end, file.end_id)
+                    size = file.raw_size * (stop - at) // (file.end_id - file.first_id)
+                    others = tuple(FilePlace(span.path, look.archive.key) for span, _, _ in _spans(look, partition, at))
+                    return Range(partition, at, stop, max(1, size), (place, *others))
+        live: tuple[Place, ...] = ()
+        if self.cluster is not None and look.marks is not None:
+            live = self.cluster.places(partition, look.marks.sessions[partition], self.options.via)
+        spans = list(_spans(look, partition, at)) if self.options.via in ("auto", "files") else []
+        if spans:
+            first, limit, _ = spans[0]
+            stop = min(end, limit)
+            average = max(first.size, 1) / max(1, first.end_id - first.first_id)
+            files = tuple(FilePlace(span.path, self.key) for span, limit, _ in spans if limit >= stop)
+            return Range(partition, at, stop, max(1, int(average * (stop - at))), (*files, *live))
+        if live:
+            stop = min([end, *(low for low in _starts(look, partition) if low > at)])
+            return Range(partition, at, stop, _RECORD_SIZE * (stop - at), live)
+        known = [replica.path for replica in look.replicas] + ([look.archive.root] if look.archive else [])
+        raise DataLossError(partition, at, end, ", ".join(known), "no directory and no archive holds them")
+
+
+def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | None) -> tuple[int, int]:
+    """First id and end of a partition in the files and the archive."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for replica in replicas:
+        files = replica.find(partition)
+        if files is not None and files.segments:
+            lows.append(files.start)
+            highs.append(files.safe_end)
+    for file in archive.files_of(partition) if archive else ():
+        lows.append(file.first_id)
+        highs.append(file.end_id)
+    return min(lows, default=0), max(highs, default=0)
+
+
+def _spans(look: Look, partition: int, at: int) -> Iterator[tuple[SegmentSpan, int, str]]:
+    """Segments that hold id `at`, how far each can be read, its directory; the one that reaches farthest first."""
+    found = []
+    for replica in look.replicas:
+        files = replica.find(partition)
+        if files is None:
+            continue
+        for span in files.segments:
+            limit = min(span.end_id, files.safe_end)
+            if span.first_id <= at < limit:
+                found.append((span, limit, replica.path))
+    found.sort(key=lambda one: -one[1])
+    # Replicas that reach equally far take turns, so that all disks work.
+    best = [one for one in found if one[1] == found[0][1]]
+    turn = (partition + (best[0][0].first_id if best else 0)) % max(1, len(best))
+    yield from best[turn:] + best[:turn] + found[len(best) :]
+
+
+def _starts(look: Look, partition: int) -> Iterator[int]:
+    for replica in look.replicas:
+        files = replica.find(partition)
+        if files is not None and files.segments:
+            yield files.start

@@ -1,0 +1,233 @@
+"""The manifest of an archive: numbered commits, each a small JSON file that is never changed.
+
+A commit says which files were added, what is in them, and which segments the records came from. Whoever
+wants to commit reads the log up to its end and creates the next number; of two, one fails and reads again.
+A hash chain runs through the files of each partition: two archives, or an archive and a replica, that agree
+on one link agree on everything before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from waltz_core.record import record
+from waltz_spark.errors import ArchiveError
+from waltz_spark.objects import Store, open_store
+
+FORMAT = 1
+_FOLDER = "_waltz/manifest"
+_CHECKPOINT_EVERY = 100
+_LINK = Struct(">qq")
+_SEED = Struct(">16si")
+
+
+@record
+class ArchivedFile:
+    """One Parquet file: ids `first_id .. end_id - 1` of a partition."""
+
+    partition: int
+    first_id: int
+    end_id: int
+    path: str  # below the root
+    raw_size: int  # bytes of the records on disk
+    sha256: str  # of these bytes, end to end
+    chain: str  # link of this file
+    file_size: int
+    file_crc32: int
+
+
+@record
+class ArchivedSegment:
+    """A segment that records came from: where the restored one starts, and the creation time in its header."""
+
+    partition: int
+    first_id: int
+    created_ms: int
+
+
+@record
+class ArchiveState:
+    """All commits up to one, taken together."""
+
+    root: str
+    key: bytes
+    partition_count: int
+    range_count: int  # ids per file, at most; files end at its multiples
+    commits: int
+    files: tuple[ArchivedFile, ...]  # by partition, then first id
+    segments: tuple[ArchivedSegment, ...]  # the same
+
+    def files_of(self, partition: int) -> tuple[ArchivedFile, ...]:
+        """Files of a partition in order."""
+        return tuple(one for one in self.files if one.partition == partition)
+
+    def segments_of(self, partition: int) -> tuple[ArchivedSegment, ...]:
+        """Segments of a partition in order."""
+        return tuple(one for one in self.segments if one.partition == partition)
+
+    def end(self, partition: int) -> int | None:
+        """The id behind the last archived one, None if there is none."""
+        found = self.files_of(partition)
+        return found[-1].end_id if found else None
+
+    def last_link(self, partition: int) -> str:
+        """Where the chain of a partition goes on."""
+        found = self.files_of(partition)
+        return found[-1].chain if found else first_link(self.key, partition)
+
+
+def first_link(key: bytes, partition: int) -> str:
+    """What the chain of a partition starts from."""
+    return hashlib.sha256(b"waltz archive" + _SEED.pack(key, partition)).hexdigest()
+
+
+def next_link(link: str, first_id: int, end_id: int, digest: str) -> str:
+    """The link of a file from that of its predecessor."""
+    body = bytes.fromhex(link) + _LINK.pack(first_id, end_id) + bytes.fromhex(digest)
+    return hashlib.sha256(body).hexdigest()
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def read_archive(root: str) -> ArchiveState:
+    """The archive as of its last commit.
+
+    Raises:
+        ArchiveError: there is none, or its manifest contradicts itself.
+        UnreachableError: it cannot be read.
+    """
+    found = load(open_store(root))
+    if found is None:
+        raise ArchiveError(f"{root} holds no archive: {_FOLDER} has no commit")
+    return found
+
+
+def load(store: Store) -> ArchiveState | None:
+    """As `read_archive`; None if there is no commit."""
+    names = store.names(_FOLDER)
+    commits = [name for name in names if name.endswith(".json") and name[:-5].isdecimal()]
+    if not commits:
+        return None
+    if [int(name[:-5]) for name in commits] != list(range(len(commits))):
+        raise ArchiveError(f"{store.root}: a commit is missing in {_FOLDER}: {len(commits)} up to {commits[-1]}")
+    state: ArchiveState | None = None
+    checkpoints = [name for name in names if name.startswith("checkpoint-")]
+    if checkpoints:
+        state = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{checkpoints[-1]}"))
+    for name in commits[state.commits if state else 0 :]:
+        state = _apply(store.root, state, _parse(store, f"{_FOLDER}/{name}"))
+    assert state is not None
+    return state
+
+
+def _parse(store: Store, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(store.read(name))
+        if found["waltz_archive"] != FORMAT:
+            raise ArchiveError(f"{store.root}/{name}: format {found['waltz_archive']}, this program knows {FORMAT}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{store.root}/{name} is no commit: {error!r}") from error
+    return found
+
+
+def _apply(root: str, state: ArchiveState | None, commit: dict[str, Any]) -> ArchiveState:
+    fresh = _state_from_json(root, commit)
+    if state is None:
+        state = attrs.evolve(fresh, files=(), segments=(), commits=0)
+    if (fresh.key, fresh.partition_count) != (state.key, state.partition_count):
+        raise ArchiveError(f"{root}: commit {state.commits} is of cluster {UUID(bytes=fresh.key)}")
+    check_links(state, fresh.files)
+    segments = {(one.partition, one.first_id): one for one in (*state.segments, *fresh.segments)}
+    return attrs.evolve(
+        state,
+        commits=state.commits + 1,
+        files=_sorted((*state.files, *fresh.files)),
+        segments=tuple(segments[at] for at in sorted(segments)),
+    )
+
+
+def check_links(state: ArchiveState, fresh: Sequence[ArchivedFile]) -> None:
+    """Raises:
+    ArchiveError: new files do not continue those that are there, or the chain is broken.
+    """
+    ends = {partition: state.end(partition) for partition in range(state.partition_count)}
+    links = {partition: state.last_link(partition) for partition in range(state.partition_count)}
+    for one in _sorted(fresh):
+        end = ends[one.partition]
+        if (end is not None and one.first_id != end) or one.end_id <= one.first_id:
+            raise ArchiveError(
+                f"{state.root}: partition {one.partition} goes on at id {end}, but {one.path} starts at {one.first_id}"
+            )
+        link = next_link(links[one.partition], one.first_id, one.end_id, one.sha256)
+        if link != one.chain:
+            raise ArchiveError(f"{state.root}: the hash chain of partition {one.partition} breaks at {one.path}")
+        ends[one.partition], links[one.partition] = one.end_id, link
+
+
+def _sorted(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
+    return tuple(sorted(files, key=lambda one: (one.partition, one.first_id)))
+
+
+# ---- writing ---------------------------------------------------------------------------------
+
+
+def commit(
+    store: Store,
+    before: ArchiveState,
+    files: Sequence[ArchivedFile],
+    segments: Sequence[ArchivedSegment],
+    about: dict[str, Any],
+) -> ArchiveState | None:
+    """Add files; None if somebody else committed meanwhile: read again and decide again.
+
+    Args:
+        about: for people and audits: source, cut, software.
+
+    Raises:
+        ArchiveError: the files do not continue the archive.
+    """
+    check_links(before, files)
+    content = {**_state_to_json(attrs.evolve(before, files=_sorted(files), segments=tuple(segments))), "about": about}
+    name = f"{_FOLDER}/{before.commits:020d}.json"
+    if not store.put_if_absent(name, json.dumps(content, indent=1).encode()):
+        return None
+    after = _apply(store.root, before if before.commits else None, content)
+    if after.commits % _CHECKPOINT_EVERY == 0:
+        checkpoint = json.dumps(_state_to_json(after)).encode()
+        store.put_if_absent(f"{_FOLDER}/checkpoint-{after.commits:020d}.json", checkpoint)
+    return after
+
+
+def _state_to_json(state: ArchiveState) -> dict[str, Any]:
+    return {
+        "waltz_archive": FORMAT,
+        "cluster": str(UUID(bytes=state.key)),
+        "partitions": state.partition_count,
+        "rangeCount": state.range_count,
+        "commits": state.commits,
+        "files": [attrs.asdict(one) for one in state.files],
+        "segments": [[one.partition, one.first_id, one.created_ms] for one in state.segments],
+    }
+
+
+def _state_from_json(root: str, found: dict[str, Any]) -> ArchiveState:
+    try:
+        return ArchiveState(
+            root=root,
+            key=UUID(found["cluster"]).bytes,
+            partition_count=int(found["partitions"]),
+            range_count=int(found["rangeCount"]),
+            commits=int(found["commits"]),
+            files=tuple(ArchivedFile(**one) for one in found["files"]),
+            segments=tuple(ArchivedSegment(*one) for one in found["segments"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{root}: a commit cannot be read: {error!r}") from error

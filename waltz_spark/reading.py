@@ -1,0 +1,253 @@
+"""Reading the ranges of a task: from one place, and when that fails from the next, in the middle if need be.
+
+Runs in executors: connections are opened here, once per process and node, and never travel.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import trio
+
+import waltz_trio as waltz
+from waltz_core.errors import WaltzError
+from waltz_core.log import Record
+from waltz_core.record import record
+from waltz_core.storage.record_codec import encode_record
+from waltz_core.wire import client_messages
+from waltz_spark.blocks import Block
+from waltz_spark.columns import Shape
+from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError
+from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace
+from waltz_spark.ports import AdminPort, ClientPort
+from waltz_spark.segments import SegmentFile
+from waltz_trio.net.tls import ClientTls
+
+_FIRST_COUNT = 64  # of the first request, before the size of records is known
+_FEED_COUNT = 4096  # transactions read in one visit to a server that has no range read
+_PAUSE = 0.1  # seconds before the places are tried again, times the attempt
+
+T = TypeVar("T")
+
+
+@record
+class Patience:
+    """How long to insist."""
+
+    timeout: float = 10.0  # seconds for an answer
+    attempts: int = 3  # rounds through all places without any progress
+
+
+def read_blocks(found: Range, shape: Shape, patience: Patience) -> Iterator[Block]:
+    """The records of a range as checked blocks, without a gap between them.
+
+    Raises:
+        RecordDamagedError, DataLossError, UnreachableError: every place failed; the first reason of the last
+            round is raised, the others are its notes.
+    """
+    yield from _persist(found, patience, lambda place, start: _open(place, found, start, shape, patience))
+
+
+def read_batches(found: Range, shape: Shape, patience: Patience) -> Iterator[Any]:
+    """The same as Arrow record batches in the schema of `shape`; batches without a row are left out."""
+
+    def pieces(place: Place, start: int) -> Iterator[tuple[int, Any]]:
+        if isinstance(place, ArchivePlace):
+            from waltz_spark.archived import archived_batches
+
+            yield from archived_batches(place, found.partition, start, found.end, shape)
+            return
+        for end, block in _open(place, found, start, shape, patience):
+            yield end, block.batch(shape)
+
+    for batch in _persist(found, patience, pieces):
+        if batch.num_rows:
+            yield batch
+
+
+def _persist(found: Range, patience: Patience, pieces: Callable[[Place, int], Iterator[tuple[int, T]]]) -> Iterator[T]:
+    """Go through the places until the range is read; `pieces` yields the id behind each piece, and the piece."""
+    next_id, failures = found.start, 0
+    while next_id < found.end:
+        problems: list[PipelineError] = []
+        before = next_id
+        for place in found.places:
+            try:
+                for end, piece in pieces(place, next_id):
+                    assert next_id < end <= found.end
+                    yield piece
+                    next_id = end
+            except PipelineError as problem:
+                problems.append(problem)
+                continue
+            if next_id == found.end:
+                return
+            problems.append(UnreachableError(f"{_name(place)} has nothing from id {next_id} on"))
+        failures = failures + 1 if next_id == before else 0
+        if failures >= patience.attempts or not any(isinstance(one, UnreachableError) for one in problems):
+            raise _worst(problems)
+        time.sleep(_PAUSE * (failures + 1))
+
+
+def _worst(problems: Sequence[PipelineError]) -> PipelineError:
+    """Damage and loss say more than a node that does not answer."""
+    for kind in (RecordDamagedError, DataLossError):
+        for problem in problems:
+            if isinstance(problem, kind):
+                return _noted(problem, problems)
+    return _noted(problems[0], problems)
+
+
+def _noted(problem: PipelineError, problems: Sequence[PipelineError]) -> PipelineError:
+    for other in problems:
+        if other is not problem:
+            problem.add_note(f"and: {other}")
+    return problem
+
+
+def _name(place: Place) -> str:
+    match place:
+        case FilePlace(path=path) | ArchivePlace(path=path):
+            return path
+        case StoragePlace(endpoint=endpoint) | ServerPlace(endpoint=endpoint):
+            return str(endpoint)
+
+
+def _open(place: Place, found: Range, start: int, shape: Shape, patience: Patience) -> Iterator[tuple[int, Block]]:
+    match place:
+        case FilePlace():
+            blocks = _from_file(place, found, start, shape)
+        case ArchivePlace():
+            from waltz_spark.archived import archived_blocks
+
+            blocks = archived_blocks(place, found.partition, start, found.end, shape)
+        case StoragePlace():
+            blocks = _from_storage(place, found, start, shape, patience)
+        case ServerPlace():
+            blocks = _from_server(place, found, start, shape, patience)
+    for block in blocks:
+        block.check(shape.verify)
+        yield block.end_id, block
+
+
+def _from_file(place: FilePlace, found: Range, start: int, shape: Shape) -> Iterator[Block]:
+    with SegmentFile(place.path, found.partition, place.key) as segment:
+        yield from segment.blocks(start, found.end, shape)
+
+
+# ---- over the network ------------------------------------------------------------------------
+
+_pool: dict[object, AdminPort | ClientPort] = {}
+_pool_pid = 0
+
+
+def _pooled(key: object, make: Callable[[], Any]) -> Any:
+    """A connection of this process; Spark's workers are forked, and must not share one."""
+    global _pool_pid
+    if _pool_pid != os.getpid():
+        _pool.clear()
+        _pool_pid = os.getpid()
+    if key not in _pool:
+        _pool[key] = make()
+    return _pool[key]
+
+
+def drop_connections() -> None:
+    """Close what this process has open to servers and storage nodes."""
+    for key in tuple(_pool):
+        _drop(key)
+
+
+def _drop(key: object) -> None:
+    port = _pool.pop(key, None)
+    if port is not None:
+        port.close()
+
+
+def _from_storage(place: StoragePlace, found: Range, start: int, shape: Shape, patience: Patience) -> Iterator[Block]:
+    key = ("admin", place.endpoint, place.tls)
+    partition, done = found.partition, False
+    port: AdminPort = _pooled(
+        key,
+        lambda: AdminPort(place.endpoint, ClientTls(place.tls), place.key, place.partition_count, patience.timeout),
+    )
+    try:
+        session_id, local_mark = port.session(partition)
+        # A replica that missed the session under which the mark was read may hold something else up there.
+        end = found.end if session_id >= place.session_id else min(found.end, local_mark + 1)
+        count = _FIRST_COUNT
+        while start < end:
+            port.request_records(partition, start, min(count, end - start))
+            block = port.records(partition, start, end)
+            if block is None:
+                break
+            start = block.end_id
+            average = max(1, len(block.buffer) // block.count)
+            count = max(1, min(shape.rows_max, shape.size_max // average))
+            if start >= found.end:
+                done = True
+            yield block
+        done = True
+    finally:
+        if not done:
+            _drop(key)  # an answer may be under way
+
+
+def _from_server(place: ServerPlace, found: Range, start: int, shape: Shape, patience: Patience) -> Iterator[Block]:
+    key = ("client", place.endpoint, place.tls)
+    done = False
+    port: ClientPort = _pooled(key, lambda: ClientPort(place.endpoint, ClientTls(place.tls), patience.timeout))
+    try:
+        if port.version < 5 or not port.cluster().capabilities & client_messages.Capability.RECORD_RANGES:
+            done = True
+            yield from _from_feed(place, found, start, patience)
+            return
+        while start < found.end:
+            stop = min(found.end, start + shape.rows_max)
+            block = port.range(found.partition, start, stop, shape.size_max)
+            if block is None:
+                break
+            start = block.end_id
+            yield block
+        done = True
+    finally:
+        if not done:
+            _drop(key)
+
+
+def _from_feed(place: ServerPlace, found: Range, start: int, patience: Patience) -> Iterator[Block]:
+    """One transaction per request: all that a server without range reads can do."""
+    while start < found.end:
+        end = min(found.end, start + _FEED_COUNT)
+        try:
+            # No scope of Trio may be open across a yield of this generator: one visit per block.
+            block = trio.run(_visit, place, found.partition, start, end, patience.timeout)
+        except (WaltzError, trio.TooSlowError, BaseExceptionGroup) as error:
+            if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
+                raise
+            raise UnreachableError(f"{place.endpoint}: {error}") from error
+        yield block
+        start = end
+
+
+async def _visit(place: ServerPlace, partition: int, start: int, end: int, silence_max: float) -> Block:
+    config: Any = place.client if isinstance(place.client, str) else dict(place.client)
+    parts: list[bytes] = []
+    with trio.fail_after(silence_max) as patience:
+        async with waltz.open_client(config) as client, client.feed(partition, after=start - 1, prefetch=256) as feed:
+            async for txn in feed:
+                patience.deadline = trio.current_time() + silence_max
+                data: bytes = txn.load()
+                checksum = zlib.crc32(data)
+                checksum -= (checksum & 1 << 31) << 1
+                parts.append(encode_record(Record(txn.id, txn.req_id, txn.header, data, checksum)))
+                if txn.id + 1 >= end:
+                    break
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(part) for part in parts], dtype=np.int64)])
+    buffer = np.frombuffer(b"".join(parts), np.uint8)
+    return Block(partition, start, buffer, offsets, str(place.endpoint), "server")
