@@ -40,6 +40,7 @@ test: install
 	$(BIN)/python -m pytest -q -n 2 tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \
+	$(BIN)/python -m pytest -q --durations=10 tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
 # Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.
