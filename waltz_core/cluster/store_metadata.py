@@ -137,6 +137,16 @@ def unassign_partitions(before: StoreMaps, partitions: Sequence[int], storage: s
     return _with_partitions(before, storage, held - set(partitions))
 
 
+def replace_replica(before: StoreMaps, num_partitions: int, partition_id: int, source: str, target: str) -> StoreChange:
+    """Put one node in the place of another, of the same group, for one partition.
+
+    Raises:
+        StoreArgumentError: as `assign_partitions` and `unassign_partitions`.
+    """
+    both = assign_partitions(before, num_partitions, (partition_id,), target).after
+    return unassign_partitions(both, (partition_id,), source)
+
+
 def auto_assign(before: StoreMaps, num_partitions: int, group: int) -> StoreChange:
     """Deal all partitions round robin to the nodes of a group, in the order in which 0.13.2 takes them.
 

@@ -16,7 +16,7 @@ from waltz_core.log import Record, SessionInfo
 from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
 from waltz_trio.admin import AdminClient
-from waltz_trio.cli import mend
+from waltz_trio.cli import mend, moves
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -444,4 +444,4 @@ def main(argv: Sequence[str]) -> int:
     """Run one sub-command; returns the exit status."""
     if argv and argv[0] == "run":
         return run_node(argv[1:])
-    return run_commands("waltz storage", COMMANDS, argv)
+    return run_commands("waltz storage", (*COMMANDS, *moves.COMMANDS), argv)

@@ -1,0 +1,97 @@
+"""Partitions move between storage nodes while clients write; nothing is lost and nobody is asked twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.processes.cluster import Cluster, running_cluster
+from tests.processes.load import Load
+from tests.processes.zookeeper import ZooKeeperServer
+from waltz_trio.cli.main import main
+
+pytestmark = pytest.mark.processes
+
+COMMITS = 100
+
+
+def new_node(cluster: Cluster, name: str) -> tuple[str, str]:
+    """Start one more storage node, unknown to ZooKeeper; its data and admin ports."""
+    cluster._describe_storage(name)
+    cluster.start(name)
+    return cluster.advertised[name], str(cluster.addresses[name]["storage.admin.port"])
+
+
+def test_nodes_are_replaced_added_and_drained_under_load(
+    tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2) as cluster:
+        config = ("-c", str(cluster.tools_file))
+
+        def storage(*words: str) -> str:
+            capsys.readouterr()
+            status = main(["storage", *words, *config])
+            output = capsys.readouterr()
+            assert status == 0, output.err
+            return output.out
+
+        load = Load(cluster)
+        load.start()
+        for partition in range(2):
+            cluster.wait_commits(COMMITS, partition)
+
+        # A node that lives is replaced: the new one is level before the old one goes.
+        where, admin = new_node(cluster, "storage-3")
+        old = cluster.advertised["storage-0"]
+        replace = ("replace-node", "--from", old, "--to", where, "-a", admin)
+        plan = json.loads(storage(*replace, "--dry-run", "--json"))
+        assert plan[0] == f"enter storage node {where}, admin port {admin}, group 0, into ZooKeeper"
+        assert plan[-1] == f"take storage node {old} out of ZooKeeper"
+        assert len(plan) == 2 + 6 * 2
+        assert main(["storage", *replace, *config]) == 1, "it takes a node away, which needs a word"
+        assert storage(*replace, "--yes").endswith("done\n")
+        assert storage(*replace, "--yes") == "nothing is left to do\n"
+        cluster.children["storage-0"].stop()
+        cluster.storage_names = ["storage-1", "storage-2", "storage-3"]
+        both(cluster)
+
+        # A node that is dead is replaced in one change; what is left is a quorum meanwhile.
+        cluster.children["storage-1"].kill()
+        where, admin = new_node(cluster, "storage-4")
+        old = cluster.advertised["storage-1"]
+        assert storage("replace-node", "--from", old, "--to", where, "-a", admin, "--yes").endswith("done\n")
+        cluster.storage_names = ["storage-2", "storage-3", "storage-4"]
+        both(cluster)
+
+        # A fourth node joins a group, one partition moves, the rest is drained.
+        where, admin = new_node(cluster, "storage-5")
+        assert storage("add-node", "-s", where, "-a", admin, "-g", "2").endswith("done\n")
+        old = cluster.advertised["storage-2"]
+        move = ("move-partition", "--from", old, "--to", where, "-p", "1", "--yes")
+        assert storage(*move).endswith("done\n")
+        assert storage(*move) == "nothing is left to do\n"
+        assert storage("drain", "-s", old, "--yes").endswith("done\n")
+        both(cluster)
+        cluster.storage_names = ["storage-3", "storage-4", "storage-5"]
+        assert load.finish().committed > 4 * COMMITS
+
+        assert main(["doctor", *config]) == 0
+        capsys.readouterr()
+        other = cluster.advertised["storage-3"]
+        for words, problem in (
+            (("move-partition", "--from", where, "--to", where, "-p", "0"), "both source and target"),
+            (("move-partition", "--from", where, "--to", "h:1", "-p", "0"), "is not known; known are"),
+            (("move-partition", "--from", where, "--to", other, "-p", "0"), "of the same group"),
+            (("drain", "-s", other), "has nowhere to go"),
+            (("add-node", "-s", "127.0.0.1:1", "-a", "1", "-g", "1"), "is no storage node of this cluster"),
+        ):
+            assert main(["storage", *words, *config]) == 1
+            assert problem in capsys.readouterr().err
+
+
+def both(cluster: Cluster) -> None:
+    """Both partitions go on."""
+    for partition in range(cluster.partitions):
+        cluster.wait_commits(COMMITS, partition)

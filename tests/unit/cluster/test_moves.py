@@ -1,0 +1,155 @@
+"""Plans of moves: every step leads to a view from which the same command goes on."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tests.unit.cluster.views import NAMES, cluster, replica, states, storage
+from waltz_core.cluster import moves, store_metadata
+from waltz_core.cluster.moves import Step
+from waltz_core.cluster.view import ClusterView
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaId, ReplicaState
+from waltz_core.errors import ClusterError
+
+NEW = "s9:7000"
+
+
+def with_new(**change: object) -> ClusterView:
+    """The healthy cluster and one more node, empty, in the group of the first."""
+    view = cluster()
+    maps = store_metadata.add_storage_node(view.maps, NEW, 0, 7001).after
+    return attrs.evolve(view, maps=maps, storages=(*view.storages, storage(NEW, replicas={}, **change)))
+
+
+def dead(view: ClusterView, name: str) -> ClusterView:
+    storages = (attrs.evolve(node, replicas=None) if node.name == name else node for node in view.storages)
+    return attrs.evolve(view, storages=tuple(storages))
+
+
+def after(view: ClusterView, step: Step) -> ClusterView:
+    """What the cluster looks like once a step is done."""
+    match step:
+        case moves.Take(name, partition_id):
+            return holding(view, name, partition_id, True)
+        case moves.Release(name, partition_id):
+            return holding(view, name, partition_id, False)
+        case moves.AwaitLevel() | moves.AwaitWithout():
+            return served(view, step.partition_id)
+        case moves.Assign(name, partition_id):
+            change = store_metadata.assign_partitions(view.maps, 2, (partition_id,), name)
+        case moves.Unassign(name, partition_id):
+            change = store_metadata.unassign_partitions(view.maps, (partition_id,), name)
+        case moves.Swap(source, target, partition_id):
+            change = store_metadata.replace_replica(view.maps, 2, partition_id, source, target)
+        case moves.AddNode(name, port, group):
+            change = store_metadata.add_storage_node(view.maps, name, group, port)
+            view = attrs.evolve(view, storages=(*view.storages, storage(name, replicas={})))
+        case moves.RemoveNode(name):
+            change = store_metadata.remove_storage_node(view.maps, name)
+    return attrs.evolve(view, maps=change.after)
+
+
+def holding(view: ClusterView, name: str, partition_id: int, held: bool) -> ClusterView:
+    found = []
+    for node in view.storages:
+        if node.name == name:
+            replicas = {number: one for number, one in (node.replicas or {}).items() if number != partition_id}
+            node = attrs.evolve(node, replicas={**replicas, **({partition_id: replica(partition_id)} if held else {})})
+        found.append(node)
+    return attrs.evolve(view, storages=tuple(found))
+
+
+def served(view: ClusterView, partition_id: int) -> ClusterView:
+    """A session of exactly the replicas that are assigned."""
+    replicas = [ReplicaState(ReplicaId(partition_id, name), 8, UNRESOLVED) for name in view.replicas_of(partition_id)]
+    partitions = list(view.partitions)
+    partitions[partition_id] = PartitionMetadata(2, 8, tuple(replicas))
+    return attrs.evolve(view, partitions=tuple(partitions))
+
+
+def kinds(steps: tuple[Step, ...]) -> list[str]:
+    return [type(step).__name__ for step in steps]
+
+
+def test_while_the_old_node_lives_the_new_one_is_level_before_it_goes() -> None:
+    steps = moves.move(with_new(), [0], NAMES[0], NEW)
+    assert kinds(steps) == ["Take", "Assign", "AwaitLevel", "Unassign", "AwaitWithout", "Release"]
+
+
+def test_a_dead_node_is_replaced_in_one_change() -> None:
+    steps = moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, None)
+    assert kinds(steps) == ["Take", "Swap", "AwaitLevel"] * 2 + ["RemoveNode"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_whatever_was_done_the_rest_of_the_plan_is_the_plan_of_what_is_left(gone: bool) -> None:
+    view = cluster()
+    if gone:
+        view = dead(view, NAMES[0])
+    steps = moves.replace(view, NAMES[0], NEW, 7001)
+    while steps:
+        view, rest = after(view, steps[0]), steps[1:]
+        steps = moves.replace(view, NAMES[0], NEW, 7001)
+        # A wait may be over, and told again, when it is looked at once more.
+        waits = moves.AwaitLevel, moves.AwaitWithout
+        assert [step for step in steps if not isinstance(step, waits)] == [
+            step for step in rest if not isinstance(step, waits)
+        ]
+        assert len(steps) <= len(rest) + 1
+        if steps and isinstance(steps[0], waits):
+            view = after(view, steps[0])
+            steps = moves.replace(view, NAMES[0], NEW, 7001)
+    assert view.replicas_of(0) == view.replicas_of(1) == tuple(sorted((*NAMES[1:], NEW)))
+    assert NAMES[0] not in dict(view.maps.groups.groups)
+
+
+def test_a_node_is_drained_to_the_least_loaded_of_its_group() -> None:
+    steps = moves.drain(with_new(), NAMES[0])
+    assert [step.storage for step in steps if isinstance(step, moves.Take)] == [NEW, NEW]
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(cluster(), NAMES[0])
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(dead(with_new(), NEW), NAMES[0])
+
+
+def test_a_node_is_added_with_partitions() -> None:
+    steps = moves.add(cluster(), NEW, 7001, 5, [1])
+    assert kinds(steps) == ["AddNode", "Take", "Assign", "AwaitLevel"]
+    view = cluster()
+    for step in steps:
+        view = after(view, step)
+    assert moves.add(view, NEW, 7001, 5, [1]) == ()
+    with pytest.raises(ClusterError, match="known with group 5"):
+        moves.add(view, NEW, 7001, 6, [1])
+    with pytest.raises(ClusterError, match="does not answer"):
+        moves.add(dead(view, NEW), NEW, 7001, 5, [0])
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    view = with_new()
+    for partitions, source, target, problem in (
+        ([0], NAMES[0], NAMES[0], "both source and target"),
+        ([0], "h:1", NEW, "h:1 is not known"),
+        ([0], NAMES[0], NAMES[1], "of the same group"),
+        ([2], NAMES[0], NEW, "partition 2 does not exist"),
+    ):
+        with pytest.raises(ClusterError, match=problem):
+            moves.move(view, partitions, source, target)
+    with pytest.raises(ClusterError, match="does not answer"):
+        moves.move(dead(view, NEW), [0], NAMES[0], NEW)
+    with pytest.raises(ClusterError, match="give its admin port"):
+        moves.replace(view, NAMES[0], "h:1", None)
+    with pytest.raises(ClusterError, match="is not known"):
+        moves.replace(view, "h:2", "h:1", None)
+    nowhere = attrs.evolve(view, partitions=(states(0), states(1)))
+    for name in (NAMES[0], NEW):
+        assert name in dict(nowhere.maps.groups.groups)
+
+
+def test_every_step_is_described() -> None:
+    steps = (
+        *moves.replace(cluster(), NAMES[0], NEW, 7001),
+        *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1),
+    )
+    assert len({moves.describe(step) for step in steps}) >= 10

@@ -1,0 +1,204 @@
+"""`waltz storage move-partition|drain|add-node|replace-node`: plans of steps, shown first, resumable at any time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from waltz_core.cluster import moves, store_metadata
+from waltz_core.cluster.moves import Step, describe
+from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
+from waltz_core.cluster.view import ClusterView
+from waltz_core.errors import WaltzError
+from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_trio.cli.gather import gather
+from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
+from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cluster_admin import change_store
+
+_LOOK_EVERY = 1.0  # seconds between looks at what is waited for
+_PATIENCE = 3600  # seconds that one wait may take
+
+_TAKING = (moves.Swap, moves.Unassign, moves.Release, moves.RemoveNode)
+
+Plan = Callable[[ClusterView], tuple[Step, ...]]
+
+
+async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
+    """Show the plan, ask, and go through it."""
+    steps = plan(await gather(tool))
+    if arguments.flag("dry-run"):
+        _show(steps, arguments)
+        return 0
+    if not steps:
+        print("nothing is left to do")
+        return 0
+    _show(steps, arguments)
+    taking = any(isinstance(step, _TAKING) for step in steps)
+    confirm(f"Go through these {len(steps)} steps?", given=arguments.flag("yes") or not taking)
+    patience = arguments.number("timeout", _PATIENCE, least=1)
+    for number, step in enumerate(steps, start=1):
+        print(f"[{number}/{len(steps)}] {describe(step)} ...", flush=True)
+        try:
+            await _do(tool, step, patience, delete=arguments.flag("delete-storage-files"))
+        except (WaltzError, OSError) as error:
+            raise CommandError(
+                f"{describe(step)}: {error}\nWhat was done stays done; the same command again goes on from here, "
+                "and with --dry-run shows what is left"
+            ) from error
+    print("done")
+    return 0
+
+
+def _show(steps: Sequence[Step], arguments: Arguments) -> None:
+    if arguments.flag("json"):
+        print(json.dumps([describe(step) for step in steps], indent=2))
+        return
+    for number, step in enumerate(steps, start=1):
+        print(f"{number:>3}. {describe(step)}")
+    if not steps:
+        print("nothing is left to do")
+
+
+async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
+    match step:
+        case moves.Take(storage, partition_id):
+            async with tool.admin(await _admin(tool, storage)) as client:
+                await client.assign([partition_id])
+        case moves.Release(storage, partition_id):
+            async with tool.admin(await _admin(tool, storage)) as client:
+                await client.unassign([partition_id], delete_files=delete)
+        case moves.AwaitLevel(storage, partition_id):
+            await _wait(tool, patience, lambda view: moves.is_level(view, partition_id, storage))
+        case moves.AwaitWithout(storage, partition_id):
+            await _wait(tool, patience, lambda view: moves.is_without(view, partition_id, storage))
+        case _:
+            await change_store(tool.zk, tool.paths, _change_of(step))
+
+
+def _change_of(
+    step: moves.AddNode | moves.Assign | moves.Swap | moves.Unassign | moves.RemoveNode,
+) -> Callable[[StoreMaps, int], StoreChange]:
+    match step:
+        case moves.AddNode(storage, port, group):
+            return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
+        case moves.Assign(storage, partition_id):
+            return lambda maps, count: store_metadata.assign_partitions(maps, count, [partition_id], storage)
+        case moves.Swap(source, target, partition_id):
+            return lambda maps, count: store_metadata.replace_replica(maps, count, partition_id, source, target)
+        case moves.Unassign(storage, partition_id):
+            return lambda maps, _: store_metadata.unassign_partitions(maps, [partition_id], storage)
+        case moves.RemoveNode(storage):
+            return lambda maps, _: store_metadata.remove_storage_node(maps, storage)
+
+
+async def _wait(tool: Tool, patience: int, reached: Callable[[ClusterView], bool]) -> None:
+    begin = time.monotonic()
+    while not reached(await gather(tool)):
+        if time.monotonic() - begin > patience:
+            raise CommandError(f"not reached within {patience} s (--timeout); waltz doctor may know why")
+        await trio.sleep(_LOOK_EVERY)
+
+
+async def _admin(tool: Tool, storage: str) -> Endpoint:
+    ports = dict((await gather(tool)).maps.connections.connections)
+    if storage not in ports:
+        raise CommandError(f"the admin port of {storage} is not in ZooKeeper")
+    return Endpoint(parse_endpoint(storage).host, ports[storage])
+
+
+# ---- the commands ----------------------------------------------------------------------------
+
+
+async def _move(tool: Tool, arguments: Arguments) -> int:
+    source, target = arguments.text("from"), arguments.text("to")
+    partitions = arguments.partitions("partition")
+    if not partitions:
+        raise CommandError("Partitions list is empty")
+    return await _carry_out(lambda view: moves.move(view, partitions, source, target), tool, arguments)
+
+
+async def _drain(tool: Tool, arguments: Arguments) -> int:
+    source = arguments.text("storage")
+    return await _carry_out(lambda view: moves.drain(view, source), tool, arguments)
+
+
+async def _add(tool: Tool, arguments: Arguments) -> int:
+    storage = str(parse_endpoint(arguments.text("storage")))
+    partitions: tuple[int, ...] = ()
+    port, group = arguments.number("storage-admin-port", least=1), arguments.number("group")
+    if arguments.flag("partition"):
+        partitions = arguments.partitions("partition")
+    await _reached(tool, Endpoint(parse_endpoint(storage).host, port))
+    return await _carry_out(lambda view: moves.add(view, storage, port, group, partitions), tool, arguments)
+
+
+async def _replace(tool: Tool, arguments: Arguments) -> int:
+    source, target = arguments.text("from"), arguments.text("to")
+    port = arguments.number("storage-admin-port", least=1) if arguments.flag("storage-admin-port") else None
+    if port is not None:
+        await _reached(tool, Endpoint(parse_endpoint(target).host, port))
+    return await _carry_out(lambda view: moves.replace(view, source, target, port), tool, arguments)
+
+
+async def _reached(tool: Tool, endpoint: Endpoint) -> None:
+    """A node must answer, with the key of this cluster, before ZooKeeper hears of it."""
+    try:
+        async with tool.admin(endpoint):
+            pass
+    except (WaltzError, OSError) as error:
+        raise CommandError(f"{endpoint} is no storage node of this cluster: {error}; start it first") from error
+
+
+_DRY = Option("n", "dry-run", "Show the steps and do nothing", takes_value=False)
+_DELETE = Option("x", "delete-storage-files", "Delete the files that are left on the old node", takes_value=False)
+_TIMEOUT = Option("w", "timeout", f"Seconds that one wait may take (default {_PATIENCE})")
+_SHARED = (_DRY, _TIMEOUT, YES, JSON)
+_FROM = Option("s", "from", "Specify the storage node to leave, in format of host:port", required=True)
+_TO = Option("d", "to", "Specify the storage node to go to, in format of host:port", required=True)
+
+
+def _command(name: str, meaning: str, work: Callable[[Tool, Arguments], Awaitable[int]], *options: Option) -> Command:
+    return Command(name, meaning, (CONFIG, *options, *_SHARED), partial(in_session, work))
+
+
+COMMANDS = (
+    _command(
+        "move-partition",
+        "Move partitions from one storage node to another of the same group, while the cluster runs",
+        _move,
+        _FROM,
+        _TO,
+        Option("p", "partition", "Specify the partitions, such as 0-6,7,10-16", required=True),
+        _DELETE,
+    ),
+    _command(
+        "drain",
+        "Move all partitions of a storage node to the others of its group",
+        _drain,
+        Option("s", "storage", "Specify the storage node, in format of host:port", required=True),
+        _DELETE,
+    ),
+    _command(
+        "add-node",
+        "Add a storage node that runs to the cluster, as one more replica of partitions if some are given",
+        _add,
+        Option("s", "storage", "Specify the storage node, in format of host:port", required=True),
+        Option("a", "storage-admin-port", "Specify its admin port", required=True),
+        Option("g", "group", "Specify its group", required=True),
+        Option("p", "partition", "Specify partitions that it is to hold, such as 0-6,7,10-16"),
+    ),
+    _command(
+        "replace-node",
+        "Put a storage node in the place of another, which may be dead",
+        _replace,
+        _FROM,
+        _TO,
+        Option("a", "storage-admin-port", "Specify the admin port of a node that is new in the cluster"),
+        _DELETE,
+    ),
+)
