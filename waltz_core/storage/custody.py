@@ -376,8 +376,6 @@ class Custody:
             text = f"{SE}partition {self.partition_id}: nothing of its log can be kept; unassign it with its files"
             raise Refusal(f"{text} and assign it anew", FailureCode.OTHER)
         last = kept[-1]
-        belongs = self._belongs()
-        lowered = Belongs(belongs.sequence, belongs.session_id, last.first_id)
         self._outbox.report(
             Level.WARNING,
             f"partition {self.partition_id}: an operator accepted that its log ends at {max_id}; given up: "
@@ -392,6 +390,13 @@ class Custody:
         if place is None:
             raise Refusal(f"{SE}transaction {max_id} of partition {self.partition_id} is damaged", FailureCode.CORRUPT)
         yield from self._put_aside(last, place)
+        current = self.entry.current
+        if max(current.low_water_mark, current.local_low_water_mark) > max_id:
+            # Otherwise no session could ever mark this log again: marks do not fall by themselves.
+            marks = min(current.low_water_mark, max_id), min(current.local_low_water_mark, max_id)
+            yield from self._update_control(current.session_id, *marks, current.flags)
+        belongs = self._belongs()
+        lowered = Belongs(belongs.sequence, belongs.session_id, last.first_id)
         yield from self._write(*self._sides.create_missing(), *self._sides.mark_operations(max_id, lowered))
         yield from self._write(
             Cut(last.data_path, place),

@@ -48,6 +48,7 @@ class Nodes:
         self.links: dict[tuple[int, int], tuple[Desk, int]] = {}
         self.desks: list[Desk] = []
         self.unreachable: set[int] = set()
+        self.silent: set[int] = set()  # reached, but says nothing
         self._conns = 1000
         for number in range(count):
             rules = LEGACY if number in legacy else SAFE
@@ -103,6 +104,9 @@ class Nodes:
                 number = int(effect.endpoint.host.removeprefix("node"))
                 if number in self.unreachable:
                     self.to_do.append((desk, Closed(effect.conn, "connection refused")))
+                    continue
+                if number in self.silent:
+                    self.to_do.append((desk, Dialed(effect.conn)))
                     continue
                 target = self.desks[number]
                 self._conns += 1

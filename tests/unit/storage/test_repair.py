@@ -14,7 +14,7 @@ from tests.unit.storage.nodes import Nodes
 from waltz_core.edge import Port
 from waltz_core.log import SessionInfo
 from waltz_core.storage import repair as repairing
-from waltz_core.storage.effects import DiskRead, FaultKind, WriteAt
+from waltz_core.storage.effects import DiskRead, FaultKind, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.storage.segment import SegmentHeader, encode_header
 from waltz_core.wire import admin_messages as admin
@@ -271,6 +271,78 @@ def test_a_server_is_told_when_a_replica_becomes_suspect_and_when_it_is_sound_ag
     assert (report.condition, report.suspects) == (Condition.SOUND, ())
 
 
+def test_a_source_that_says_nothing_is_given_up_after_a_while() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    nodes.silent = {1}
+    answer = nodes.repair(0, 1, 2)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.REPAIRED)]
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert "node1:1 did not answer within 10000 ms" in str(answer.message)
+
+
+def test_a_node_without_the_partition_is_no_source_and_is_named() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    nodes.desks[1].admin(admin.PartitionAssignmentRequest(1, (0,), False, False))
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.NO_SOURCE)]
+    assert "node1:1: java.lang.Exception: Partition:0 is not assigned." in str(answer.message)
+
+
+def test_a_source_that_has_the_same_record_damaged_gives_nothing() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    damage(nodes, 1, 9)
+    find(nodes, 0, 9)
+    assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.NO_SOURCE)]
+
+
+def test_a_record_of_another_size_is_not_squeezed_in() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    other = nodes.desks[1]
+    other.storage(wire.TruncateRequest(5, 1, 0, 8, False))
+    other.storage(wire.AppendRequest(5, 1, 0, some(9, 1, size=61), False))
+    before = data_files(nodes, 0)
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.WRITE_FAILED)]
+    assert "101 bytes do not fit into the 100" in str(answer.message)
+    assert data_files(nodes, 0) == before
+
+
+def test_a_disk_that_does_not_keep_what_it_is_given_is_not_believed() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    find(nodes, 0, 9)
+    disk = nodes.desks[0].disk
+
+    def spoil(effect: Any) -> None:
+        if isinstance(effect, SyncFile) and effect.path == LAST:
+            damage(nodes, 0, 9)
+
+    disk.fault = spoil
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(9, 9, RepairOutcome.WRITE_FAILED)]
+    assert "reads back differently" in str(answer.message)
+    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+
+
+def test_a_second_repair_waits_for_the_first_and_a_strange_partition_has_none() -> None:
+    nodes = Nodes()
+    port = codec_1(nodes.desks[0], Port.ADMIN)
+    assert port.ask(admin.RepairRequest(1, 0, (nodes.endpoint(1),), ())) is None
+    assert "is being repaired already" in text_of(port.ask(admin.RepairRequest(2, 0, (), ())))
+    assert "is not assigned" in text_of(port.ask(admin.RepairRequest(3, 1, (), ())))
+    assert "is not assigned" in text_of(port.ask(admin.AcceptLimboRequest(4, 1, 0)))
+
+
 # ---- the operator's word -------------------------------------------------------------------------
 
 
@@ -309,6 +381,37 @@ def test_an_accepted_loss_ends_the_log_before_the_damage_and_puts_the_rest_aside
 def test_nothing_is_accepted_of_a_partition_that_is_not_in_limbo() -> None:
     nodes = Nodes()
     assert "not in limbo" in text_of(accept(nodes, 0, 11))
+
+
+def test_a_loss_below_the_marks_lowers_them_so_that_sessions_can_mark_the_log_again() -> None:
+    nodes = Nodes()
+    nodes.desks[0].storage(wire.SetLowWaterMarkRequest(6, 1, 0, 11, False))
+    nodes.settle()
+    damage(nodes, 0, 11)
+    nodes.restart(0)
+    assert accept(nodes, 0, 10) == admin.AdminSuccessResponse(1)
+    assert replica(nodes.desks[0]).session_info() == SessionInfo(6, 10, 10)
+    node = nodes.restart(0)
+    assert replica(node).session_info() == SessionInfo(6, 10, 10)
+    assert node.storage(wire.SetLowWaterMarkRequest(7, 1, 0, 10, False)) == wire.SuccessResponse(7, 1, 0)
+    assert node.storage(wire.AppendRequest(7, 1, 0, some(11, 1), False)) == wire.SuccessResponse(7, 1, 0)
+
+
+def test_of_a_partition_without_files_nothing_can_be_accepted() -> None:
+    nodes = Nodes()
+    for first in (0, 4, 8):
+        nodes.desks[0].disk.remove(f"0/{first:019d}.seg")
+        nodes.desks[0].disk.remove(f"0/{first:019d}.idx")
+    assert replica(nodes.restart(0)).state is State.LIMBO
+    assert "data files are gone; assign it anew" in text_of(accept(nodes, 0, -1))
+    assert outcomes(nodes.repair(0, 1)) == []
+
+
+def test_a_log_without_its_beginning_cannot_be_accepted() -> None:
+    nodes = Nodes()
+    nodes.desks[0].disk.remove("0/0000000000000000000.seg")
+    nodes.restart(0)
+    assert "nothing of its log can be kept" in text_of(accept(nodes, 0, -1))
 
 
 # ---- what may be believed ------------------------------------------------------------------------
