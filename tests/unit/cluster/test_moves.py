@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from tests.unit.cluster.views import NAMES, cluster, replica, states, storage
+from tests.unit.cluster.views import NAMES, cluster, replica, storage
 from waltz_core.cluster import moves, store_metadata
 from waltz_core.cluster.moves import Step
 from waltz_core.cluster.view import ClusterView
@@ -91,11 +91,10 @@ def test_whatever_was_done_the_rest_of_the_plan_is_the_plan_of_what_is_left(gone
     while steps:
         view, rest = after(view, steps[0]), steps[1:]
         steps = moves.replace(view, NAMES[0], NEW, 7001)
-        # A wait may be over, and told again, when it is looked at once more.
+        # A wait may be over, and told again, when it is looked at once more; what is left behind comes last.
         waits = moves.AwaitLevel, moves.AwaitWithout
-        assert [step for step in steps if not isinstance(step, waits)] == [
-            step for step in rest if not isinstance(step, waits)
-        ]
+        left = {step for step in steps if not isinstance(step, waits)}
+        assert left == {step for step in rest if not isinstance(step, waits)}
         assert len(steps) <= len(rest) + 1
         if steps and isinstance(steps[0], waits):
             view = after(view, steps[0])
@@ -142,14 +141,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         moves.replace(view, NAMES[0], "h:1", None)
     with pytest.raises(ClusterError, match="is not known"):
         moves.replace(view, "h:2", "h:1", None)
-    nowhere = attrs.evolve(view, partitions=(states(0), states(1)))
-    for name in (NAMES[0], NEW):
-        assert name in dict(nowhere.maps.groups.groups)
 
 
 def test_every_step_is_described() -> None:
-    steps = (
-        *moves.replace(cluster(), NAMES[0], NEW, 7001),
-        *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1),
-    )
+    alive = moves.replace(cluster(), NAMES[0], NEW, 7001)
+    steps = (*alive, *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1))
     assert len({moves.describe(step) for step in steps}) >= 10
