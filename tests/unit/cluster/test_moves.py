@@ -87,18 +87,16 @@ def test_whatever_was_done_the_rest_of_the_plan_is_the_plan_of_what_is_left(gone
     view = cluster()
     if gone:
         view = dead(view, NAMES[0])
+    waits = moves.AwaitLevel, moves.AwaitWithout
     steps = moves.replace(view, NAMES[0], NEW, 7001)
     while steps:
-        view, rest = after(view, steps[0]), steps[1:]
+        number = next(number for number, step in enumerate(steps) if not isinstance(step, waits))
+        for step in steps[: number + 1]:
+            view = after(view, step)
+        # What is waited for may be told again; what is left behind comes last.
+        left = {step for step in steps[number + 1 :] if not isinstance(step, waits)}
         steps = moves.replace(view, NAMES[0], NEW, 7001)
-        # A wait may be over, and told again, when it is looked at once more; what is left behind comes last.
-        waits = moves.AwaitLevel, moves.AwaitWithout
-        left = {step for step in steps if not isinstance(step, waits)}
-        assert left == {step for step in rest if not isinstance(step, waits)}
-        assert len(steps) <= len(rest) + 1
-        if steps and isinstance(steps[0], waits):
-            view = after(view, steps[0])
-            steps = moves.replace(view, NAMES[0], NEW, 7001)
+        assert left == {step for step in steps if not isinstance(step, waits)}
     assert view.replicas_of(0) == view.replicas_of(1) == tuple(sorted((*NAMES[1:], NEW)))
     assert NAMES[0] not in dict(view.maps.groups.groups)
 
