@@ -302,7 +302,8 @@ class StorageProcess:
 
     def _register(self) -> None:
         """Metrics of the process; those of partitions come and go with their assignment."""
-        for name in ("waltz-storage-num-partitions", "waltz-storage-partition-ids", "waltz-version-id"):
+        shown = "waltz-storage-num-partitions", "waltz-storage-partition-ids", "waltz-version-id"
+        for name in (*shown, "scrub-pass-count", "no-room"):
             self._register_gauge(f"{GROUP}.{name}")
         gauge = self.registry.gauge
         gauge(f"{GROUP}.sync-count", lambda: self.disk.statistics.syncs if self.disk else 0)

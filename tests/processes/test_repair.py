@@ -127,3 +127,16 @@ def test_what_only_lost_nodes_hold_is_given_up_by_an_operator(tmp_path: Path, zo
         cluster.wait_healthy()
         filled(cluster, load)
         assert records_of(cluster, "storage-1") == records_of(cluster, "storage-0")
+
+
+def test_below_the_reserve_nothing_is_appended_and_all_else_is_served(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), settings={"storage.reserve": 1 << 60}) as cluster:
+        for name in cluster.storage_names:
+            poll("it is said", lambda name=name: "no room for appends" in cluster.children[name].text())  # type: ignore[misc]
+        ports = cluster.addresses["storage-0"]
+        words = ("-s", admin_of(cluster, "storage-0"), "-sp", str(ports["storage.port"]), "-p", "0")
+        assert tool(cluster, "max-transaction-id", *words) == "Max Transaction ID: -1\n"
+        metrics = cluster.get("storage-0", "/metrics")
+        assert metrics["gauges"]["waltz-storage.partition-0.state"]["value"] == "open"
