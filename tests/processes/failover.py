@@ -182,7 +182,7 @@ def plot(path: Path, found: Mapping[str, Sequence[float]], session_timeout_ms: i
     axes.set(xlabel="seconds without a commit", ylabel="% of trials", ylim=(0, 101), title="Fail-over of a partition")
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="center")
     figure.savefig(path)
 
 
