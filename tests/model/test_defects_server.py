@@ -14,7 +14,7 @@ from waltz_core.cluster import znodes
 from waltz_core.edge import Shutdown, ZkSet
 from waltz_core.ids import make_req_id
 from waltz_core.log import Record
-from waltz_core.rules import SAFE
+from waltz_core.rules import LEGACY, SAFE
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed
 from waltz_core.server.feed_cache import FeedCache
@@ -440,3 +440,71 @@ def test_a_server_announces_no_session_below_the_generation_in_zookeeper() -> No
     cluster.world.run(cluster.world.now + 10_000)
     assert not healthy(cluster, 0)
     assert session_of(cluster) == attrs.evolve(found, generation=found.generation + 1)
+
+
+def test_a_session_that_another_server_announced_first_is_not_written_over() -> None:
+    """recovery I9: session ids are won by comparing and setting, from what was read."""
+    cluster = SimCluster(11)
+    world = cluster.world
+    others: list[int] = []
+    request = world.zookeeper.request
+
+    def between(node: Any, wanted: Any) -> None:
+        if not others and isinstance(wanted, ZkSet) and wanted.path == PATHS.partition(0):
+            others.append(5)
+            theirs = znodes.PartitionMetadata(1, 5, ())
+            world.zookeeper.write([ZkSet(0, wanted.path, znodes.encode_partition_metadata(theirs), -1)])
+        request(node, wanted)
+
+    world.zookeeper.request = between  # type: ignore[method-assign]  # somebody else is faster
+    cluster.start()
+    cluster.until_open()
+    assert others
+    assert session_of(cluster).session_id == 6
+
+
+def test_what_a_replica_damaged_is_not_copied_to_another() -> None:
+    """storage-10.11: 0.13.2 gives out what it finds, and its server wrote it with a fresh checksum elsewhere."""
+    cluster = SimCluster(12, storage_rules=LEGACY)
+    cluster.start()
+    cluster.until_open()
+    client = Client(cluster)
+    client.mount()
+    cluster.storages[2].crash(power=False)
+    for n in range(20):
+        client.append(bytes([n + 100]) * 50)
+    client.wait(lambda: len(client.feed()) == 20)
+    cluster.world.run(cluster.world.now + 2_000)
+    cluster.world.tolerates = lambda text: True
+    for storage in cluster.storages[:2]:
+        path = next(name for name in storage.disk.disk.files() if name.endswith(".seg"))
+        content = storage.disk.disk.content(path)
+        storage.disk.disk.flip(path, content.index(bytes([107]) * 50) + 9)
+    cluster.storages[2].start()
+    cluster.world.run(cluster.world.now + 40_000)
+    files = cluster.storages[2].disk.disk.files()
+    log = next(content for name, content in files.items() if name.endswith(".seg"))
+    assert bytes([107]) * 9 + bytes([107 ^ 0xFF]) not in log
+
+
+def test_a_server_serves_no_log_that_ends_before_what_it_has_committed() -> None:
+    """server-D4, all replicas set back at once: nobody but the server itself can know."""
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    for n in range(5):
+        client.append(bytes([n]))
+    client.wait(lambda: len(client.feed()) == 5)
+    before = [storage.disk.disk.clone() for storage in cluster.storages]
+    for n in range(5):
+        client.append(bytes([n]))
+    client.wait(lambda: len(client.feed()) == 10)
+    for storage, disk in zip(cluster.storages, before, strict=True):
+        storage.crash(power=False)
+        storage.disk.disk = disk
+    for storage in cluster.storages:
+        storage.start()
+    cluster.world.run(cluster.world.now + 20_000)
+    (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+    assert not partition.healthy
+    assert any("replicas lost data" in report.text for _, report in cluster.servers[0].reports)

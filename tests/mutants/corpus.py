@@ -373,12 +373,6 @@ CORPUS: tuple[Mutant, ...] = (
         "True",
     ),
     Mutant(
-        "read from a replica that lacks it",
-        "store.session",
-        "name not in read.tried and self._links[name].acked >= read.first",
-        "name not in read.tried",
-    ),
-    Mutant(
         "closing mark one too high",
         "store.metadata",
         "            state = ReplicaState(replica_id, state.session_id, resolved)",
@@ -446,12 +440,6 @@ CORPUS: tuple[Mutant, ...] = (
         "server.data_cache",
         "                key = (partition_id, transaction_id)\n",
         "                key = (0, transaction_id)\n",
-    ),
-    Mutant(
-        "payloads of a gap kept",
-        "server.partition",
-        "            self._data_cache.forget(self.partition_id)\n        else:",
-        "            pass\n        else:",
     ),
     Mutant(
         "feed continued where the client was ahead",

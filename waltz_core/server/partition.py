@@ -708,6 +708,7 @@ class PartitionServer:
         assert self.session is not None
         mark = note.mark
         if self._known and mark < self._appender.commit_mark:
+            self._opened_at = now  # a short life, so that the next attempt waits
             self.session.close(
                 now,
                 f"the replicas resolved the log at {mark}, but transactions up to {self._appender.commit_mark} "
