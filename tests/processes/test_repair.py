@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
+from attrs import evolve
 
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from waltz_trio.cli.zookeeper import open_cluster
+from waltz_trio.config import Config
 
 pytestmark = pytest.mark.processes
 
@@ -127,6 +133,46 @@ def test_what_only_lost_nodes_hold_is_given_up_by_an_operator(tmp_path: Path, zo
         cluster.wait_healthy()
         filled(cluster, load)
         assert records_of(cluster, "storage-1") == records_of(cluster, "storage-0")
+
+
+def change_metadata(cluster: Cluster, change: Callable[[PartitionMetadata], PartitionMetadata] | None) -> None:
+    """Set the metadata of partition 0 back, or remove it, while no server runs."""
+
+    async def work() -> None:
+        async with open_cluster(Config.load(cluster.tools_file)) as (zk, paths):
+            data, stat = await zk.get(paths.partition(0))
+            if change is None:
+                await zk.delete(paths.partition(0), stat.version)
+            else:
+                metadata = change(decode_partition_metadata(data or b""))
+                await zk.set(paths.partition(0), encode_partition_metadata(metadata), stat.version)
+
+    cluster.children["server-0"].stop()
+    trio.run(work)
+    cluster.start("server-0")
+
+
+def test_metadata_that_is_gone_or_set_back_is_confirmed_by_an_operator(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
+        load = filled(cluster)
+        before = records_of(cluster, "storage-0")
+        change_metadata(cluster, None)
+        poll("recovery waits", lambda: "recovery waits" in cluster.children["server-0"].text())
+        assert "names no replicas" in tool(cluster, "confirm-metadata", "-p", "0", "-y")
+        cluster.wait_healthy()
+        assert records_of(cluster, "storage-0") == before
+        filled(cluster, load)
+        words = ("storage", "confirm-metadata", "-p", "0", "-y", "-c", str(cluster.tools_file))
+        assert "nothing to confirm" in cluster.attempt(*words).stdout
+
+        change_metadata(cluster, lambda one: evolve(one, session_id=0))
+        why = "was ZooKeeper restored from an older state?"
+        poll("the server stops", lambda: why in cluster.children["server-0"].text())
+        tool(cluster, "confirm-metadata", "-p", "0", "-y")
+        cluster.wait_healthy()
+        filled(cluster, load)
 
 
 def test_below_the_reserve_nothing_is_appended_and_all_else_is_served(
