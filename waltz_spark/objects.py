@@ -41,8 +41,8 @@ class Store(Protocol):
         """A local path to write a file to that is to become `name`."""
         ...
 
-    def publish(self, scratch: str, name: str) -> None:
-        """Make a scratch file the file `name`, durably; replaces what is there. The scratch file is gone."""
+    def publish(self, scratch: str, name: str) -> bool:
+        """Make a scratch file the file `name`, durably; False if the name is taken. The scratch file is gone."""
         ...
 
     def size_and_crc(self, name: str) -> tuple[int, int]:
@@ -99,20 +99,9 @@ class LocalStore:
             raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        path = self._root / name
-        scratch = Path(self.scratch(name))
-        with scratch.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(scratch, path)
-        except FileExistsError:
-            return False
-        finally:
-            scratch.unlink()
-        _sync_folders(path.parent, self._root)
-        return True
+        scratch = self.scratch(name)
+        Path(scratch).write_bytes(data)
+        return self.publish(scratch, name)
 
     def open_input(self, name: str) -> Any:
         try:
@@ -125,12 +114,18 @@ class LocalStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         return str(path.with_name(f".{path.name}.{uuid4().hex}"))
 
-    def publish(self, scratch: str, name: str) -> None:
+    def publish(self, scratch: str, name: str) -> bool:
         with open(scratch, "rb") as file:
             os.fsync(file.fileno())
         path = self._root / name
-        os.replace(scratch, path)
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(scratch)
         _sync_folders(path.parent, self._root)
+        return True
 
     def size_and_crc(self, name: str) -> tuple[int, int]:
         with self.open_input(name) as file:
@@ -203,12 +198,17 @@ class RemoteStore:
         os.close(handle)
         return path
 
-    def publish(self, scratch: str, name: str) -> None:
+    def publish(self, scratch: str, name: str) -> bool:
+        # Files of one name hold the same records: who comes second loses nothing by not being noticed.
         try:
+            if self._file_system.exists(self._full(name)):
+                return False
             self._file_system.put_file(scratch, self._full(name))
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
-        os.unlink(scratch)
+        finally:
+            os.unlink(scratch)
+        return True
 
     def size_and_crc(self, name: str) -> tuple[int, int]:
         with self.open_input(name) as file:

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from tests.spark.logs import make_log, random_payloads
+from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
+from waltz_spark.errors import UnreachableError
+from waltz_spark.options import parse_options
+from waltz_spark.restore import restore
+from waltz_spark.runners import OnSpark
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,3 +140,28 @@ def test_a_log_that_went_back_stops_the_query(spark: Any, tmp_path: Path) -> Non
 def test_a_reader_is_planned_again_for_every_query_and_leaves_nothing_open(spark: Any, log: str) -> None:
     frame = read(spark, log, partitions="2", cut='{"2": 10}')
     assert [frame.count() for _ in range(3)] == [10, 10, 10]
+
+
+def test_executors_archive_verify_and_restore(spark: Any, log: str, tmp_path: Path) -> None:
+    root, again, runner = str(tmp_path / "archive"), tmp_path / "again", OnSpark(spark)
+    seen: list[tuple[int, int]] = []
+    options = parse_options({"directory": log})
+    run_archive(plan_archive(options, root, range_count=1000), runner, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (4700, 4700)
+    verdicts = run_verification(plan_verification(root, [log]), runner)
+    assert [(verdict.compared, verdict.problems) for verdict in verdicts] == [(1, ())] * 5
+    restore(root, again, runner)
+    for partition in ("0", "2"):
+        for path in (Path(log) / partition).iterdir():
+            assert (again / partition / path.name).read_bytes() == path.read_bytes()
+    table = spark.read.parquet(f"{root}/data")
+    assert ids(table) == all_ids(*COUNTS)
+    assert ids(spark.read.format("waltz").option("archive", root).load()) == all_ids(*COUNTS)
+
+
+def test_a_failure_in_an_executor_arrives_as_it_was(spark: Any, tmp_path: Path) -> None:
+    make_log(tmp_path / "log", [random_payloads(100)])
+    plan = plan_archive(parse_options({"directory": str(tmp_path / "log")}), str(tmp_path / "archive"))
+    (tmp_path / "log" / "0" / "0000000000000000000.seg").unlink()
+    with pytest.raises(UnreachableError, match="No such file"):
+        run_archive(plan, OnSpark(spark))

@@ -1,0 +1,385 @@
+"""Archive, verification and restore, without Spark: the same functions that executors run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.test_live import admin_endpoints, append, outside
+from waltz_spark import manifest
+from waltz_spark.archive import (
+    ArchiveReport,
+    FileTask,
+    plan_archive,
+    plan_verification,
+    run_archive,
+    run_verification,
+    write_file,
+)
+from waltz_spark.errors import ArchiveError, RecordDamagedError, UnreachableError
+from waltz_spark.manifest import ArchiveState, read_archive
+from waltz_spark.objects import open_store
+from waltz_spark.options import parse_options
+from waltz_spark.ports import AdminPort
+from waltz_spark.reading import drop_connections
+from waltz_spark.restore import restore
+from waltz_spark.runners import Here
+from waltz_spark.source import BatchReader
+from waltz_trio.embedded import embedded_cluster
+from waltz_trio.net.tls import ClientTls, TlsSettings
+
+COUNTS = (1000, 0, 350)
+HERE = Here()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    make_log(tmp_path / "log", [random_payloads(count, seed=at) for at, count in enumerate(COUNTS)], threshold=9000)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "archive")
+
+
+def archive(log: Path, root: str, *, range_count: int = 300, partial: bool = True, keep_last: int = 0) -> ArchiveReport:
+    options = parse_options({"directory": str(log)})
+    plan = plan_archive(options, root, range_count=range_count, partial=partial, keep_last=keep_last)
+    return run_archive(plan, HERE)
+
+
+def files_below(directory: Path, suffix: str) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob(f"*{suffix}"))}
+
+
+def problems(root: str, *directories: Path) -> list[str]:
+    checks = plan_verification(root, [str(one) for one in directories])
+    return [problem for verdict in run_verification(checks, HERE) for problem in verdict.problems]
+
+
+# ---- there and back
+
+
+def test_a_restored_log_is_the_archived_one_byte_for_byte(log: Path, root: str, tmp_path: Path) -> None:
+    report = archive(log, root)
+    assert (report.record_count, report.file_count) == (1350, 6)
+    found = restore(root, tmp_path / "again", HERE)
+    assert found.record_count == 1350
+    for suffix in (".seg", ".idx"):
+        ours, theirs = files_below(tmp_path / "again", suffix), files_below(log, suffix)
+        empty = f"1/{0:019d}{suffix}"
+        assert ours.pop(empty)[12:] == theirs.pop(empty)[12:]  # nothing tells when the segment of no record was made
+        assert ours == theirs
+    reader = BatchReader(parse_options({"directory": str(tmp_path / "again"), "verify": "record"}))
+    assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 1350
+
+
+def test_several_processes_write_the_same_archive(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    plan = plan_archive(parse_options({"directory": str(log)}), str(tmp_path / "other"), range_count=300)
+    run_archive(plan, Here(2))
+    assert files_below(Path(root), ".parquet") == files_below(tmp_path / "other", ".parquet")
+
+
+def test_giant_and_empty_records_survive(tmp_path: Path, root: str) -> None:
+    make_log(tmp_path / "log", [[b"", bytes(9_000_000), b"x", b""]])
+    archive(tmp_path / "log", root)
+    restore(root, tmp_path / "again", HERE)
+    assert files_below(tmp_path / "again", ".seg") == files_below(tmp_path / "log", ".seg")
+
+
+def test_an_archive_can_be_read_as_a_log(log: Path, root: str) -> None:
+    archive(log, root)
+    rows = {}
+    for name, option in (("archive", {"archive": root}), ("file", {"directory": str(log)})):
+        reader = BatchReader(parse_options({**option, "verify": "record", "columns": "transaction_id,length,data,seq"}))
+        reader.pushFilters([])
+        rows[name] = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert rows["archive"] == rows["file"]
+    assert len(rows["archive"]) == 1350
+
+
+def test_archive_and_live_files_make_one_log(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root, partial=False)
+    for name in sorted((log / "0").glob("*"))[:4]:
+        name.unlink()  # old segments, archived and gone
+    options = {"archive": root, "directory": str(log), "origin": "true", "columns": "partition,transaction_id"}
+    reader = BatchReader(parse_options(options))
+    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert [(row["partition"], row["transaction_id"]) for row in rows] == [
+        (partition, at) for partition, count in enumerate(COUNTS) for at in range(count)
+    ]
+    assert [row["_origin"] for row in rows] == ["archive"] * 900 + ["file"] * 100 + ["archive"] * 300 + ["file"] * 50
+
+
+# ---- growing
+
+
+def test_a_later_run_adds_what_is_new_and_a_rerun_adds_nothing(log: Path, root: str, tmp_path: Path) -> None:
+    assert archive(log, root, partial=False).record_count == 1200
+    assert archive(log, root, partial=False).record_count == 0
+    assert archive(log, root, keep_last=30).record_count == 1350 - 1200 - 60
+    assert archive(log, root).record_count == 60
+    state = read_archive(root)
+    assert [(one.first_id, one.end_id) for one in state.files_of(0)] == [
+        (0, 300),
+        (300, 600),
+        (600, 900),
+        (900, 970),
+        (970, 1000),
+    ]
+    restore(root, tmp_path / "again", HERE)
+    assert files_below(tmp_path / "again" / "0", ".seg") == files_below(log / "0", ".seg")
+
+
+def test_files_end_at_multiples_of_the_range_wherever_the_log_starts(tmp_path: Path, root: str) -> None:
+    write_segments(tmp_path / "log", 0, make_records(0, [b"x"] * 500, first=130))
+    write_control(tmp_path / "log", [630])
+    archive(tmp_path / "log", root)
+    assert [(one.first_id, one.end_id) for one in read_archive(root).files] == [(130, 300), (300, 600), (600, 630)]
+    restore(root, tmp_path / "again", HERE)
+    assert files_below(tmp_path / "again", ".seg") == files_below(tmp_path / "log", ".seg")
+
+
+def test_two_archivers_of_the_same_log_agree(log: Path, root: str) -> None:
+    options = parse_options({"directory": str(log)})
+    plans = [plan_archive(options, root, range_count=300) for _ in range(2)]
+    states = [run_archive(plan, HERE).state for plan in plans]
+    assert states[0].files == states[1].files == read_archive(root).files
+    assert problems(root, log) == []
+
+
+def test_of_two_archivers_with_different_cuts_one_has_to_start_again(log: Path, root: str) -> None:
+    options = parse_options({"directory": str(log)})
+    whole, short = (plan_archive(options, root, range_count=300, keep_last=keep) for keep in (0, 10))
+    run_archive(short, HERE)
+    with pytest.raises(ArchiveError, match="goes on at id 990"):
+        run_archive(whole, HERE)
+    assert archive(log, root).record_count == 20
+    assert problems(root, log) == []
+
+
+def test_a_log_of_another_cluster_or_one_that_went_back_is_not_archived(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    make_log(tmp_path / "other", [[b"x"]] * 3, key=bytes(16))
+    with pytest.raises(ArchiveError, match="another cluster"):
+        archive(tmp_path / "other", root)
+    write_control(log, [800, 0, 350])
+    with pytest.raises(ArchiveError, match="archived up to id 999, the log ends at 799"):
+        archive(log, root)
+
+
+def test_what_is_damaged_is_not_archived(log: Path, root: str) -> None:
+    flip(log / "2" / "0000000000000000000.seg", 4000)
+    with pytest.raises(RecordDamagedError, match="partition 2, "):
+        archive(log, root)
+    assert list(Path(root).rglob("*.parquet.*")) == []
+
+
+# ---- verification
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_sound_archive_has_no_problem_and_equals_its_replicas(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    shutil.copytree(log, tmp_path / "replica")
+    checks = plan_verification(root, [str(log), str(tmp_path / "replica")])
+    verdicts = run_verification(checks, HERE)
+    assert [(verdict.problems, verdict.compared) for verdict in verdicts] == [((), 2)] * 6
+
+
+def test_any_flipped_bit_of_an_archive_file_is_found(log: Path, root: str) -> None:
+    archive(log, root)
+    path = next(Path(root).rglob("*.parquet"))
+    size = path.stat().st_size
+    for at in range(0, size, size // 25):
+        flip(path, at)
+        assert len(problems(root)) >= 1, at
+        flip(path, at)
+    assert problems(root) == []
+
+
+def test_a_replica_that_differs_is_named_with_the_ids(log: Path, root: str) -> None:
+    archive(log, root)
+    flip(log / "2" / "0000000000000000000.seg", 4000)
+    (problem,) = problems(root, log)
+    assert f"{log}: partition 2, ids 0 to 299: digest" in problem
+
+
+def test_a_missing_archive_file_is_found(log: Path, root: str) -> None:
+    archive(log, root)
+    next(Path(root).rglob("*.parquet")).unlink()
+    assert "No such file" in problems(root)[0]
+
+
+def test_a_changed_manifest_breaks_the_chain(log: Path, root: str) -> None:
+    archive(log, root)
+    path = min(Path(root).rglob("*.json"))
+    commit = json.loads(path.read_text())
+    commit["files"][2]["sha256"] = "00" * 32
+    path.write_text(json.dumps(commit))
+    with pytest.raises(ArchiveError, match="the hash chain of partition 0 breaks at"):
+        read_archive(root)
+
+
+def test_archives_with_the_same_last_link_hold_the_same_records(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    other = tmp_path / "log2"
+    make_log(other, [random_payloads(count, seed=at) for at, count in enumerate(COUNTS)], threshold=2000)
+    archive(other, str(tmp_path / "b"))
+    assert read_archive(root).last_link(0) == read_archive(str(tmp_path / "b")).last_link(0)
+    assert len({manifest.first_link(KEY, 0), manifest.first_link(KEY, 1), manifest.first_link(bytes(16), 0)}) == 3
+
+
+# ---- manifest
+
+
+def empty_state(root: str) -> ArchiveState:
+    return ArchiveState(root, KEY, 2, 100, 0, (), ())
+
+
+def test_a_commit_number_is_given_once(tmp_path: Path) -> None:
+    store, state = open_store(str(tmp_path)), empty_state(str(tmp_path))
+    assert manifest.commit(store, state, (), (), {}) is not None
+    assert manifest.commit(store, state, (), (), {}) is None
+
+
+def test_checkpoints_shorten_the_way_and_change_nothing(tmp_path: Path) -> None:
+    store, state = open_store(str(tmp_path)), empty_state(str(tmp_path))
+    link = manifest.first_link(KEY, 0)
+    for at in range(205):
+        digest = f"{at:064x}"
+        link = manifest.next_link(link, at, at + 1, digest)
+        file = manifest.ArchivedFile(0, at, at + 1, f"f{at}", 1, digest, link, 1, 1)
+        after = manifest.commit(store, state, [file], (), {})
+        assert after is not None
+        state = after
+    assert len(list((tmp_path / "_waltz" / "manifest").glob("checkpoint-*"))) == 2
+    assert read_archive(str(tmp_path)) == state
+    assert len(state.files) == 205
+
+
+def test_a_missing_commit_is_noticed(tmp_path: Path) -> None:
+    store, state = open_store(str(tmp_path)), empty_state(str(tmp_path))
+    for _ in range(3):
+        state = manifest.commit(store, state, (), (), {}) or state
+    (tmp_path / "_waltz" / "manifest" / f"{1:020d}.json").unlink()
+    with pytest.raises(ArchiveError, match="a commit is missing"):
+        read_archive(str(tmp_path))
+
+
+def test_where_there_is_no_archive_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="holds no archive"):
+        read_archive(str(tmp_path))
+
+
+def test_a_file_that_stands_there_already_must_hold_the_same_records(log: Path, root: str) -> None:
+    plan = plan_archive(parse_options({"directory": str(log)}), root, range_count=300)
+    first, second = plan.tasks[0], plan.tasks[1]
+    again = [write_file(first), write_file(first)]
+    assert attrs.astuple(again[0]) == attrs.astuple(again[1])
+    wrong = FileTask(root, 0, first.first_id, first.end_id, second.ranges, second.patience)
+    with pytest.raises((ArchiveError, RecordDamagedError)):
+        write_file(wrong)
+
+
+# ---- restore
+
+
+def test_nothing_is_restored_over_something(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    with pytest.raises(ArchiveError, match="is not empty"):
+        restore(root, log, HERE)
+
+
+def test_a_damaged_archive_is_not_restored_to_a_directory_that_a_node_would_start_on(
+    log: Path, root: str, tmp_path: Path
+) -> None:
+    archive(log, root)
+    state = read_archive(root)
+    first, second = state.files_of(0)[:2]
+    shutil.copyfile(Path(root) / second.path, Path(root) / first.path)
+    with pytest.raises((ArchiveError, RecordDamagedError)):
+        restore(root, tmp_path / "again", HERE)
+    assert not (tmp_path / "again" / "waltz-storage.ctl").exists()
+
+
+def test_without_borders_segments_are_cut_by_size(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    for path in Path(root).rglob("*.json"):
+        commit = json.loads(path.read_text())
+        path.write_text(json.dumps({**commit, "segments": []}))
+    restore(root, tmp_path / "again", HERE, threshold=9000)
+    ours, theirs = files_below(tmp_path / "again", ".seg"), files_below(log, ".seg")
+    assert {name: zlib.crc32(data[128:]) for name, data in ours.items()} == {
+        name: zlib.crc32(data[128:]) for name, data in theirs.items()
+    }
+
+
+async def test_a_node_starts_on_a_restored_directory_and_the_cluster_goes_on(tmp_path: Path, root: str) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3) as cluster:
+        await append(cluster, (120, 7))
+        tls = cluster.directory / "tls"
+        values = {"url": cluster.url, "ssl.certificate": str(tls / "node.pem"), "ssl.key": str(tls / "node.key")}
+        options = parse_options({**values, "directory": str(tmp_path / "c" / "storage-0")})
+        report = await outside(lambda: run_archive(plan_archive(options, root, range_count=50), HERE))
+        assert report.record_count == 127
+        await cluster.stop_storage(1)
+        shutil.rmtree(tmp_path / "c" / "storage-1")
+        await outside(lambda: restore(root, tmp_path / "c" / "storage-1", HERE))
+        await cluster.restart_storage(1)
+        await append(cluster, (30, 5), start=120)
+        _, admin = cluster.layout.storage_ports[1]
+        endpoint = next(one for one in admin_endpoints(cluster).split(",") if one.endswith(str(admin)))
+        client_tls = ClientTls(TlsSettings(certificate=values["ssl.certificate"], key=values["ssl.key"], verify=False))
+
+        def records_of_the_restored_node() -> list[int]:
+            from waltz_core.ids import parse_endpoint
+
+            with AdminPort(parse_endpoint(endpoint), client_tls, cluster.key, 2, 5.0) as port:
+                found = []
+                for partition in range(2):
+                    port.request_records(partition, 0, 1000)
+                    block = port.records(partition, 0, 1000)
+                    found.append(0 if block is None else block.count)
+            return found
+
+        with trio.fail_after(30):
+            while await outside(records_of_the_restored_node) != [150, 12]:  # noqa: ASYNC110  # it has no listeners
+                await trio.sleep(0.1)
+        drop_connections()
+
+
+async def test_a_running_cluster_can_be_archived_over_the_network(tmp_path: Path, root: str) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
+        await append(cluster, (90,))
+        options = parse_options({"url": cluster.url})
+        await outside(lambda: run_archive(plan_archive(options, root, range_count=50), HERE))
+        drop_connections()
+    restore(root, tmp_path / "again", HERE)
+    (ours,) = files_below(tmp_path / "again", ".seg").values()
+    (theirs,) = files_below(tmp_path / "c" / "storage-0", ".seg").values()
+    assert ours[128:] == theirs[128:]
+    async with embedded_cluster(tmp_path / "c") as cluster, waltz.open_client(cluster.url) as client:
+        assert await client.committed_mark(0) == 89
+
+
+def test_a_store_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="No such file"):
+        open_store(str(tmp_path)).read("nothing")
+    with pytest.raises(ArchiveError, match="xyz"):
+        open_store("xyz://bucket/archive")

@@ -1,0 +1,84 @@
+"""Where tasks run: in this process, in several, or in the executors of a Spark session."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from waltz_spark.errors import PipelineError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """Runs a function of a module over tasks; both travel as pickles."""
+
+    width: int  # tasks that run at once
+
+    def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Results in the order of the tasks; the first failure is raised."""
+        ...
+
+
+class Here:
+    """In this process, one after the other, or in `jobs` processes of their own."""
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.width = jobs
+
+    def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """See `Runner`."""
+        if self.width == 1 or len(tasks) < 2:
+            return [work(task) for task in tasks]
+        # Not forked: the parent may have threads, of Arrow at least.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(self.width, len(tasks)), mp_context=context) as pool:
+            return list(pool.map(work, tasks))
+
+
+class OnSpark:
+    """In the executors of a session, classic or Connect; each task is a Spark task of its own."""
+
+    def __init__(self, spark: Any, width: int | None = None) -> None:
+        self._spark = spark
+        self.width = width if width is not None else _slots(spark)
+
+    def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """See `Runner`. Failures of ours are raised as they are, others as Spark reports them."""
+        if not tasks:
+            return []
+        packed = [pickle.dumps(task) for task in tasks]
+
+        def perform(batches: Iterator[Any]) -> Iterator[Any]:
+            import pyarrow as pa
+
+            for batch in batches:
+                for at in batch.column(0).to_pylist():
+                    result: tuple[bool, Any]
+                    try:
+                        result = True, work(pickle.loads(packed[at]))
+                    except PipelineError as error:
+                        result = False, error
+                    yield pa.RecordBatch.from_pydict({"at": [at], "result": [pickle.dumps(result)]})
+
+        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        rows = numbers.mapInArrow(perform, "at bigint, result binary").collect()
+        found: dict[int, tuple[bool, Any]] = {row["at"]: pickle.loads(row["result"]) for row in rows}
+        results: list[R] = []
+        for at in range(len(tasks)):
+            fine, value = found[at]
+            if not fine:
+                raise value
+            results.append(value)
+        return results
+
+
+def _slots(spark: Any) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # a Connect session does not tell
+        return 8
