@@ -508,3 +508,32 @@ def test_a_server_serves_no_log_that_ends_before_what_it_has_committed() -> None
     (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
     assert not partition.healthy
     assert any("replicas lost data" in report.text for _, report in cluster.servers[0].reports)
+
+
+def test_a_replica_lost_while_it_is_taken_in_is_taken_in_when_it_is_back() -> None:
+    """recovery L3, I2: not in the session that it left, but in one that is made for it."""
+    cluster = opened(server_options={"batch_count_max": 10})
+    world, late = cluster.world, cluster.storages[2]
+    client = Client(cluster)
+    client.mount()
+    late.crash(power=False)
+    for n in range(40):
+        client.append(bytes(100))
+        client.wait(lambda n=n: len(client.feed()) == n + 1)
+    session = session_of(cluster).session_id
+    late.start()
+
+    def being_taken_in() -> bool:
+        (partition,) = cluster.servers[0].machine.snapshot(world.now).partitions
+        return any(link[0] == "storage2:7000" and link[1] == "recovering" for link in partition.links)
+
+    assert world.run_while(lambda: not being_taken_in(), 60_000)
+    late.crash(power=False)
+    late.start()
+
+    def level() -> bool:
+        found = session_of(cluster)
+        named = [one.replica_id.storage for one in found.replica_states if one.session_id == found.session_id]
+        return "storage2:7000" in named and found.session_id > session
+
+    assert world.run_while(lambda: not level(), 60_000)

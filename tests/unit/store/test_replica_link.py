@@ -26,6 +26,15 @@ def test_a_place_inside_a_batch_has_no_batch() -> None:
     assert tail.at(0) is None
 
 
+def test_what_somebody_still_lacks_is_not_let_go() -> None:
+    tail = Tail(0, 100)
+    tail.add(Batch(0, 2, b""), committed=-1)
+    tail.add(Batch(2, 1, b""), committed=1)
+    tail.release(2)
+    assert tail.at(0) is None
+    assert tail.at(2) is not None
+
+
 def test_a_link_counts_what_is_under_way() -> None:
     link = ReplicaLink("a:1")
     link.state = LinkState.RECOVERING
