@@ -19,7 +19,9 @@ _NOUNS = {
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
     "demo": "a bank: under fire, or at your prompt",
+    "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
 }
+_ELSEWHERE = {"spark": ("waltz_spark.cli", "waltz-log[spark]")}  # applications above this package, and their extras
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if noun not in _NOUNS:
         print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"waltz_trio.cli.{noun}")
+    name, extra = _ELSEWHERE.get(noun, (f"waltz_trio.cli.{noun}", None))
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        if extra is None:
+            raise
+        print(f"waltz {noun}: {error}; it needs: pip install '{extra}'", file=sys.stderr)
+        return 1
     try:
         return int(module.main(arguments[1:]))
     except ConfigError as error:

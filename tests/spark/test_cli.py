@@ -1,0 +1,92 @@
+"""`waltz spark`: what people type, what they read, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.logs import make_log, random_payloads
+from waltz_trio.cli.main import main
+
+COUNTS = (400, 0, 90)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    make_log(tmp_path / "log", [random_payloads(count, seed=at) for at, count in enumerate(COUNTS)], threshold=9000)
+    return tmp_path / "log"
+
+
+def test_scan_counts_every_record(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines[1:4]] == ["400", "0", "90"]
+    assert [line.split()[-1] for line in lines[1:4]] == ["sound"] * 3
+    assert lines[4].startswith("490 records, ")
+
+
+def test_scan_tells_what_is_damaged_and_goes_on(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = log / "2" / "0000000000000000000.seg"
+    data = bytearray(path.read_bytes())
+    data[1500] ^= 1
+    path.write_bytes(data)
+    call = ["spark", "scan", "--directory", str(log), "--jobs", "1", "--json", "-o", "verify=record"]
+    assert main(call) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["sound"]
+    assert [one["records"] for one in found["partitions"]][:2] == [400, 0]
+    (problem,) = found["partitions"][2]["problems"]
+    assert problem.startswith("partition 2, transaction ")
+    assert str(path) in problem
+
+
+def test_archive_verify_and_restore_in_a_row(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive, again = str(tmp_path / "archive"), tmp_path / "again"
+    source = ["--directory", str(log), "--jobs", "1"]
+    assert main(["spark", "archive", *source, "--to", archive, "--range", "100", "--dry-run"]) == 0
+    assert "490 records in 5 files would be written" in capsys.readouterr().out
+    assert not (tmp_path / "archive" / "data").exists()
+    assert main(["spark", "archive", *source, "--to", archive, "--range", "100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 490
+    assert main(["spark", "archive", *source, "--to", archive]) == 0
+    assert capsys.readouterr().out.startswith("0 records in 0 files")
+    assert main(["spark", "verify", archive, *source]) == 0
+    assert "5 files with 490 records, hash chain whole, equal to 5 files of replicas; no problem" in (
+        capsys.readouterr().out
+    )
+    assert main(["spark", "restore", archive, "--to", str(again), "--jobs", "1"]) == 0
+    assert "490 records" in capsys.readouterr().out
+    for path in (log / "0").iterdir():
+        assert (again / "0" / path.name).read_bytes() == path.read_bytes()
+    assert main(["spark", "restore", archive, "--to", str(again), "--jobs", "1"]) == 1
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_verify_fails_if_a_file_is_gone(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = tmp_path / "archive"
+    main(["spark", "archive", "--directory", str(log), "--to", str(archive), "--jobs", "1"])
+    next(archive.rglob("*.parquet")).unlink()
+    assert main(["spark", "verify", str(archive), "--jobs", "1"]) == 1
+    assert "1 problems" in capsys.readouterr().out
+
+
+def test_a_call_that_cannot_be_meant_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", "scan"]) == 1
+    assert "say what to read" in capsys.readouterr().err
+    assert main(["spark", "scan", "-o", "directry=x"]) == 1
+    assert "did you mean directory?" in capsys.readouterr().err
+
+
+def test_the_other_commands_do_not_load_the_pipeline() -> None:
+    code = (
+        "import sys, importlib, pkgutil, waltz_trio\n"
+        "for one in pkgutil.walk_packages(waltz_trio.__path__, 'waltz_trio.'):\n"
+        "    importlib.import_module(one.name)\n"
+        "print(*sorted({'waltz_spark', 'pyspark', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr

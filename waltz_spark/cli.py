@@ -1,0 +1,270 @@
+"""`waltz spark ...`: scan a log, archive it, verify an archive, restore a log from it.
+
+Without --master the work is done here, in --jobs processes; with it, by the executors of that Spark master.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from waltz_core.errors import WaltzError
+from waltz_spark.archive import (
+    RANGE_COUNT,
+    OnProgress,
+    plan_archive,
+    plan_verification,
+    run_archive,
+    run_verification,
+)
+from waltz_spark.options import Options, parse_options
+from waltz_spark.restore import THRESHOLD, restore
+from waltz_spark.runners import Here, OnSpark, Runner
+from waltz_spark.scan import scan
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and run; returns the exit status: 1 if something is wrong with the log or the call."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.action(arguments))
+    except (WaltzError, OSError) as error:
+        print(f"waltz spark: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"  {note}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="waltz spark", description=__doc__)
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    one = _action(actions, "scan", _scan, "read every record, check that none is missing or damaged")
+    _add_source(one)
+    one = _action(actions, "archive", _archive, "add what is new to an archive of Parquet files")
+    _add_source(one)
+    one.add_argument("--to", required=True, metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
+    one.add_argument("--range", type=int, default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)")
+    one.add_argument("--whole", action="store_true", help="leave out the last, incomplete range of ids")
+    one.add_argument("--keep-last", type=int, default=0, metavar="N", help="leave out the last N ids of each partition")
+    one.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    one = _action(actions, "verify", _verify, "read an archive back, compare digests, hash chain and replicas")
+    one.add_argument("archive", help="directory or URI")
+    one.add_argument(
+        "--directory", action="append", default=[], metavar="D", help="replica to compare with; repeatable"
+    )
+    one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
+    one = _action(actions, "restore", _restore, "make a storage directory from an archive")
+    one.add_argument("archive", help="directory or URI")
+    one.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
+    one.add_argument("--partitions", metavar="P", help="which ones, such as 0-3,7 (all)")
+    one.add_argument(
+        "--segment-size",
+        type=int,
+        default=THRESHOLD,
+        metavar="BYTES",
+        help="if the archive does not tell (%(default)s)",
+    )
+    return parser
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    meaning: str,
+) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=meaning, description=meaning)
+    parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(action=run)
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_argument_group("the log")
+    source.add_argument("--directory", action="append", default=[], metavar="D", help="storage directory or backup")
+    source.add_argument("--url", metavar="URL", help="waltz://host:port of a running cluster")
+    source.add_argument("--zookeeper", metavar="H:P", help="connect string of a running cluster")
+    source.add_argument("--root", metavar="PATH", help="znode of the cluster")
+    source.add_argument("--archive", metavar="ARCHIVE", help="an archive in front of the rest")
+    source.add_argument(
+        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of the source; repeatable"
+    )
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    values: dict[str, str] = {}
+    for pair in arguments.option:
+        name, _, value = pair.partition("=")
+        values[name] = value
+    given = {
+        "directory": ",".join(arguments.directory),
+        "url": arguments.url,
+        "zookeeper": arguments.zookeeper,
+        "clusterRoot": arguments.root,
+        "archive": arguments.archive,
+    }
+    return parse_options({**values, **{name: value for name, value in given.items() if value}})
+
+
+# ---- where it runs ---------------------------------------------------------------------------
+
+
+@contextmanager
+def _runner(arguments: argparse.Namespace) -> Iterator[Runner]:
+    if arguments.master is None:
+        yield Here(max(1, arguments.jobs))
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from waltz_spark.session import configure
+
+    builder = configure(SparkSession.builder.master(arguments.master).appName("waltz spark"))
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield OnSpark(spark)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _progress(arguments: argparse.Namespace, what: str) -> Iterator[OnProgress | None]:
+    if arguments.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("records"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _show(arguments: argparse.Namespace, text: str, found: dict[str, Any]) -> None:
+    print(json.dumps(found) if arguments.json else text)
+
+
+def _rate(count: int, size: int, seconds: float) -> str:
+    per = max(seconds, 1e-9)
+    return f"{seconds:.1f} s, {count / per:,.0f} records/s, {size / per / 1e6:,.1f} MB/s"
+
+
+# ---- actions ---------------------------------------------------------------------------------
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    options = _options(arguments)
+    with _runner(arguments) as runner, _progress(arguments, "scan") as on_progress:
+        report = scan(options, runner, on_progress)
+    count = sum(one.count for one in report.partitions)
+    size = sum(one.size for one in report.partitions)
+    lines = [f"{'partition':>9} {'first':>12} {'last':>12} {'records':>12} {'bytes':>16}  state"]
+    for one in report.partitions:
+        state = "; ".join(one.problems) or "sound"
+        lines.append(f"{one.partition:>9} {one.start:>12} {one.end - 1:>12} {one.count:>12} {one.size:>16}  {state}")
+    lines.append(f"{count:,} records, {size:,} bytes, {_rate(count, size, report.seconds)}")
+    found = {
+        "records": count,
+        "bytes": size,
+        "seconds": report.seconds,
+        "sound": report.sound,
+        "partitions": [
+            {"partition": one.partition, "start": one.start, "end": one.end, "records": one.count, "bytes": one.size}
+            | {"problems": list(one.problems)}
+            for one in report.partitions
+        ],
+    }
+    _show(arguments, "\n".join(lines), found)
+    return 0 if report.sound else 1
+
+
+def _archive(arguments: argparse.Namespace) -> int:
+    plan = plan_archive(
+        _options(arguments),
+        arguments.to,
+        range_count=arguments.range,
+        partial=not arguments.whole,
+        keep_last=arguments.keep_last,
+    )
+    if arguments.dry_run:
+        lines = [f"{task.path}: {task.end_id - task.first_id:,} records" for task in plan.tasks]
+        text = "\n".join([*lines, f"{plan.record_count:,} records in {len(plan.tasks)} files would be written"])
+        files = [{"path": task.path, "records": task.end_id - task.first_id} for task in plan.tasks]
+        _show(arguments, text, {"records": plan.record_count, "files": files})
+        return 0
+    with _runner(arguments) as runner, _progress(arguments, "archive") as on_progress:
+        report = run_archive(plan, runner, on_progress)
+    ratio = report.raw_size / report.file_size if report.file_size else 1.0
+    text = (
+        f"{report.record_count:,} records in {report.file_count} files: {report.raw_size:,} bytes became "
+        f"{report.file_size:,} (1:{ratio:.1f}); {_rate(report.record_count, report.raw_size, report.seconds)}"
+    )
+    found = {
+        "records": report.record_count,
+        "bytes": report.raw_size,
+        "files": report.file_count,
+        "file_bytes": report.file_size,
+        "commits": report.commit_count,
+        "seconds": report.seconds,
+    }
+    _show(arguments, text, found)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    checks = plan_verification(arguments.archive, arguments.directory, trust=arguments.trust)
+    with _runner(arguments) as runner, _progress(arguments, "verify") as on_progress:
+        verdicts = run_verification(checks, runner, on_progress)
+    problems = [problem for verdict in verdicts for problem in verdict.problems]
+    count = sum(one.file.end_id - one.file.first_id for one in verdicts)
+    compared = sum(one.compared for one in verdicts)
+    text = "\n".join(
+        [
+            *problems,
+            f"{len(verdicts)} files with {count:,} records, hash chain whole, equal to {compared} files of replicas; "
+            + (f"{len(problems)} problems" if problems else "no problem"),
+        ]
+    )
+    found = {"files": len(verdicts), "records": count, "equal_in_replicas": compared, "problems": problems}
+    _show(arguments, text, found)
+    return 1 if problems else 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    partitions = None
+    if arguments.partitions is not None:
+        partitions = parse_options({"archive": arguments.archive, "partitions": arguments.partitions}).partitions
+    with _runner(arguments) as runner, _progress(arguments, "restore") as on_progress:
+        report = restore(
+            arguments.archive,
+            arguments.to,
+            runner,
+            partitions=partitions,
+            threshold=arguments.segment_size,
+            on_progress=on_progress,
+        )
+    text = (
+        f"{report.directory}: {report.record_count:,} records in {report.segment_count} segments, "
+        f"{_rate(report.record_count, report.raw_size, report.seconds)}; equal to the digests of the archive"
+    )
+    found = {
+        "records": report.record_count,
+        "bytes": report.raw_size,
+        "segments": report.segment_count,
+        "seconds": report.seconds,
+        "directory": report.directory,
+    }
+    _show(arguments, text, found)
+    return 0
