@@ -15,8 +15,8 @@ from tests.model.cluster import ROOT, SimStorage
 from tests.model.disk import SimDisk
 from tests.model.world import SimNode
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata
-from waltz_core.edge import Shutdown
+from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from waltz_core.edge import Shutdown, ZkSet
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Faults:
         self.rng = Random(0)  # of the kind that strikes
         self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(run.plan.replicas)]
         self.changing = False  # the operator is busy with the replicas of this run
+        self._rewound: dict[int, PartitionMetadata] = {}  # partition → what was there before
         self._snapshot: tuple[SimDisk, list[int]] | None = None
 
     def schedule(self, kind: str, start: int, end: int) -> None:
@@ -61,6 +62,8 @@ class Faults:
         self.world.zookeeper.latency = (0, 3)
         self.world.zookeeper.lag = 0
         self.world.zookeeper.losing.clear()
+        for partition in list(self._rewound):
+            self._repair(partition)
         for storage in self.cluster.storages:
             storage.disk.disk.fault = None
             storage.disk.disk.capacity = None
@@ -404,6 +407,36 @@ class Faults:
         self.world.zookeeper.losing.add(node.name)
         return node.name
 
+    def zk_rewind(self) -> str:
+        """The metadata of a partition is set back by some sessions; later the operator repairs it."""
+        partition = self.rng.randrange(self.cluster.partitions)
+        present = self._metadata(partition)
+        older = [one for one in self.run.observer.history[partition] if one != present]
+        if present is None or not older or partition in self._rewound:
+            return ""
+        chosen = older[-min(len(older), self.rng.randint(1, 12))]
+        self._rewound[partition] = present
+        self._write_metadata(partition, chosen)
+        self._later(2_000, 20_000, lambda: self._repair(partition))
+        return f"partition {partition} from {present.session_id} to {chosen.session_id}"
+
+    def _write_metadata(self, partition: int, metadata: PartitionMetadata) -> None:
+        self.run.observer.metadata[partition] = metadata  # it falls by our doing
+        path = cluster_paths(ROOT).partition(partition)
+        self.world.zookeeper.write([ZkSet(0, path, encode_partition_metadata(metadata), -1)])
+
+    def _repair(self, partition: int) -> None:
+        right, present = self._rewound.pop(partition, None), self._metadata(partition)
+        if right is None or present is None:
+            return
+        newest = max(state.session_id for state in right.replica_states) if right.replica_states else -1
+        if any(state.session_id > newest for state in present.replica_states):
+            return  # nothing committed was forgotten, and a later session has opened
+        session = max(right.session_id, present.session_id)
+        generation = max(right.generation, present.generation)
+        self._write_metadata(partition, PartitionMetadata(generation, session, right.replica_states))
+        self.world.trace(f"fault: the metadata of partition {partition} is repaired")
+
     # ---- membership ----------------------------------------------------------------------------
 
     def _metadata(self, partition: int) -> PartitionMetadata | None:
@@ -440,5 +473,13 @@ KINDS = tuple(
 LOSING = ("bit_rot", "wipe", "roll_back")
 """Kinds that damage or lose acknowledged bytes, of the victim only."""
 
-BEYOND_LEGACY = ("power_storage", "power_all_storages", "storage_between_effects", "io_error", "full_disk", *LOSING)
+BEYOND_LEGACY = (
+    "power_storage",
+    "power_all_storages",
+    "storage_between_effects",
+    "io_error",
+    "full_disk",
+    "zk_rewind",
+    *LOSING,
+)
 """Kinds that a storage node of 0.13.2 does not survive."""

@@ -77,6 +77,7 @@ class Observer:
         self.lossy: dict[str, None] = {}
         self.counts: Counter[str] = Counter()
         self.metadata: dict[int, PartitionMetadata] = {}
+        self.history: list[list[PartitionMetadata]] = [[] for _ in range(cluster.partitions)]
         self.clients: list[App] = []
         self.highest_outcome = [-1] * cluster.partitions
         self._marks: dict[tuple[str, int, int], int] = {}
@@ -171,6 +172,7 @@ class Observer:
         after = decode_partition_metadata(request.data or b"")
         before = self.metadata.get(partition)
         self.metadata[partition] = after
+        self.history[partition].append(after)
         if before is not None and before.session_id != after.session_id:
             self.counts["sessions"] += 1
         if before is not None and before.replica_states != after.replica_states:

@@ -481,7 +481,7 @@ def availability(model: Model, at: State) -> Counter[str]:
                     model._settle(new, session)
             recovery = session.recovery
             members = [member for member in recovery._members.values() if member.replica in present]
-            counted = [m for m in members if m.phase not in _AWAY and m.counted and m.entered is not None]
+            counted = [m for m in members if m.phase not in _AWAY and m.counted and m.vouched and m.entered is not None]
             usable = sum(m.phase not in _AWAY for m in members) >= majority(len(new.assigned))
             voters = [m.first_mark for m in counted if m.voter]
             last = recovery._last

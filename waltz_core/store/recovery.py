@@ -342,8 +342,7 @@ class Recovery:
         assert info is not None
         member.counted = True
         member.phase = Phase.ARRIVING
-        unknown = self._states and info.session_id > last_session(self._states)
-        if unknown and rules.rewound_metadata_stops and member.probe is _Probe.NONE:
+        if self._is_unknown(member, info.session_id) and rules.rewound_metadata_stops and member.probe is _Probe.NONE:
             member.probe = _Probe.ASKED
             out.append(AskMax(member.replica))
             return
@@ -401,16 +400,18 @@ class Recovery:
         else:
             out.append(Truncate(member.replica, mark))
 
-    def _on_arrived(self, member: _Member, mark: int, out: list[Effect]) -> None:
-        """The replica was cut, or told what it holds."""
+    def _on_arrived(self, member: _Member, mark: int, out: list[Effect], kept: int | None = None) -> None:
+        """The replica was cut, or told what it holds; or need not be cut, as what it holds is known (`kept`)."""
         assert member.info is not None
         if member.probe is _Probe.ASKED:
             # A session of ours appends only when the states name it. These do not, so they were set back, or the
             # session was one of 0.13.2 (server-D1).
             if mark > member.own:
+                # But if another replica holds the same, it was only copied, by a recovery that was aborted.
                 member.probe = _Probe.SUSPECT
                 member.mark = mark
-                member.phase = Phase.HELD
+                member.vouched = False
+                member.phase = Phase.IDLE
             else:
                 member.probe = _Probe.CLEAR
                 self._arrive(member, out)
@@ -424,6 +425,8 @@ class Recovery:
         member.vouched = member.vouched or mark < 0
         if member.may_vote and self._rules.rolled_back_is_absent and mark < member.info.local_low_water_mark:
             member.counted = False  # it once held more than it does: it may have lost what it acknowledged
+        if kept is not None:
+            member.mark = kept
         self._enter(member, out)
 
     def _enter(self, member: _Member, out: list[Effect]) -> None:
@@ -435,16 +438,41 @@ class Recovery:
             if member.vouched and not self._below_own(member):
                 self._copy(member, out)
 
+    def _is_unknown(self, member: _Member, session_id: int) -> bool:
+        """Whether the states do not know that a session which marked the replica took it in."""
+        if not self._states or session_id < last_session(self._states):
+            return False
+        state = self._states.get(member.replica)
+        return state is None or (state.session_id, state.closing_mark) != (session_id, UNRESOLVED)
+
     def _clear_suspects(self, out: list[Effect]) -> None:
         """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""
-        suspects = [m for m in self._members.values() if m.phase is Phase.HELD and m.probe is _Probe.SUSPECT]
+        suspects = [m for m in self._members.values() if m.phase is Phase.IDLE and m.probe is _Probe.SUSPECT]
         if not suspects or self._failed:
             return
-        others = sum(m.alive and m.counted and m.entered is not None for m in self._members.values())
-        if self._resolved is not None or others > len(self._members) - self._quorum:
-            for member in suspects:
-                member.probe = _Probe.CLEAR
-                self._arrive(member, out)
+        entered = [m for m in self._members.values() if m.alive and m.counted and m.entered is not None]
+        for member in suspects:
+            others = sum(self._without(other, member) for other in entered)
+            if self._resolved is not None or others > len(self._members) - self._quorum:
+                self._clear(member, out)
+
+    @staticmethod
+    def _without(other: _Member, suspect: _Member) -> bool:
+        """Whether a replica holds nothing that the suspect's session appended."""
+        assert other.info is not None
+        assert suspect.info is not None
+        return other.info.session_id < suspect.info.session_id or other.first_mark <= other.own
+
+    def _clear(self, member: _Member, out: list[Effect], kept: int | None = None) -> None:
+        """Let a suspect in, with the records up to `kept`, which a member holds too, instead of cutting it."""
+        member.probe = _Probe.CLEAR
+        member.vouched = True
+        member.avoid.clear()
+        first = len(out)
+        self._arrive(member, out)
+        if kept is not None and len(out) > first and isinstance(cut := out[-1], Truncate):
+            del out[first:]
+            self._on_arrived(member, cut.transaction_id, out, kept)
 
     def _below_own(self, member: _Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""
@@ -507,7 +535,7 @@ class Recovery:
             self._resolved = longest.mark
 
     def _held(self) -> bool:
-        return any(member.phase is Phase.HELD for member in self._members.values())
+        return any(m.phase is Phase.HELD or (m.alive and m.probe is _Probe.SUSPECT) for m in self._members.values())
 
     def _on_confirmed(self, out: list[Effect]) -> None:
         if not self._stuck:
@@ -529,6 +557,8 @@ class Recovery:
             self._last = frozenset(self._states)
             for member in arrived:
                 member.entered = None
+                member.vouched = True
+                member.probe = _Probe.CLEAR
                 self._arrive(member, out)
 
     # ---- what an idle replica does next ------------------------------------------------------------
@@ -663,6 +693,8 @@ class Recovery:
                 self._ask(source, member, member.mark, 1, out)
         elif found is None:
             self._no_answer(member, source, member.mark, out)
+        elif found == member.kept and member.probe is _Probe.SUSPECT:
+            self._clear(member, out, member.mark)
         elif found == member.kept:
             member.vouched = True
         elif self._resolved is None:
@@ -734,6 +766,9 @@ class Recovery:
         self._version = event.version
         self._writing = None
         self._states = states_by_storage(self._metadata) or self._states
+        lost = [m.replica for m in self._members.values() if m.phase is Phase.READY and not self._named(m)]
+        if lost and self._rules.states_before_votes:
+            self._abort(f"the metadata in ZooKeeper was set back: it does not name {', '.join(lost)} any more", out)
 
     # ---- waiting -------------------------------------------------------------------------------------
 
@@ -755,14 +790,15 @@ class Recovery:
         """What recovery waits for; empty while something is under way, and when it is over."""
         if self._open or self._failed or self._writing or any(m.busy for m in self._members.values()):
             return ""
-        held = [member for member in self._members.values() if member.phase is Phase.HELD]
+        suspects = [m for m in self._members.values() if m.alive and m.probe is _Probe.SUSPECT]
+        held = suspects or [member for member in self._members.values() if member.phase is Phase.HELD]
         if held:
             found = ", ".join(f"{m.replica} (session {m.info.session_id}, mark {m.own})" for m in held if m.info)
-            if any(member.probe is _Probe.SUSPECT for member in held):
+            if suspects:
                 return (
-                    f"the metadata knows of no session after {last_session(self._states)}, but later ones appended to "
-                    f"{found}: was ZooKeeper restored from an older state? The partition waits until its metadata is "
-                    "repaired, or until an operator confirms that all replicas that still exist are connected"
+                    f"the metadata does not name what a session appended to: {found}; was ZooKeeper restored from an "
+                    "older state? The partition waits until its metadata is repaired, or until an operator confirms "
+                    "that all replicas that still exist are connected"
                 )
             if self._resolved is not None:
                 return f"the partition is about to start empty, but there are transactions on {found}: give them up?"
