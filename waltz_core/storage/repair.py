@@ -17,7 +17,8 @@ from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
 from waltz_core.wire.shared import IdRange
 
 ANSWER_MS = 10_000  # a source that leaves a request unanswered for so long is given up
-_FETCH_COUNT = 500  # records asked for at once
+_FETCH_COUNT = 500  # records asked for at once; nodes of ours cut their answers by bytes
+_FETCH_COUNT_JAVA = 20  # the same of 0.13.2, which does not; as many as its own recovery asks for
 _ROUNDS_MAX = 10_000  # surveys of one repair; each must have mended something
 _RANGES_MAX = 1000  # in the answer
 
@@ -229,7 +230,7 @@ class Repair:
             for first, last in gaps:
                 at = first
                 while at <= last:
-                    answers = yield _Fetch(at, min(_FETCH_COUNT, last - at + 1))
+                    answers = yield _Fetch(at, min(self._fetch_count, last - at + 1))
                     records, outcome = self._choose(answers, at, last)
                     count = 0
                     if records and not repaired.isdisjoint(one.transaction_id for one in records):
@@ -254,6 +255,11 @@ class Repair:
                 self._ranges += failed
                 self._ranges += self._not_suspect(repaired, found)
                 return
+
+    @property
+    def _fetch_count(self) -> int:
+        ours = all(source.link.version for source in self._sources if not source.gone)
+        return _FETCH_COUNT if ours else _FETCH_COUNT_JAVA
 
     def _chosen(self, gaps: Sequence[Range]) -> list[Range]:
         """The damaged ranges that are to be repaired. Those that precede a wanted one come with it: without them
@@ -280,7 +286,7 @@ class Repair:
             if source.info is not None
         ]
         chosen: list[Record] = []
-        asked = min(last, first + _FETCH_COUNT - 1)
+        asked = min(last, first + self._fetch_count - 1)
         for transaction_id in range(first, asked + 1):
             vouched, plain = [], []
             for source, known in by_source:
