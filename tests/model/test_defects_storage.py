@@ -14,9 +14,11 @@ from waltz_core.edge import Port
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control
 from waltz_core.storage.effects import FaultKind, SyncFile
+from waltz_core.storage.repair import verdict
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.admin_messages import RepairOutcome
 
 both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
 
@@ -274,3 +276,11 @@ def test_a_message_with_surplus_bytes_is_not_carried_out(on: bool) -> None:
     peer.send(bytes(data) + b"x")
     assert peer.closed is on or replica(node).max_id == 4
     assert (replica(node).max_id == 11) is on
+
+
+def test_sources_that_vouch_for_different_records_are_not_believed() -> None:
+    """disk-8.3: a repair from either might change what was acknowledged."""
+    one, other = some(3, 1)[0], some(3, 1, salt=1)[0]
+    assert verdict([one, one], [other]) == one
+    assert verdict([one, other], []) is RepairOutcome.SOURCES_DISAGREE
+    assert verdict([other, one], [one, one]) is RepairOutcome.SOURCES_DISAGREE
