@@ -222,15 +222,23 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
 def _metadata(view: ClusterView) -> Iterator[Finding]:
     for partition_id in range(view.num_partitions):
         metadata = view.partitions[partition_id]
-        if metadata is not None and metadata.session_id >= 0:
-            continue
         sessions = {node.name: replica.session_id for node, replica in _copies(view, partition_id)}
+        if metadata is not None and metadata.session_id >= 0:
+            newest = max(sessions, key=sessions.__getitem__, default="")
+            if newest and sessions[newest] > metadata.session_id:
+                yield Finding(
+                    "metadata-set-back",
+                    f"the metadata of partition {partition_id} in ZooKeeper is of session {metadata.session_id}, "
+                    f"{newest} has been in session {sessions[newest]}: was ZooKeeper restored from an older state?",
+                    f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
+                )
+            continue
         if any(session_id >= 0 for session_id in sessions.values()):
             told = ", ".join(f"{name}: session {session_id}" for name, session_id in sorted(sessions.items()))
             yield Finding(
                 "missing-metadata",
                 f"the metadata of partition {partition_id} in ZooKeeper is gone, its replicas are written ({told})",
-                f"waltz storage unsafe-recover -c CONFIG -p {partition_id}",
+                f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
             )
 
 
@@ -280,7 +288,7 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     f"server {server.name} cannot open partition {status.partition_id} "
                     f"since {status.since_ms / 1000:.0f} s: {status.reason}",
                     f"bring back the storage nodes that are named; if they are lost for good: "
-                    f"waltz storage unsafe-recover -c CONFIG -p {status.partition_id}",
+                    f"waltz storage unsafe-recover -c CONFIG -p {status.partition_id} --accept-data-loss",
                 )
         reasons = {status.partition_id: f": {status.reason}" for status in server.status or () if status.reason}
         for partition_id, healthy in sorted((server.health or {}).items()):

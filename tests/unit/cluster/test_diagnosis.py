@@ -89,6 +89,7 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
         ["no-replica"] + ["mismatched-assignment"] * 3,
     ),
     "metadata gone": (cluster(partitions=(None, states(1))), ["missing-metadata"]),
+    "metadata set back": (with_replica(session_id=9), ["metadata-set-back"]),
     "metadata emptied": (cluster(partitions=(states(0, session_id=-1), states(1))), ["missing-metadata"]),
     "stuck": (with_server(status=(stuck(),), health={0: False}), ["recovery-stuck"]),
     "unhealthy": (with_server(status=None, health={0: False}), ["unhealthy"]),
