@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
+.PHONY: install demo test check fix bench bench-spark interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
 
 install: .venv/installed
 
@@ -49,6 +49,10 @@ interop: install
 
 bench: install
 	$(BIN)/python -m benchmarks.append $(if $(JSON),--json $(JSON))
+
+# The data pipeline on 4 million records of 79 bytes and 400,000 of 1 KB; BANK and LARGE change that.
+bench-spark: install
+	$(BIN)/python -m benchmarks.spark --bar $(if $(BANK),--bank $(BANK)) $(if $(LARGE),--large $(LARGE)) $(if $(JSON),--json $(JSON))
 
 # Whole clusters under faults: SEEDS=A..B, or MINUTES=M (5) of fresh seeds; JOBS processes (2).
 fuzz: install
