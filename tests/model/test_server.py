@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 from zlib import crc32
 
+import attrs
 import pytest
 
 from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
@@ -13,6 +14,7 @@ from waltz_core.cluster import znodes
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.ids import Endpoint, ReqId, make_req_id
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -351,6 +353,23 @@ def test_preferred_partitions_move_to_the_server_that_asks() -> None:
 
     client.wait(moved)
     assert client.ask(messages.RemovePreferredPartitionRequest(client.req_id(), wanted)).result
+
+
+@pytest.mark.parametrize("rules", [SAFE, LEGACY])
+def test_preferred_partitions_survive_a_restart_of_the_server(rules: SafetyRules) -> None:
+    """0.13.2 forgets them (tools-T13)."""
+    kept = attrs.evolve(SAFE, preferences_kept=rules.preferences_kept)
+    cluster = opened(servers=2, partitions=4, rules=kept)
+    client = Client(cluster)
+    assert client.ask(messages.AddPreferredPartitionRequest(client.req_id(), (0, 1, 2, 3))).result
+    cluster.world.run(cluster.world.now + 2_000)
+    cluster.servers[0].crash()
+    cluster.world.run(cluster.world.now + 30_000)
+    cluster.servers[0].start()
+    cluster.world.run(cluster.world.now + 30_000)
+    client = Client(cluster)
+    mine = client.ask(messages.ServerPartitionsAssignmentRequest(client.req_id())).partitions
+    assert (mine == (0, 1, 2, 3)) is kept.preferences_kept
 
 
 def test_a_payload_beyond_the_limit_closes_the_connection_and_names_the_key() -> None:

@@ -191,6 +191,10 @@ def test_a_server_is_listed_and_preferred(cluster: Cluster, run: Run, capsys: py
     where = ("-s", f"127.0.0.1:{ports['server.port']}")
     assert run("server", "add-preferred-partition", *where, "-p", "0-1")[0] == 0
     poll("it owns both", lambda: cluster.owners() == {0: "server-0", 1: "server-0"})
+    cluster.children["server-0"].kill()
+    poll("the other one takes over", lambda: set(cluster.owners().values()) == {"server-1"})
+    cluster.start("server-0")
+    poll("it owns both again", lambda: cluster.owners() == {0: "server-0", 1: "server-0"})
     assert run("server", "remove-preferred-partition", *where, "-p", "0-1")[0] == 0
     assert run("server", "add-preferred-partition", *where, "-p", "2")[0] == 1
     assert main(["server", "list", "-s", where[1]]) == 1

@@ -57,6 +57,7 @@ from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, RepairWanted, Reply
+from waltz_core.server.preferences import Preferences
 from waltz_core.server.repairs import RepairEffect, Repairs
 from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, statistics_of, status_of
 from waltz_core.store.calls import (
@@ -128,6 +129,7 @@ class ServerNode:
         )
         self._client_ids = ClientIds(config.root, self._tickets)
         self._preferred = dict.fromkeys(config.preferred_partitions)
+        self._preferences = Preferences(config.root, config.endpoint, self._tickets, rules)
         self._data_cache = DataCache(config.data_cache_bytes)
         self._wall_offset = 0  # ms since 1970 minus our clock
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
@@ -174,6 +176,7 @@ class ServerNode:
             self._handlers[type(event)](now, event)
         self._tick(now)
         self._out += self._client_ids.requests()
+        self._out += self._preferences.requests()
         self._settle(now)
         for conn in self._conns.values():
             if conn.out:
@@ -188,6 +191,7 @@ class ServerNode:
         return earliest(
             self._coordinator.deadline(),
             self._client_ids.deadline(),
+            self._preferences.deadline(),
             self._repairs.deadline(),
             *self._deadlines.values(),
             *(pool.deadline() for pool in self._pools.values()),
@@ -218,6 +222,9 @@ class ServerNode:
         due = self._coordinator.deadline()
         if due is not None and now >= due:
             self._coordinate(now, ())
+        due = self._preferences.deadline()
+        if due is not None and now >= due:
+            self._preferences.due()
         due = self._client_ids.deadline()
         if due is not None and now >= due:
             self._client_ids.due()
@@ -506,11 +513,29 @@ class ServerNode:
         if problem is not None:
             self._out.append(Report(Level.WARNING, f"preferred partitions refused: {problem}"))
             return False
+        self._preferences.keep(tuple(wanted))
+        self._set_preferred(now, wanted)
+        return True
+
+    def _set_preferred(self, now: int, wanted: dict[int, None]) -> None:
         self._preferred = wanted
         effects: list[CoordinatorEffect] = []
         self._coordinator.set_preferred(now, tuple(wanted), effects)
         self._on_coordinator_effects(now, effects)
-        return True
+
+    def _on_kept_preferences(self, now: int) -> None:
+        """What this server was told to prefer before it was started last, as far as it still makes sense."""
+        kept = self._preferences.take()
+        count = self._joined.num_partitions if self._joined else 0
+        wanted = {**self._preferred, **dict.fromkeys(one for one in kept or () if 0 <= one < count)}
+        if wanted == self._preferred:
+            return
+        problem = self._coordinator.preference_problem(tuple(wanted))
+        if problem is not None:
+            self._out.append(Report(Level.WARNING, f"preferred partitions not taken up again: {problem}"))
+            return
+        self._out.append(Report(Level.INFO, f"prefers partitions {', '.join(map(str, wanted))}, as before"))
+        self._set_preferred(now, wanted)
 
     def _on_check(self, now: int, conn: _ClientConn, req_id: ReqId) -> None:
         nodes = [storage for storage, _ in self._replicas.replicas] if self._replicas else []
@@ -677,6 +702,9 @@ class ServerNode:
             ):
                 self._out += repaired
                 return
+            if self._preferences.answered(now, event):
+                self._on_kept_preferences(now)
+                return
             if self._client_ids.answered(now, event):
                 for conn_id, req_id, client_id in self._client_ids.take():
                     self._tell_cluster(conn_id, req_id, client_id)
@@ -695,6 +723,7 @@ class ServerNode:
             match effect:
                 case Joined():
                     self._joined = effect
+                    self._preferences.read()
                 case Owned(partitions):
                     self._own(now, partitions)
                 case ReplicasChanged(assignments):
