@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
+from tests.model.cluster import ROOT, SimCluster
 from tests.unit.cluster.coordinators import PATHS, World
+from waltz_core.cluster import znodes
 from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
+from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.znodes import EMPTY_ASSIGNMENT
+from waltz_core.edge import ZkSet
 from waltz_core.rules import SAFE
 
 both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
@@ -38,3 +44,25 @@ def test_one_server_that_cannot_be_read_keeps_nobody_from_joining(on: bool) -> N
     world.server(rules=rules)
     world.settle()
     assert (len(first.owned) < 4) is on
+
+
+def test_an_assignment_that_somebody_wrote_meanwhile_is_not_written_over() -> None:
+    """zookeeper 13, two coordinators: generations never fall, whoever was faster."""
+    cluster = SimCluster(13)
+    zookeeper, path = cluster.world.zookeeper, cluster_paths(ROOT).servers
+    others: list[int] = []
+    request = zookeeper.request
+
+    def between(node: Any, wanted: Any) -> None:
+        if not others and isinstance(wanted, ZkSet) and wanted.path == path:
+            others.append(7)
+            theirs = znodes.PartitionAssignment(0, 1, (znodes.ServerPartitions(99, ((0, 7),)),))
+            zookeeper.write([ZkSet(0, path, znodes.encode_partition_assignment(theirs), -1)])
+        request(node, wanted)
+
+    zookeeper.request = between  # type: ignore[method-assign]  # somebody else is faster
+    cluster.start()
+    cluster.until_open()
+    (found,) = znodes.decode_partition_assignment(zookeeper.read(path) or b"").servers
+    assert others
+    assert found.partitions == ((0, 8),)

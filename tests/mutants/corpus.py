@@ -519,6 +519,49 @@ CORPUS: tuple[Mutant, ...] = (
         "            self.state = State.STOPPED\n",
         "            self.state = State.OPEN\n",
     ),
+    # ---- cluster, wire, admission --------------------------------------------------------------------------------------
+    Mutant(
+        "client id taken twice",
+        "cluster.coordinator",
+        "encode_id_counter(number), taken.stat.version)",
+        "encode_id_counter(number), -1)",
+    ),
+    Mutant(
+        "assignment written over a newer one",
+        "cluster.coordinator",
+        "encode_partition_assignment(wanted), stat.version)",
+        "encode_partition_assignment(wanted), -1)",
+    ),
+    Mutant(
+        "server overlooked between two reads",
+        "cluster.coordinator",
+        "if found.torn or listed.cversion != data.cversion:",
+        "if found.torn:",
+    ),
+    Mutant(
+        "frame limit not kept",
+        "wire.connection",
+        "or found_version != version or not 0 <= length <= limit:",
+        "or found_version != version or length < 0:",
+    ),
+    Mutant(
+        "surplus bytes overlooked",
+        "wire.connection",
+        "                if stop != end:\n                    if not",
+        "                if stop > end:\n                    if not",
+    ),
+    Mutant(
+        "unfinished frame loses a byte",
+        "wire.connection",
+        "                self._gatherer.keep(buffer, at, HEADER_SIZE + length)\n                return\n            if length:",
+        "                self._gatherer.keep(buffer, at + 1, HEADER_SIZE + length)\n                return\n            if length:",
+    ),
+    Mutant(
+        "served without an opening",
+        "storage.node",
+        "        if self.rules.open_required and not peer.opened:\n            why",
+        "        if False:\n            why",
+    ),
 )
 """A survivor names a missing scenario."""
 
