@@ -1,8 +1,8 @@
 """Where an archive is kept: a local directory, or an object store through fsspec. Small, whole-file operations.
 
 All that is asked of a store beyond reading and writing is *put if absent*: of two who create the same
-name, one fails. Locally that is a hard link to a synced file; S3 and its like have conditional puts, which
-fsspec's file systems offer as mode `xb`.
+name, one fails. Locally that is a hard link to a synced file; S3 has conditional puts, which s3fs offers as
+mode `create`. A kind of store of which that is not known is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from waltz_spark.errors import ArchiveError, UnreachableError
+
+_CONDITIONAL = ("s3", "s3a")  # kinds of fsspec whose mode `create` is a conditional put
 
 
 class Store(Protocol):
@@ -64,6 +66,9 @@ def open_store(root: str) -> Store:
         import fsspec
     except ImportError:
         raise ArchiveError(f"{root}: object stores need the package fsspec") from None
+    kind = root.partition("://")[0]
+    if kind not in _CONDITIONAL:
+        raise ArchiveError(f"{root}: archives are kept in directories or on {', '.join(_CONDITIONAL)}, not on {kind}")
     try:
         file_system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
@@ -172,13 +177,8 @@ class RemoteStore:
         return data
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        path = self._full(name)
         try:
-            if hasattr(self._file_system, "s3"):  # s3fs: a put with If-None-Match
-                self._file_system.pipe_file(path, data, mode="create")
-            else:
-                with self._file_system.open(path, "xb") as file:
-                    file.write(data)
+            self._file_system.pipe_file(self._full(name), data, mode="create")
         except FileExistsError:
             return False
         except OSError as error:
@@ -199,11 +199,10 @@ class RemoteStore:
         return path
 
     def publish(self, scratch: str, name: str) -> bool:
-        # Files of one name hold the same records: who comes second loses nothing by not being noticed.
         try:
-            if self._file_system.exists(self._full(name)):
-                return False
-            self._file_system.put_file(scratch, self._full(name))
+            self._file_system.put_file(scratch, self._full(name), mode="create")
+        except FileExistsError:
+            return False
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
         finally:

@@ -1,0 +1,127 @@
+"""Archives on a file system and on an S3 server: two who commit at once, and the whole way there and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.logs import KEY, make_log, random_payloads
+from waltz_spark import manifest
+from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
+from waltz_spark.errors import ArchiveError
+from waltz_spark.manifest import ArchiveState, read_archive
+from waltz_spark.objects import open_store
+from waltz_spark.options import parse_options
+from waltz_spark.restore import restore
+from waltz_spark.runners import Here
+from waltz_spark.scan import scan
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+HERE = Here()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """An S3 server in a thread and an empty bucket."""
+    import fsspec
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    whole, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        with one_at_a_time:  # the backend looks for the name and puts the object in two steps
+            return list(whole(environ, start_response))
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        file_system = fsspec.filesystem("s3")
+        file_system.mkdir("vault")
+        yield "s3://vault"
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "archive")
+    return f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+
+
+def test_of_several_who_create_a_name_at_once_one_wins(root: str) -> None:
+    for number in range(10):
+        barrier, won = threading.Barrier(4), []
+
+        def create(who: int, barrier: threading.Barrier = barrier, number: int = number, won: list[int] = won) -> None:
+            store = open_store(root)
+            barrier.wait()
+            if store.put_if_absent(f"race/{number}", bytes([who]) * 100):
+                won.append(who)
+
+        threads = [threading.Thread(target=create, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert open_store(root).read(f"race/{number}") == bytes(won) * 100
+
+
+def test_two_committers_that_race_lose_no_file_and_fork_no_chain(root: str) -> None:
+    barrier = threading.Barrier(2)
+    done: list[int] = []
+
+    def commit_ten(partition: int) -> None:
+        store = open_store(root)
+        barrier.wait()
+        for at in range(10):
+            while True:
+                state = manifest.load(store) or ArchiveState(store.root, KEY, 2, 100, 0, (), ())
+                digest = f"{partition * 100 + at:064x}"
+                link = manifest.next_link(state.last_link(partition), at, at + 1, digest)
+                file = manifest.ArchivedFile(partition, at, at + 1, f"{partition}-{at}", 1, digest, link, 1, 1)
+                if manifest.commit(store, state, [file], (), {}) is not None:
+                    break
+        done.append(partition)
+
+    threads = [threading.Thread(target=commit_ten, args=(partition,)) for partition in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == [0, 1]
+    state = read_archive(root)
+    assert state.commits == 20
+    assert [(one.partition, one.first_id) for one in state.files] == [(p, at) for p in range(2) for at in range(10)]
+
+
+def test_archive_verify_scan_and_restore(root: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    make_log(log, [random_payloads(400), random_payloads(70)], threshold=9000)
+    options = parse_options({"directory": str(log)})
+    assert run_archive(plan_archive(options, root, range_count=150), HERE).file_count == 4
+    assert run_archive(plan_archive(options, root, range_count=150), HERE).file_count == 0
+    verdicts = run_verification(plan_verification(root, [str(log)]), HERE)
+    assert [(one.compared, one.problems) for one in verdicts] == [(1, ())] * 4
+    assert sum(one.count for one in scan(parse_options({"archive": root}), HERE).partitions) == 470
+    restore(root, tmp_path / "again", HERE)
+    for path in [*(log / "0").iterdir(), *(log / "1").iterdir()]:
+        assert (tmp_path / "again" / path.relative_to(log)).read_bytes() == path.read_bytes()
+
+
+def test_a_store_without_conditional_puts_is_refused() -> None:
+    with pytest.raises(ArchiveError, match="not on ftp"):
+        open_store("ftp://host/archive")
