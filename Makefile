@@ -11,7 +11,7 @@ install: .venv/installed
 	@.ci/system-packages
 	@begin=$$SECONDS; set -e; \
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 3; }; \
-	$(PYTHON) -m venv .venv; \
+	$(PYTHON) -m venv --clear .venv; \
 	$(BIN)/pip install --quiet --upgrade pip; \
 	$(BIN)/pip install -qq --editable '.[dev]'; \
 	touch $@; \
