@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes.cluster import poll
+from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log, random_payloads
 from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
 from waltz_spark.errors import UnreachableError
@@ -165,3 +173,24 @@ def test_a_failure_in_an_executor_arrives_as_it_was(spark: Any, tmp_path: Path) 
     (tmp_path / "log" / "0" / "0000000000000000000.seg").unlink()
     with pytest.raises(UnreachableError, match="No such file"):
         run_archive(plan, OnSpark(spark))
+
+
+def test_a_driver_killed_with_all_its_workers_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random()
+    log, commits = tmp_path / "log", tmp_path / "checkpoint" / "commits"
+    make_log(log, [random_payloads(3000), random_payloads(1000)])
+    batches = rng.randrange(2, 9)
+    command = [sys.executable, "-m", "tests.spark.driver", str(log), str(tmp_path), "200"]
+    with (tmp_path / "output").open("wb") as output:
+        driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=output, stderr=output)
+        try:
+            poll("some batches", lambda: commits.exists() and len(list(commits.glob("[0-9]*"))) >= batches)
+            time.sleep(rng.random() / 5)  # to be somewhere within a batch
+            assert driver.poll() is None, (tmp_path / "output").read_text()
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    before = len(list(commits.glob("[0-9]*")))
+    assert before < 20
+    stream(spark, str(log), tmp_path)
+    assert ids(spark.read.parquet(str(tmp_path / "table"))) == all_ids(3000, 1000)

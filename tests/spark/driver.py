@@ -1,0 +1,34 @@
+"""A driver of its own, to be killed: streams a log into Parquet until nothing is new.
+
+python -m tests.spark.driver LOG TARGET LIMIT
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from waltz_spark.session import configure
+
+
+def main(log: str, target: Path, limit: int) -> None:
+    builder = configure(SparkSession.builder.master("local[2]").appName("to be killed"))
+    settings = {
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(target / "local"),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    source = spark.readStream.format("waltz").options(directory=log, maxTransactionsPerTrigger=limit).load()
+    writer = source.writeStream.format("parquet").option("checkpointLocation", str(target / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(target / "table")).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
