@@ -1,4 +1,4 @@
-"""`waltz spark ...`: scan a log, archive it, verify an archive, restore a log from it.
+"""`waltz spark ...`: scan a log, archive it, verify an archive, audit, restore a log.
 
 Without --master the work is done here, in --jobs processes; with it, by the executors of that Spark master.
 """
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from waltz_core.errors import WaltzError
@@ -22,6 +23,7 @@ from waltz_spark.archive import (
     run_archive,
     run_verification,
 )
+from waltz_spark.audit import audit, to_html, to_rows
 from waltz_spark.options import Options, parse_options
 from waltz_spark.restore import THRESHOLD, restore
 from waltz_spark.runners import Here, OnSpark, Runner
@@ -58,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         "--directory", action="append", default=[], metavar="D", help="replica to compare with; repeatable"
     )
     one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
+    one = _action(actions, "audit", _audit, "check replicas and archive of a log; one table, one page")
+    one.add_argument("--directory", action="append", default=[], metavar="D", help="replica or backup; repeatable")
+    one.add_argument("--archive", metavar="ARCHIVE", help="directory or URI")
+    one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
+    one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
     one = _action(actions, "restore", _restore, "make a storage directory from an archive")
     one.add_argument("archive", help="directory or URI")
     one.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
@@ -240,6 +247,23 @@ def _verify(arguments: argparse.Namespace) -> int:
     found = {"files": len(verdicts), "records": count, "equal_in_replicas": compared, "problems": problems}
     _show(arguments, text, found)
     return 1 if problems else 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    with _runner(arguments) as runner, _progress(arguments, "audit") as on_progress:
+        report = audit(arguments.directory, arguments.archive, runner, trust=arguments.trust, on_progress=on_progress)
+    if arguments.html is not None:
+        arguments.html.write_text(to_html(report))
+    lines = [f"{'check':<26} {'partition':>9} {'status':<9} {'records':>14}  scope"]
+    for one in report.findings:
+        partition = "" if one.partition < 0 else one.partition
+        lines.append(f"{one.check:<26} {partition:>9} {one.status:<9} {one.looked_at:>14,}  {one.scope}")
+        if one.detail and one.status != "passed":
+            lines.append(f"  {one.detail}")
+    lines.append(f"{'nothing failed' if report.passed else 'FAILED'}; {report.seconds:.1f} s")
+    found = {"passed": report.passed, "seconds": report.seconds, "findings": to_rows(report)}
+    _show(arguments, "\n".join(lines), found)
+    return 0 if report.passed else 1
 
 
 def _restore(arguments: argparse.Namespace) -> int:

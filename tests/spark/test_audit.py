@@ -1,0 +1,141 @@
+"""The audit: nothing fails on sound logs, and every planted fault is in the right row."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
+from waltz_core.storage.record_codec import encode_record
+from waltz_spark.archive import plan_archive, run_archive
+from waltz_spark.audit import AuditReport, audit, to_html
+from waltz_spark.errors import OptionError
+from waltz_spark.options import parse_options
+from waltz_spark.runners import Here
+from waltz_trio.cli.main import main
+
+COUNT = 25_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Three replicas and an archive."""
+    make_log(tmp_path / "a", [random_payloads(COUNT), random_payloads(300)], threshold=400_000)
+    for name in ("b", "c"):
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+    options = parse_options({"directory": str(tmp_path / "a")})
+    run_archive(plan_archive(options, str(tmp_path / "archive"), range_count=10_000), Here())
+    return tmp_path
+
+
+def run(log: Path, *names: str, archive: bool = True) -> AuditReport:
+    return audit([str(log / name) for name in names or "abc"], str(log / "archive") if archive else None, Here())
+
+
+def failed(report: AuditReport) -> list[tuple[str, int]]:
+    return [(one.check, one.partition) for one in report.findings if one.status == "failed"]
+
+
+def change_record(path: Path, at: int, data: bytes) -> None:
+    """Replace the data of a record by others of the same length, with checksums that fit."""
+    content = bytearray(path.read_bytes())
+    (record,) = make_records(0, [data], first=at)
+    index = path.with_suffix(".idx").read_bytes()
+    place = int.from_bytes(index[128 + 8 * at : 136 + 8 * at], "big")
+    encoded = encode_record(attrs.evolve(record, req_id=bytes(content[place + 8 : place + 24])))
+    content[place : place + len(encoded)] = encoded
+    path.write_bytes(content)
+
+
+def test_nothing_fails_on_a_sound_log(log: Path) -> None:
+    report = run(log)
+    assert report.passed
+    assert {one.status for one in report.findings} == {"passed"}
+    looked = {(one.check, one.partition): one.looked_at for one in report.findings}
+    for check in ("dense and sound", "request ids at most once", "replicas equal", "hash chain", "archive equals log"):
+        assert (looked[check, 0], looked[check, 1]) == (COUNT, 300)
+
+
+def test_a_changed_record_with_fitting_checksums_is_found_by_comparison(log: Path) -> None:
+    path = log / "b" / "1" / "0000000000000000000.seg"
+    size = len(random_payloads(300)[123])
+    change_record(path, 123, bytes(size))
+    report = run(log)
+    assert failed(report) == [("replicas equal", 1), ("archive equals log", 1)]
+    details = {one.check: one.detail for one in report.findings if one.status == "failed"}
+    assert details["replicas equal"] == "differ from id 123 on"
+    assert str(log / "b") in details["archive equals log"]
+
+
+def test_a_damaged_record_is_found_where_it_is(log: Path) -> None:
+    path = log / "c" / "0" / "0000000000000000000.seg"
+    data = bytearray(path.read_bytes())
+    data[9000] ^= 4
+    path.write_bytes(data)
+    report = run(log, archive=False)
+    assert failed(report)[0] == ("dense and sound", 0)
+    assert next(one.scope for one in report.findings if one.status == "failed").startswith(f"{log / 'c'}, ")
+
+
+def test_a_request_that_was_committed_twice_is_named(tmp_path: Path) -> None:
+    records = make_records(0, random_payloads(50))
+    records[40] = attrs.evolve(records[40], req_id=records[7].req_id)
+    write_segments(tmp_path / "a", 0, records)
+    write_control(tmp_path / "a", [50])
+    report = run(tmp_path, "a", archive=False)
+    (found,) = [one for one in report.findings if one.status == "failed"]
+    assert (found.check, found.detail) == ("request ids at most once", "request 8/1/7 again in transaction 40")
+
+
+def test_a_directory_that_cannot_be_read_is_a_finding(log: Path) -> None:
+    sorted((log / "b" / "0").glob("*.seg"))[1].unlink()
+    report = run(log)
+    assert failed(report) == [("readable", -1)]
+    assert "the next segment" in report.findings[0].detail
+
+
+def test_what_could_not_be_compared_is_unproven(log: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_control(log / name, [12_000, 300])
+    report = run(log, "a")
+    assert report.passed
+    assert [(one.check, one.partition) for one in report.findings if one.status == "unproven"] == [
+        ("archive equals log", 0)
+    ]
+
+
+def test_a_broken_chain_is_a_finding(log: Path) -> None:
+    path = min((log / "archive").rglob("*.json"))
+    commit = json.loads(path.read_text())
+    commit["files"][0]["sha256"] = "11" * 32
+    path.write_text(json.dumps(commit))
+    assert failed(run(log)) == [("hash chain", -1)]
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(log: Path) -> None:
+    page = to_html(attrs.evolve(run(log, "a"), places=("<b>here</b>",)))
+    assert "&lt;b&gt;here&lt;/b&gt;" in page
+    assert "http" not in page
+    assert "Nothing failed." in page
+
+
+def test_the_command_prints_a_table_and_writes_the_page(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["spark", "audit", "--directory", str(log / "a"), "--directory", str(log / "b"), "--jobs", "1"]
+    assert main([*call, "--html", str(tmp_path / "audit.html")]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].startswith("nothing failed")
+    assert (tmp_path / "audit.html").read_text().startswith("<!doctype html>")
+    change_record(log / "b" / "1" / "0000000000000000000.seg", 5, bytes(len(random_payloads(300)[5])))
+    assert main([*call, "--json"]) == 1
+    assert not json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_nothing_to_audit_is_an_error() -> None:
+    with pytest.raises(OptionError, match="say what to audit"):
+        audit([], None, Here())
