@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from waltz_spark.blocks import Block
 from waltz_spark.columns import NAMES, Shape, arrow_schema, load_codec
-from waltz_spark.encoding import encode_batch
+from waltz_spark.encoding import check_batch, encode_batch
 from waltz_spark.errors import ArchiveError, RecordDamagedError
 from waltz_spark.objects import open_store
 from waltz_spark.planning import ArchivePlace
@@ -63,6 +63,8 @@ def stored_batches(
 def archived_blocks(place: ArchivePlace, partition: int, start: int, end: int, shape: Shape) -> Iterator[Block]:
     """Records of a file as they stand on disk."""
     for batch in stored_batches(place, partition, start, end, shape.rows_max):
+        if shape.verify != "none":
+            check_batch(batch, partition, place.path)
         yield encode_batch(batch, partition, place.path)
 
 
@@ -74,13 +76,11 @@ def archived_batches(
     wanted.update(name for name in shape.columns if name in STORED)
     if "length" in shape.columns or shape.verify != "none":
         wanted.update(("data", "checksum"))
-    if shape.verify != "none":
-        wanted.update(STORED)
     columns = tuple(name for name in STORED if name in wanted)
     for batch in stored_batches(place, partition, start, end, shape.rows_max, columns):
         next_id = int(batch.column("transaction_id")[-1].as_py()) + 1
         if shape.verify != "none":
-            encode_batch(batch, partition, place.path)
+            check_batch(batch, partition, place.path)
         yield next_id, _shaped(batch, partition, shape)
 
 

@@ -106,13 +106,13 @@ class Block:
         return at, f"it announces {length} bytes of data, {int(sizes[at]) - OVERHEAD} are there"
 
     def check(self, verify: str) -> None:
-        """Density and, as `verify` says, checksums.
+        """Density and, as `verify` says, checksums; `bytes` are those of whole records alone.
 
         Raises:
             RecordDamagedError: of the first record that is wrong.
         """
         found = self.misfit()
-        if found is None and verify == "record":
+        if found is None and verify in ("bytes", "record"):
             found = self._bad_record()
         if found is None and verify in ("payload", "record"):
             found = self._bad_payload()

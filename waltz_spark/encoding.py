@@ -15,13 +15,10 @@ from waltz_spark.errors import RecordDamagedError
 
 
 def encode_batch(batch: Any, partition: int, place: str) -> Block:
-    """A batch with the columns of an archive file as a block; checksums of the payloads are verified on the way.
+    """A batch with the columns of an archive file as a block.
 
-    The checksum of a record is made of that of its head and the stored one of its payload, so payloads are
-    gone through once only.
-
-    Raises:
-        RecordDamagedError: ids are not dense, or a payload does not match its checksum.
+    The checksum of a record is made of that of its head and the stored one of its payload: where payloads
+    do not match theirs, neither will the record. `check_batch` tells; so does the digest of the records.
     """
     count = batch.num_rows
     heads = np.zeros(count, HEAD_DTYPE)
@@ -29,12 +26,9 @@ def encode_batch(batch: Any, partition: int, place: str) -> Block:
         heads[name] = batch.column(name).to_numpy(zero_copy_only=False)
     heads["partition"] = partition
     data = batch.column("data")
-    if isinstance(data, pa.ChunkedArray):
-        data = data.combine_chunks()
-    lengths = pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = _lengths(data)
     heads["length"] = lengths
     first_id = int(heads["transaction_id"][0])
-    _check(heads, data, lengths, partition, place)
     checksums = _record_checksums(heads, lengths)
     disk = pc.binary_join_element_wise(
         _fixed(heads.view(np.uint8), HEAD_SIZE), data, _fixed(checksums.astype(">u4").view(np.uint8), 4), b""
@@ -44,23 +38,29 @@ def encode_batch(batch: Any, partition: int, place: str) -> Block:
     return Block(partition, first_id, buffer, offsets, place, "archive")
 
 
-def _check(heads: Any, data: Any, lengths: Any, partition: int, place: str) -> None:
-    ids = heads["transaction_id"].astype(np.int64)
-    wrong = np.flatnonzero(ids != ids[0] + np.arange(len(ids)))
-    if len(wrong):
-        expected = int(ids[0] + wrong[0])
-        raise RecordDamagedError(partition, expected, place, f"id {int(ids[wrong[0]])} stands there")
-    stored = heads["checksum"].astype(np.int32).view(np.uint32)
-    ends = np.cumsum(lengths)
+def check_batch(batch: Any, partition: int, place: str) -> None:
+    """Compare payloads with their checksums.
+
+    Raises:
+        RecordDamagedError: one does not match.
+    """
+    data = batch.column("data")
+    stored = batch.column("checksum").to_numpy(zero_copy_only=False).astype(np.int32).view(np.uint32)
+    ends = np.cumsum(_lengths(data))
     if ends[-1] <= crc.SPAN_MAX and zlib.crc32(payload_bytes(data)) == crc.combined(stored, ends):
         return
     for at, payload in enumerate(data):
         if zlib.crc32(payload.as_buffer()) != int(stored[at]):
-            raise RecordDamagedError(partition, int(ids[at]), place, "the checksum of the data does not match")
+            transaction_id = int(batch.column("transaction_id")[at].as_py())
+            raise RecordDamagedError(partition, transaction_id, place, "the checksum of the data does not match")
+
+
+def _lengths(data: Any) -> Any:
+    return pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _record_checksums(heads: Any, lengths: Any) -> crc.Words:
-    words = heads.view(np.uint8).reshape(-1, HEAD_SIZE).view("<u2").astype(np.uint32)
+    words = heads.view(np.uint8).reshape(-1, HEAD_SIZE).view("<u2")
     stored = heads["checksum"].astype(np.int32).view(np.uint32)
     return np.asarray(crc.shifted(crc.of_words(words), lengths) ^ stored)
 

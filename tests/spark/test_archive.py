@@ -185,6 +185,15 @@ def test_what_is_damaged_is_not_archived(log: Path, root: str) -> None:
     assert list(Path(root).rglob("*.parquet.*")) == []
 
 
+def test_data_that_were_stored_with_a_wrong_checksum_are_named(tmp_path: Path, root: str) -> None:
+    records = make_records(0, random_payloads(100))
+    records[61] = attrs.evolve(records[61], checksum=records[61].checksum ^ 1)
+    write_segments(tmp_path / "log", 0, records)
+    write_control(tmp_path / "log", [100])
+    with pytest.raises(RecordDamagedError, match=r"transaction 61, .*the checksum of the data does not match"):
+        archive(tmp_path / "log", root)
+
+
 # ---- verification
 
 
