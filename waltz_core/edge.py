@@ -30,7 +30,7 @@ class Accepted:
     conn: int
     port: Port
     peer: str  # address, for messages to people
-    role: str | None = None  # name of the peer's certificate, where one was asked
+    names: tuple[str, ...] = ()  # in the peer's certificate, where one was asked for: common name, then DNS names
 
 
 @record

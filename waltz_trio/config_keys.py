@@ -108,6 +108,42 @@ def _graphite(prefix: str, use: Use) -> tuple[Key, ...]:
     )
 
 
+def _zookeeper_security() -> tuple[Key, ...]:
+    def key(name: str, meaning: str, **more: object) -> Key:
+        return Key(f"zookeeper.{name}", Kind.TEXT, Use.ALL, meaning, original=False, **more)  # type: ignore[arg-type]
+
+    return (
+        key(
+            "sasl.mechanism",
+            "how to log in to ZooKeeper; none = not at all. gssapi (Kerberos) needs the package kerberos",
+            choices=("digest-md5", "gssapi"),
+        ),
+        key("sasl.username", "DIGEST-MD5: name of the user"),
+        key("sasl.password", "DIGEST-MD5: its password; better in a file, see sasl.passwordFile"),
+        key("sasl.passwordFile", "file whose first line is the password"),
+        key("sasl.service", "GSSAPI: name of ZooKeeper's service", default="zookeeper"),
+        key("acl.auth", "SCHEME:CREDENTIAL added to each session, such as digest:USER:PASSWORD; none = nothing"),
+        key("acl.authFile", "file whose first line is that"),
+        key(
+            "acl.create",
+            "open = new znodes belong to everybody, as those of 0.13.2; creator = to whom the session is logged in as; "
+            "creator-read = likewise, and everybody may read; or a list such as sasl:waltz:cdrwa,sasl:reader:r",
+            default="open",
+        ),
+        key("ssl.ca", "PEM file with the authorities that vouch for ZooKeeper; set = TLS to ZooKeeper"),
+        key("ssl.certificate", "PEM file with the certificate shown to ZooKeeper"),
+        key("ssl.key", "PEM file with its private key; none = it stands in the certificate's file"),
+        Key(
+            "zookeeper.ssl.verifyHost",
+            Kind.BOOL,
+            Use.ALL,
+            "compare ZooKeeper's name with its certificate",
+            default=True,
+            original=False,
+        ),
+    )
+
+
 _SHARED = (
     Key("zookeeper.connectString", Kind.TEXT, Use.ALL, "host:port list of ZooKeeper, optional /chroot", required=True),
     Key(
@@ -169,6 +205,35 @@ _SHARED = (
         original=False,
         low=1,
     ),
+    Key(
+        "network.unsentMax",
+        Kind.SIZE,
+        Use.ALL,
+        "a peer for which more than this waits to be taken is dropped",
+        default=512 * MIB,
+        unit="bytes",
+        original=False,
+        low=MIB,
+    ),
+    Key(
+        "network.gatheredMax",
+        Kind.SIZE,
+        Use.ALL,
+        "unfinished frames of all connections together; above it the one with the most is dropped; none = 256 MiB on "
+        "servers, 2 GiB on storage nodes, at least one frame",
+        unit="bytes",
+        original=False,
+        low=1024,
+    ),
+    Key(
+        "security.roles",
+        Kind.TEXT,
+        Use.ALL,
+        "servers and storage nodes: YAML file that says which certificates may do what (docs/operations/security.md); "
+        "none = everybody may do everything",
+        original=False,
+    ),
+    *_zookeeper_security(),
     Key(
         "log.level",
         Kind.TEXT,

@@ -25,6 +25,7 @@ from waltz_trio.log import reporter, warn_once
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.process import NodeDriver
 from waltz_trio.zk.embedded import EmbeddedZnodes
+from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 from waltz_trio.zk.store import open_znode_store
 
 _URL_PREFIX = "waltz://"
@@ -83,7 +84,7 @@ async def run_client(setup: Setup, instrument: Instrument | None = None) -> Asyn
         client._post = driver.post
         tasks.start_soon(driver.run)
         if setup.zookeeper is not None:
-            tasks.start_soon(_keep_session, *setup.zookeeper, driver)
+            tasks.start_soon(_keep_session, *setup.zookeeper, zookeeper_security(setup.config), driver)
         try:
             await client._joined.wait()
             yield client
@@ -94,8 +95,12 @@ async def run_client(setup: Setup, instrument: Instrument | None = None) -> Asyn
                 await driver.stop(patience=_PARTING_TIME)
 
 
-async def _keep_session(where: str | EmbeddedZnodes, session_timeout_ms: int, driver: NodeDriver) -> None:
-    async with open_znode_store(where, driver.post_all, session_timeout_ms=session_timeout_ms) as driver.znodes:
+async def _keep_session(
+    where: str | EmbeddedZnodes, session_timeout_ms: int, security: ZkSecurity, driver: NodeDriver
+) -> None:
+    async with open_znode_store(
+        where, driver.post_all, session_timeout_ms=session_timeout_ms, security=security
+    ) as driver.znodes:
         await trio.sleep_forever()
 
 

@@ -134,7 +134,7 @@ class HttpServer:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._open = 0
+        self._open: dict[object, trio.CancelScope] = {}  # the one that has been waiting longest first
         self._sock: socket | None = None
 
     def listen(self, host: str, port: int, key: str) -> int:
@@ -152,23 +152,23 @@ class HttpServer:
         async with trio.open_nursery() as nursery:
 
             def accepted(sock: socket, peer: str) -> None:
-                if self._open >= _CONNECTIONS_MAX:
-                    sock.close()
-                    return
-                self._open += 1
-                nursery.start_soon(self._serve, sock)
+                if len(self._open) >= _CONNECTIONS_MAX:
+                    # Connections that say nothing must not keep out those who ask.
+                    self._open.pop(next(iter(self._open))).cancel()
+                scope = self._open[sock] = trio.CancelScope()
+                nursery.start_soon(self._serve, sock, scope)
 
             await accept_loop(self._sock, accepted)
 
-    async def _serve(self, sock: socket) -> None:
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+    async def _serve(self, sock: socket, scope: trio.CancelScope) -> None:
         try:
-            async with stream:
-                await self._requests(stream)
+            with scope:
+                async with trio.SocketStream(trio.socket.from_stdlib_socket(sock)) as stream:
+                    await self._requests(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # a reader that goes away is no event
         finally:
-            self._open -= 1
+            self._open.pop(sock, None)
 
     async def _requests(self, stream: trio.SocketStream) -> None:
         buffer = bytearray()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import resource
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -37,7 +39,7 @@ from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.listener import close as close_listener
-from waltz_trio.net.tls import ClientTls, role_of
+from waltz_trio.net.tls import ClientTls, names_of
 from waltz_trio.pump import Pump
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.store import ZnodeStore
@@ -122,6 +124,8 @@ class NodeDriver:
         self._listeners: list[socket] = []
         self._last_conn = 0
         self._accepted = 0
+        self._accepted_max = min(self.limits.connections_max, _descriptors() // 2)  # the rest is for files
+        self._shaking: dict[TlsPipe, None] = {}  # handshakes under way, the oldest first
         self._quiet: trio.Event | None = None  # set when the last connection is gone
         self._nursery: trio.Nursery | None = None
         self._complaints: dict[tuple[str, str], float] = {}
@@ -282,32 +286,57 @@ class NodeDriver:
         await self._run_channel(channel)
 
     def _on_connection(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
-        if self._accepted >= self.limits.connections_max:
+        # Whoever connects and says nothing must not keep out those who do: the oldest handshake under way goes first.
+        full = self._accepted >= self._accepted_max
+        if self._shaking and (full or len(self._shaking) >= self.limits.handshakes_max):
+            oldest = next(iter(self._shaking))
+            del self._shaking[oldest]
+            self._accepted -= 1
+            oldest.close()
+            self._complain("", "too many connections without a TLS handshake: the oldest are dropped")
+        elif full:
             sock.close()
             self._complain("", f"connection refused: {self._accepted} connections are open, the limit")
             return
         self._accepted += 1
-        self._start(self._serve, port, context, sock, peer)
-
-    async def _serve(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
         pipe = TlsPipe(sock, context, server_side=True)
+        self._shaking[pipe] = None
+        self._start(self._serve, port, pipe, peer)
+
+    async def _shake(self, pipe: TlsPipe, peer: str) -> bool:
+        """Complete the handshake of an accepted connection; False if it failed, or was given up for others."""
         try:
-            try:
-                with trio.fail_after(self.limits.handshake_timeout):
-                    await pipe.handshake()
-            except trio.TooSlowError:
-                self._complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
-                return
-            except OSError as error:
+            with trio.fail_after(self.limits.handshake_timeout):
+                await pipe.handshake()
+        except trio.TooSlowError:
+            self._complain(peer, f"no TLS handshake within {self.limits.handshake_timeout:.0f} s")
+            return False
+        except OSError as error:
+            if pipe in self._shaking:
                 self._complain(peer, f"TLS handshake failed: {error.strerror or error}")
+            return False
+        except (trio.ClosedResourceError, ValueError):  # ValueError: closed before the first look at it
+            if pipe in self._shaking:
+                raise
+            return False
+        return pipe in self._shaking
+
+    async def _serve(self, port: Port, pipe: TlsPipe, peer: str) -> None:
+        accepted = True
+        try:
+            shaken = await self._shake(pipe, peer)
+            accepted = pipe in self._shaking
+            self._shaking.pop(pipe, None)
+            if not shaken:
                 return
             self._last_conn += 1
             channel = Channel(self._last_conn, pipe, peer, self)
             self._channels[channel.conn] = channel
-            self.post(Accepted(channel.conn, port, peer, role_of(pipe.tls)))
+            self.post(Accepted(channel.conn, port, peer, names_of(pipe.tls)))
             await self._run_channel(channel)
         finally:
-            self._accepted -= 1
+            if accepted:
+                self._accepted -= 1
             pipe.close(reset=self.killed)
 
     async def _run_channel(self, channel: Channel) -> None:
@@ -329,6 +358,20 @@ class NodeDriver:
             self._complaints.clear()
         self._complaints[host, text] = now
         self.report(Level.WARNING, f"{peer}: {text}" if peer else text)
+
+
+def _descriptors() -> int:
+    """How many files and connections this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptors() -> None:
+    """Allow this process as many files and connections as it may allow itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_collector() -> None:
@@ -363,6 +406,7 @@ async def run_until_signal(process: Process) -> int:
 
         nursery.start_soon(watch)
         tune_collector()
+        raise_descriptors()
         reason = await process.run()
         if reason:
             process.report(Level.ERROR, f"the process cannot go on: {reason}")

@@ -11,6 +11,7 @@ import trio
 from waltz_core.edge import Level, Port, Shutdown, WallClock, ZkEvent, ZkState, ZkStateChanged
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
+from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.node import ServerNode
 from waltz_core.server.snapshot import PartitionSnapshot, ServerSnapshot
@@ -23,8 +24,10 @@ from waltz_trio.net.listener import bind, canonical_host, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms, wall_offset_ms
+from waltz_trio.role_file import roles_of
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
+from waltz_trio.zk.security import zookeeper_security
 from waltz_trio.zk.store import ZnodeStore, open_znode_store
 
 GROUP = "waltz-server"
@@ -32,7 +35,7 @@ _SILENCE_TOLD_EVERY = 60.0  # seconds
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
-def server_config(config: Config, endpoint: Endpoint) -> ServerConfig:
+def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -> ServerConfig:
     """What the machine reads of a configuration.
 
     Raises:
@@ -57,6 +60,10 @@ def server_config(config: Config, endpoint: Endpoint) -> ServerConfig:
         retry_max_ms=config.number("storage.maxRetryInterval"),
         checkpoint_interval=config.number("storage.checkpointInterval"),
         answer_timeout_ms=config.number("storage.answerTimeout"),
+        roles=roles,
+        greeting_ms=config.number("network.handshakeTimeout"),
+        gathered_max=config.number_or_none("network.gatheredMax") or 256 << 20,
+        unsent_max=config.number("network.unsentMax"),
     )
 
 
@@ -104,6 +111,7 @@ class ServerProcess:
                     self._znodes or self.config.text("zookeeper.connectString"),
                     self._on_zk_events,
                     session_timeout_ms=self.config.number("zookeeper.sessionTimeout"),
+                    security=zookeeper_security(self.config),
                 ) as store:
                     driver.znodes = self._session = store
                     task_status.started()
@@ -146,13 +154,14 @@ class ServerProcess:
         config.warn_unknown(warn)
         tls = tls_settings(config, "server.ssl.")
         context, client_tls = server_context(tls), ClientTls(tls, warn)
+        roles = roles_of(config, tls)
         host = config.text_or_none("server.host") or local_host()
         sock = bind(host, config.number("server.port"), "server.port")
         self.endpoint = config.endpoint_or_none("server.advertisedEndpoint") or Endpoint(
             canonical_host(), sock.getsockname()[1]
         )
         try:
-            machine = ServerNode(server_config(config, self.endpoint), random.Random())
+            machine = ServerNode(server_config(config, self.endpoint, roles), random.Random())
         except BaseException:
             sock.close()
             raise

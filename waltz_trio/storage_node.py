@@ -13,6 +13,7 @@ import trio
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.edge import Level, Port, Shutdown, WallClock
 from waltz_core.errors import ClusterError, ConfigError
+from waltz_core.roles import Roles
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     DiskBatch,
@@ -35,11 +36,13 @@ from waltz_trio.net.listener import bind, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import wall_offset_ms
+from waltz_trio.role_file import roles_of
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes
+from waltz_trio.zk.security import zookeeper_security
 
 GROUP = "waltz-storage"
 _ROOM_EVERY = 2.0  # seconds between looks at the room left on the disk
@@ -85,12 +88,12 @@ class StorageProcess:
         """
         reason = ""
         with self._scope:
-            context, client_tls = self._check()
+            context, client_tls, roles = self._check()
             key, count = await self._cluster()
             try:
                 files = Files(Path(self.config.text("storage.directory")), open_files_max=self._open_files_max(count))
                 async with background_nursery() as nursery:
-                    driver = await self._start(nursery, files, key, count, client_tls)
+                    driver = await self._start(nursery, files, key, count, client_tls, roles)
                     await self._listen(nursery, driver, context, task_status)
                     await driver.ended.wait()
                     reason = driver.end_reason
@@ -129,7 +132,7 @@ class StorageProcess:
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _check(self) -> tuple[ssl.SSLContext, ClientTls]:
+    def _check(self) -> tuple[ssl.SSLContext, ClientTls, Roles]:
         """What can be found wrong with the configuration before anything is touched."""
         config = self.config
         config.warn_unknown(warn_once(self.report))
@@ -137,7 +140,8 @@ class StorageProcess:
             config.number(key)
         config.text("storage.directory")
         tls = tls_settings(config, "storage.ssl.")
-        return server_context(tls), ClientTls(tls, warn_once(self.report))  # it dials others for repairs
+        # It dials others for repairs.
+        return server_context(tls), ClientTls(tls, warn_once(self.report)), roles_of(config, tls)
 
     def _open_files_max(self, partition_count: int) -> int:
         """Segments kept open per partition, two files each, and its side files; within what a process may open."""
@@ -151,14 +155,16 @@ class StorageProcess:
         timeout = self.config.number("zookeeper.sessionTimeout")
         paths = cluster_paths(self.config.text("cluster.root").rstrip("/"))
         try:
-            async with open_znode_client(where, session_timeout_ms=timeout) as client:
+            async with open_znode_client(
+                where, session_timeout_ms=timeout, security=zookeeper_security(self.config)
+            ) as client:
                 params = await read_store_params(client, paths)
         except ClusterError as error:
             raise ConfigError(f"the cluster cannot be read from ZooKeeper: {error}") from error
         return params.key, params.num_partitions
 
     async def _start(
-        self, nursery: trio.Nursery, files: Files, key: bytes, count: int, client_tls: ClientTls
+        self, nursery: trio.Nursery, files: Files, key: bytes, count: int, client_tls: ClientTls, roles: Roles
     ) -> NodeDriver:
         config = self.config
         offset = wall_offset_ms()
@@ -174,6 +180,9 @@ class StorageProcess:
                 scrub_bytes_per_s=config.number("storage.scrub.rate"),
                 scrub_pause_ms=config.number("storage.scrub.pause"),
                 reserve_bytes=self._reserve(files),
+                roles=roles,
+                greeting_ms=config.number("network.handshakeTimeout"),
+                gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,
             )
         )
         driver = NodeDriver(

@@ -448,7 +448,7 @@ async def test_with_a_trust_store_on_both_sides_the_peer_has_a_role(nursery: tri
     client = await client_side(nursery, endpoint, signed(tmp_path, ca, "client"))
     await client.machine.first(Dialed)
 
-    assert (await server.machine.first(Accepted)).role == "client"
+    assert (await server.machine.first(Accepted)).names[0] == "client"
 
 
 async def test_a_client_without_certificate_of_the_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -583,7 +583,7 @@ async def test_jks_stores_are_read_and_their_single_certificates_trusted(nursery
     client = await client_side(nursery, endpoint, stores(keys, trust))
     await client.machine.first(Dialed)
 
-    assert (await server.machine.first(Accepted)).role == "waltz"
+    assert (await server.machine.first(Accepted)).names[0] == "waltz"
     with pytest.raises(ConfigError, match=r"keyStore\.location: the password is wrong"):
         server_context(stores(keys, trust, "wrong"))
     server_context(TlsSettings(trust_store=str(trust)))  # without a password certificates can be read

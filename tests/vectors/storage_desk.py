@@ -23,7 +23,7 @@ CLOSED = "connection closed by the server, no message"
 class Wire:
     """One connection to a node."""
 
-    def __init__(self, desk: Desk, conn: int, port: Port) -> None:
+    def __init__(self, desk: Desk, conn: int, port: Port, names: tuple[str, ...] = ()) -> None:
         self.desk = desk
         self.conn = conn
         protocol: Any = ADMIN_PROTOCOL if port is Port.ADMIN else STORAGE_PROTOCOL
@@ -32,7 +32,7 @@ class Wire:
         self.messages: list[Any] = []
         self.closed = False
         desk.wires[conn] = self
-        desk.step(Accepted(conn, port, "test"))
+        desk.step(Accepted(conn, port, "test", names))
 
     def send(self, data: bytes) -> None:
         self.desk.step(Received(self.conn, data))

@@ -52,6 +52,8 @@ from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,
     ClientMessage,
+    ErrorCode,
+    ErrorResponse,
     FeedData,
     FeedSuspended,
     FlushResponse,
@@ -366,6 +368,12 @@ class ClientNode:
             partition.on_mount_response(message, now, out)
         elif isinstance(message, AppendRefused):
             partition.on_refused(message, now, out)
+        elif isinstance(message, ErrorResponse) and message.code == ErrorCode.NOT_ALLOWED:
+            text = message.message or "not allowed"
+            if self._complaints.get(link.endpoint) != text:
+                self._complaints[link.endpoint] = text
+                out.append(Report(Level.WARNING, f"{link.endpoint} refuses: {text}"))
+            partition.on_not_allowed(message.req_id, text, now, out)
 
     def _on_data(
         self,

@@ -336,6 +336,15 @@ class ClientPartition:
         if message.refusal == Refusal.NOT_MOUNTED and self._phase is Phase.MOUNTED:
             self._try_mount(now, out)
 
+    def on_not_allowed(self, req_id: ReqId, text: str, now: int, out: list[Effect]) -> None:
+        """The role of this client does not include a request, which was not carried out."""
+        if req_id == self._session and self._phase is Phase.MOUNTING:
+            self._enter(Phase.NOT_READY, now, out)
+            self._retry_at = now + self._settings.not_ready_ms
+            return
+        self.monitor.on_refused(req_id, text, out)
+        self._after_verdicts(now, out)
+
     def on_flush_response(self, message: FlushResponse, now: int, out: list[Effect]) -> None:
         """Everything before the flush request is decided."""
         self._flush_asked_at = None

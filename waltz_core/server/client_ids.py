@@ -35,6 +35,10 @@ class ClientIds:
         if self._ticket is None and self._retry_at is None:
             self._read()
 
+    def waits(self, conn: int) -> bool:
+        """Whether a connection has asked and was not answered yet."""
+        return any(one == conn for one, _ in self._asked)
+
     def requests(self) -> list[ZkRequest]:
         """What to ask ZooKeeper, since the last call."""
         requests, self._requests = self._requests, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
+from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.server.partition import PartitionConfig
 from waltz_core.store.session import SessionConfig
 from waltz_core.wire.client_codec import VERSIONS
@@ -30,6 +31,12 @@ class ServerConfig:
     checkpoint_interval: int = 250_000
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
+    roles: Roles = NO_ROLES  # who may do what
+    greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
+    gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
+    unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
+    queue_count_max: int = 100_000  # appends that wait in one partition before its clients are held back
+    reads_count_max: int = 10_000  # requests for payloads, and for feeds before it is open, likewise
 
     def partition(self, partition_id: int) -> PartitionConfig:
         """Settings of one partition."""

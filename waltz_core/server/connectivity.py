@@ -34,6 +34,10 @@ class ConnectivityChecks:
         """A client asks about `storages`."""
         self._checks.append(_Check(conn, req_id, set(storages)))
 
+    def waiting(self, conn: int) -> int:
+        """Unanswered requests of a connection."""
+        return sum(check.conn == conn for check in self._checks)
+
     def found(self, storage: str, reached: bool) -> list[tuple[int, CheckStorageConnectivityResponse]]:
         """Whether a node was reached is known; returns the answers that are complete now, and their connections."""
         for check in self._checks:

@@ -13,6 +13,7 @@ from waltz_core.store.session import ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import TransactionDataResponse
 
 _RUN_MAX = 256  # payloads read from a replica at once
+_READS_MAX = 16  # such reads under way; each brings some MiB
 
 Answer: TypeAlias = tuple[int, TransactionDataResponse]
 """A connection and what it is told."""
@@ -21,7 +22,17 @@ Answer: TypeAlias = tuple[int, TransactionDataResponse]
 class DataFetches:
     """Data requests of one partition. One read serves everybody who asks for an id while it is under way."""
 
-    __slots__ = ("_asked", "_cache", "_partition_id", "_poisoned", "_reading", "_reads", "_rules", "_tickets")
+    __slots__ = (
+        "_asked",
+        "_cache",
+        "_partition_id",
+        "_poisoned",
+        "_reading",
+        "_reads",
+        "_rules",
+        "_tickets",
+        "_waiting",
+    )
 
     def __init__(self, partition_id: int, cache: DataCache, tickets: Tickets, rules: SafetyRules = SAFE) -> None:
         self._partition_id = partition_id
@@ -29,6 +40,7 @@ class DataFetches:
         self._tickets = tickets
         self._rules = rules
         self._asked: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked
+        self._waiting = 0  # requests in `_asked`
         self._reads: dict[int, range] = {}  # token → ids
         self._reading: set[int] = set()
         self._poisoned: dict[int, str] = {}  # failed ones, where failed_fetch_forgotten is off
@@ -41,11 +53,19 @@ class DataFetches:
         if found is not None:
             return TransactionDataResponse(req_id, transaction_id, True, *found)
         self._asked.setdefault(transaction_id, []).append((conn, req_id))
+        self._waiting += 1
         return None
+
+    @property
+    def waiting(self) -> int:
+        """Requests for payloads that are not there yet."""
+        return self._waiting
 
     def launch(self, mark: int, read: Callable[[int, int, int], None]) -> list[Answer]:
         """Start reads by `read(token, first, count)` for what is not under way; refuses ids outside 0…`mark`."""
         refused: list[Answer] = []
+        if len(self._reads) >= _READS_MAX:
+            return refused
         run: list[int] = []
         for transaction_id in sorted(tid for tid in self._asked if tid not in self._reading):
             if not 0 <= transaction_id <= mark:
@@ -59,6 +79,8 @@ class DataFetches:
             if run and (transaction_id != run[-1] + 1 or len(run) == _RUN_MAX):
                 self._read(run, read)
                 run = []
+                if len(self._reads) >= _READS_MAX:
+                    break
             run.append(transaction_id)
         if run:
             self._read(run, read)
@@ -71,7 +93,7 @@ class DataFetches:
         return [
             (conn, TransactionDataResponse(req_id, item.transaction_id, True, item.data, item.checksum))
             for item in note.records
-            for conn, req_id in self._asked.pop(item.transaction_id, ())
+            for conn, req_id in self._take(item.transaction_id)
         ]
 
     def failed(self, note: ReadFailed, *, final: bool) -> list[Answer]:
@@ -93,5 +115,11 @@ class DataFetches:
             self._poisoned[transaction_id] = text  # Java: the failed future stays in its map (server-D13)
         return [
             (conn, TransactionDataResponse(req_id, transaction_id, False, error=text))
-            for conn, req_id in self._asked.pop(transaction_id)
+            for conn, req_id in self._take(transaction_id)
         ]
+
+    def _take(self, transaction_id: int) -> list[tuple[int, ReqId]]:
+        """Who asked for an id; they are answered now."""
+        asked = self._asked.pop(transaction_id, [])
+        self._waiting -= len(asked)
+        return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -49,6 +50,7 @@ from waltz_core.edge import (
 from waltz_core.errors import ConfigError, ProtocolError
 from waltz_core.ids import ReqId, req_client, req_partition
 from waltz_core.machine import Tickets, earliest
+from waltz_core.roles import Access
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.config import ServerConfig
@@ -92,20 +94,44 @@ CAPABILITIES = (
 )
 """What this server does of codec 5."""
 
+_OUT_MAX = 8 << 20  # bytes for one connection in one step; further payloads wait until it took these
+_CHECKS_MAX = 100  # checks of storage nodes that one connection may wait for
+_REFUSALS_TOLD = 20  # different ones of one connection
+_EXTENDED = 5  # codec since which every request can be answered by an error
+
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
 
 
 class _ClientConn(Peer):
-    __slots__ = ("address", "closing", "connection", "held", "out", "role")
+    __slots__ = (
+        "access",
+        "address",
+        "backlog",
+        "backlog_bytes",
+        "closing",
+        "connection",
+        "gathered",
+        "held",
+        "out",
+        "partitions",
+        "refused",
+        "writable",
+    )
 
-    def __init__(self, conn: int, address: str, role: str | None, connection: Connection[messages.ClientMessage]):
+    def __init__(self, conn: int, address: str, access: Access, connection: Connection[messages.ClientMessage]):
         super().__init__(conn)
         self.address = address
-        self.role = role
+        self.access = access
         self.connection = connection
         self.out = bytearray()
         self.closing = False
         self.held = False  # reading is off
+        self.writable = True  # it takes what is sent to it
+        self.gathered = 0  # bytes of its unfinished frame
+        self.backlog: deque[messages.TransactionDataResponse] = deque()  # payloads for when it takes them
+        self.backlog_bytes = 0
+        self.partitions: set[int] = set()  # those it asked something of
+        self.refused: set[str] = set()  # what it was refused, so that each is told once
 
 
 ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock
@@ -134,6 +160,10 @@ class ServerNode:
         self._wall_offset = 0  # ms since 1970 minus our clock
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
+        self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
+        self._gathered = 0  # bytes of unfinished frames of clients
+        self._backlogged: dict[int, _ClientConn] = {}
+        self._now = 0  # of the last step
         self._partitions: dict[int, PartitionServer] = {}
         self._closing: list[PartitionServer] = []
         self._pools: dict[str, StoragePool] = {}
@@ -174,7 +204,10 @@ class ServerNode:
         """Handle a batch of events; see `waltz_core.machine`."""
         for event in events:
             self._handlers[type(event)](now, event)
+        self._now = now
         self._tick(now)
+        if self._backlogged:
+            self._send_backlogs()
         self._out += self._client_ids.requests()
         self._out += self._preferences.requests()
         self._settle(now)
@@ -192,6 +225,8 @@ class ServerNode:
             self._coordinator.deadline(),
             self._client_ids.deadline(),
             self._preferences.deadline(),
+            self._strangers[0][0] if self._strangers else None,
+            self._now if any(conn.writable for conn in self._backlogged.values()) else None,
             self._repairs.deadline(),
             *self._deadlines.values(),
             *(pool.deadline() for pool in self._pools.values()),
@@ -222,6 +257,8 @@ class ServerNode:
         due = self._coordinator.deadline()
         if due is not None and now >= due:
             self._coordinate(now, ())
+        if self._strangers:
+            self._drop_strangers(now)
         due = self._preferences.deadline()
         if due is not None and now >= due:
             self._preferences.due()
@@ -266,13 +303,21 @@ class ServerNode:
         self._hold_back()
 
     def _hold_back(self) -> None:
-        """Stop reading from clients while their partitions queue too much, and resume."""
-        limit = self._config.payload_size_max * _QUEUE_PARTS
-        full = any(partition.queued_bytes > limit for partition in self._partitions.values())
+        """Stop reading from clients while their partitions queue too much, or they do not read; and resume."""
+        config = self._config
+        limit = config.payload_size_max * _QUEUE_PARTS
+        full = {
+            partition_id
+            for partition_id, partition in self._partitions.items()
+            if partition.queued_bytes > limit
+            or partition.queued > config.queue_count_max
+            or partition.waiting_reads > config.reads_count_max
+        }
         for conn in self._conns.values():
-            if conn.held != full:
-                conn.held = full
-                self._out.append(Reading(conn.conn, not full))
+            held = not conn.writable or bool(conn.backlog) or (bool(full) and not full.isdisjoint(conn.partitions))
+            if conn.held != held:
+                conn.held = held
+                self._out.append(Reading(conn.conn, not held))
 
     def _flush(self, now: int, partition: PartitionServer) -> None:
         effects: list[PartitionEffect] = []
@@ -320,7 +365,10 @@ class ServerNode:
         connection = Connection(
             CLIENT_PROTOCOL, HELLO_TEXT, self._config.versions, self._config.frame_size_max, rules=self._rules
         )
-        self._conns[event.conn] = _ClientConn(event.conn, event.peer, event.role, connection)
+        access = self._config.roles.access(event.names, event.peer)
+        self._conns[event.conn] = _ClientConn(event.conn, event.peer, access, connection)
+        if self._config.greeting_ms:
+            self._strangers.append((now + self._config.greeting_ms, event.conn))
         self._out.append(Send(event.conn, connection.hello()))
 
     def _on_received(self, now: int, event: Received) -> None:
@@ -348,6 +396,28 @@ class ServerNode:
         self._dispatch(now, conn, batch)
         if error:
             self._close(conn.conn, error)
+        self._count_gathered(conn)
+
+    def _count_gathered(self, conn: _ClientConn) -> None:
+        """Bound what the unfinished frames of all clients hold together."""
+        found = 0 if conn.closing else conn.connection.gathered
+        self._gathered += found - conn.gathered
+        conn.gathered = found
+        while self._gathered > max(self._config.gathered_max, self._config.frame_size_max):
+            most = max(self._conns.values(), key=lambda one: one.gathered)
+            text = f"unfinished frames hold {self._gathered} bytes, and this connection most of them"
+            self._close(most.conn, text)
+
+    def _drop_strangers(self, now: int) -> None:
+        """Clients greet at once; others may not keep their connections."""
+        while self._strangers:
+            due, conn_id = self._strangers[0]
+            conn = self._conns.get(conn_id)
+            if conn is not None and conn.connection.version is None and not conn.closing:
+                if now < due:
+                    return
+                self._close(conn_id, f"no greeting within {self._config.greeting_ms / 1000:g} s")
+            self._strangers.popleft()
 
     def _dispatch(self, now: int, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
         """Hand messages on, runs for one partition at once."""
@@ -361,7 +431,8 @@ class ServerNode:
             if kind in _NODE_MESSAGES:
                 self._deliver(now, conn, run)
                 run = []
-                self._on_node_message(now, conn, message)
+                if conn.access.unrestricted or self._allowed(conn, message):
+                    self._on_node_message(now, conn, message)
                 continue
             if key != run_key:
                 self._deliver(now, conn, run)
@@ -375,9 +446,14 @@ class ServerNode:
     def _deliver(self, now: int, conn: _ClientConn, run: list[messages.ClientMessage]) -> None:
         if not run or conn.closing:
             return
+        if not conn.access.unrestricted:
+            run = [message for message in run if self._allowed(conn, message)]
+            if not run or conn.closing:
+                return
         partition_id = req_partition(run[0].req_id)
         partition = self._partitions.get(partition_id)
         if partition is not None:
+            conn.partitions.add(partition_id)
             partition.received(now, conn, run)
             self._touched[partition_id] = None
             return
@@ -396,8 +472,37 @@ class ServerNode:
                 case _:
                     pass  # Java: no answer on a partition that is not here (traps 5 and 17 of the protocol page)
 
+    def _allowed(self, conn: _ClientConn, message: messages.ClientMessage) -> bool:
+        """Whether the role of a client includes a request; if not it is told so, where its codec can say it."""
+        problem = None if conn.closing else conn.access.client_problem(message, req_partition(message.req_id))
+        if problem is None:
+            return not conn.closing
+        req_id = message.req_id
+        answer: messages.ClientMessage
+        match message:
+            case messages.TransactionDataRequest():
+                answer = messages.TransactionDataResponse(req_id, message.transaction_id, False, error=problem)
+            case messages.AddPreferredPartitionRequest():
+                answer = messages.AddPreferredPartitionResponse(req_id, False)
+            case messages.RemovePreferredPartitionRequest():
+                answer = messages.RemovePreferredPartitionResponse(req_id, False)
+            case messages.NamedAppendRequest():
+                kind, conflict, lock = messages.Refusal.NOT_ALLOWED, messages.Conflict.UNKNOWN, messages.LockKind.NONE
+                answer = messages.AppendRefused(req_id, kind, -1, conflict, -1, lock, -1, 0, problem)
+            case _ if conn.version >= _EXTENDED:
+                answer = messages.ErrorResponse(req_id, messages.ErrorCode.NOT_ALLOWED, problem)
+            case _:
+                self._close(conn.conn, problem)
+                return False
+        if problem not in conn.refused and len(conn.refused) < _REFUSALS_TOLD:
+            conn.refused.add(problem)
+            self._out.append(Report(Level.WARNING, f"refused: {problem}"))
+        self._reply(conn.conn, answer)
+        return False
+
     def _on_writable(self, now: int, event: Writable) -> None:
         if event.conn in self._conns:
+            self._conns[event.conn].writable = event.writable
             for partition_id, partition in self._partitions.items():
                 partition.writable(event.conn, event.writable)
                 if event.writable:
@@ -419,6 +524,8 @@ class ServerNode:
         conn = self._conns.pop(event.conn, None)
         if conn is None:
             return
+        self._gathered -= conn.gathered
+        self._backlogged.pop(conn.conn, None)
         self._subscribers.pop(event.conn, None)
         for partition in self._partitions.values():
             partition.gone(conn)
@@ -427,10 +534,37 @@ class ServerNode:
         conn = self._conns.get(conn_id)
         if conn is None or conn.closing:
             return
+        if len(conn.out) > _OUT_MAX or conn.backlog:
+            if type(message) is messages.TransactionDataResponse:
+                self._put_off(conn, message)
+                return
+            if len(conn.out) > 2 * _OUT_MAX:
+                self._close(conn_id, "it asks for more at once than can be sent")
+                return
         try:
             conn.connection.encode(message, conn.out)
         except ProtocolError as error:
             self._close(conn_id, str(error))
+
+    def _put_off(self, conn: _ClientConn, message: messages.TransactionDataResponse) -> None:
+        """Keep an answer with a payload until the client has taken what was sent before."""
+        conn.backlog.append(message)
+        conn.backlog_bytes += len(message.data)
+        self._backlogged[conn.conn] = conn
+        if conn.backlog_bytes > self._config.unsent_max:
+            self._close(conn.conn, f"it takes data too slowly: {conn.backlog_bytes} bytes of payloads wait for it")
+
+    def _send_backlogs(self) -> None:
+        for conn in list(self._backlogged.values()):
+            while conn.backlog and conn.writable and len(conn.out) <= _OUT_MAX and not conn.closing:
+                message = conn.backlog.popleft()
+                conn.backlog_bytes -= len(message.data)
+                try:
+                    conn.connection.encode(message, conn.out)
+                except ProtocolError as error:
+                    self._close(conn.conn, str(error))
+            if not conn.backlog:
+                del self._backlogged[conn.conn]
 
     def _send_frames(self, effect: SendFrames) -> None:
         conn = self._conns.get(effect.conn)
@@ -448,6 +582,10 @@ class ServerNode:
         if conn is None or conn.closing:
             return
         conn.closing = True
+        conn.connection.forget()
+        conn.backlog.clear()
+        self._gathered -= conn.gathered
+        conn.gathered = 0
         if conn.out:
             self._out.append(Send(conn_id, bytes(conn.out)))
             conn.out.clear()
@@ -469,10 +607,12 @@ class ServerNode:
             case messages.AddPreferredPartitionRequest(req_id, partitions):
                 wanted = {**self._preferred, **dict.fromkeys(partitions)}
                 done = self._prefer(now, conn, partitions, wanted)
+                self._audit(conn, "prefer", partitions, done)
                 self._reply(conn.conn, messages.AddPreferredPartitionResponse(req_id, done))
             case messages.RemovePreferredPartitionRequest(req_id, partitions):
                 wanted = {p: None for p in self._preferred if p not in partitions}
                 done = self._prefer(now, conn, partitions, wanted)
+                self._audit(conn, "do not prefer", partitions, done)
                 self._reply(conn.conn, messages.RemovePreferredPartitionResponse(req_id, done))
             case messages.ClusterInfoRequest():
                 self._on_cluster_info(conn, message)
@@ -501,6 +641,12 @@ class ServerNode:
             case _:
                 text = f"{type(message).__name__} is not something this server does"
                 self._reply(conn.conn, messages.ErrorResponse(message.req_id, messages.ErrorCode.NOT_IMPLEMENTED, text))
+
+    def _audit(self, conn: _ClientConn, what: str, partitions: Sequence[int], done: bool) -> None:
+        """One line for every change that somebody asked for."""
+        shown = ", ".join(map(str, partitions[:20])) + (" ..." if len(partitions) > 20 else "")
+        outcome = "done" if done else "refused"
+        self._out.append(Report(Level.INFO, f"audit: {conn.access.who}: {what} partitions {shown}: {outcome}"))
 
     def _prefer(self, now: int, conn: _ClientConn, partitions: Sequence[int], wanted: dict[int, None]) -> bool:
         """Change the preferred partitions; False when the request makes no sense."""
@@ -539,6 +685,9 @@ class ServerNode:
 
     def _on_check(self, now: int, conn: _ClientConn, req_id: ReqId) -> None:
         nodes = [storage for storage, _ in self._replicas.replicas] if self._replicas else []
+        if self._checks.waiting(conn.conn) >= _CHECKS_MAX:
+            self._close(conn.conn, f"more than {_CHECKS_MAX} checks of storage nodes at once")
+            return
         known: dict[str, bool] = {}
         for storage in nodes:
             pool = self._pool(storage)
@@ -566,6 +715,9 @@ class ServerNode:
             self._subscribers.pop(conn.conn, None)
         if self._joined is None:
             code, text = messages.ErrorCode.NOT_READY, "this server has not joined its cluster yet"
+            self._reply(conn.conn, messages.ErrorResponse(request.req_id, code, text))
+        elif request.client_id_wanted and self._client_ids.waits(conn.conn):
+            code, text = messages.ErrorCode.OVERLOADED, "this connection waits for a client id already"
             self._reply(conn.conn, messages.ErrorResponse(request.req_id, code, text))
         elif request.client_id_wanted:
             self._client_ids.ask(conn.conn, request.req_id)

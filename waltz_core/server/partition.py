@@ -246,6 +246,11 @@ class PartitionServer:
         return self._appender.queued_bytes
 
     @property
+    def waiting_reads(self) -> int:
+        """Requests for payloads, and for feeds, that wait."""
+        return self._fetches.waiting + len(self._held_feeds)
+
+    @property
     def pending(self) -> int:
         """Appends and barriers without a verdict."""
         return self._appender.pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from waltz_core.record import record
+from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.rules import SafetyRules
 from waltz_core.storage.procedure import Runner
 from waltz_core.storage.reports import Outbox
@@ -25,6 +26,9 @@ class StorageConfig:
     scrub_first_ms: int = 60_000  # from the start to the first pass
     scrub_pause_ms: int = 24 * 3600 * 1000  # from the end of a pass to the next one
     reserve_bytes: int = 0  # no appends while the file system has less room than this; 0 = until it is full
+    roles: Roles = NO_ROLES  # who may do what
+    greeting_ms: int = 0  # a peer that does not greet, or show the cluster key, in this time is dropped; 0 = never
+    gathered_max: int = 2 << 30  # bytes of unfinished frames, all connections together
     codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
 
 

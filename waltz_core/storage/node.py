@@ -65,6 +65,7 @@ CAPABILITIES = (
     | admin.AdminCapability.STATISTICS
 )
 SOURCES_MAX = 16  # of one repair
+UNOPENED_MAX = 65536  # bytes of an unfinished frame of a peer that has not shown the cluster key
 PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = Incoming | admin.AdminMessage
@@ -86,12 +87,26 @@ _NOT_IMPLEMENTED = frozenset(
 class _Peer:
     """One connection of a server or a tool."""
 
-    __slots__ = ("busy", "closing", "conn", "connection", "held", "is_admin", "name", "opened", "parked", "writable")
+    __slots__ = (
+        "access",
+        "busy",
+        "closing",
+        "conn",
+        "connection",
+        "gathered",
+        "held",
+        "is_admin",
+        "name",
+        "opened",
+        "parked",
+        "writable",
+    )
 
     def __init__(self, event: Accepted, config: StorageConfig, rules: SafetyRules) -> None:
         self.conn = event.conn
         self.name = event.peer
         self.is_admin = event.port is Port.ADMIN
+        self.access = config.roles.access(event.names, event.peer)
         codecs = config.codecs if rules.fence_persisted else (0,)
         self.connection: Connection[wire.StorageMessage] | Connection[Incoming] | Connection[admin.AdminMessage]
         if self.is_admin:
@@ -101,6 +116,7 @@ class _Peer:
         else:  # appends record by record, as 0.13.2
             self.connection = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, codecs, config.frame_size_max, rules=rules)
         self.opened = False  # the cluster key was checked
+        self.gathered = 0  # bytes of its unfinished frame
         self.writable = True
         self.busy = False  # an administrative change of this peer is under way
         self.closing = False
@@ -111,17 +127,19 @@ class _Peer:
 class _Change:
     """An administrative request on its way through a list of partitions."""
 
-    __slots__ = ("apply", "assigned_only", "left", "seq_num", "whole")
+    __slots__ = ("apply", "assigned_only", "left", "seq_num", "what", "whole")
 
     def __init__(
         self,
         seq_num: int,
+        what: str,
         apply: Callable[[StorageReplica, AdminDone], None],
         *,
         assigned_only: bool = False,
         whole: bool = False,
     ) -> None:
         self.seq_num = seq_num
+        self.what = what  # for the audit
         self.apply = apply
         self.assigned_only = assigned_only  # makes no sense for a partition that is not assigned
         self.whole = whole  # 0.13.2 looks at all ids before it changes anything
@@ -145,6 +163,8 @@ class StorageNode:
         self._runner = Runner(Tickets())
         self._shared = Shared(config, rules, self._runner, self._outbox)
         self._peers: dict[int, _Peer] = {}
+        self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must show the cluster key
+        self._gathered = 0  # bytes of unfinished frames
         self._touched: dict[int, StorageReplica] = {}  # partitions whose lanes were added to
         self._resumable: list[_Peer] = []  # peers whose change is done
         self._droppable: list[_Peer] = []  # peers that 0.13.2 would drop
@@ -184,6 +204,8 @@ class StorageNode:
         mark = min(self._shared.due.values(), default=None)
         scrub = None if self._stopping else self._scrub.deadline()
         due = mark if scrub is None else scrub if mark is None else min(mark, scrub)
+        if self._strangers:
+            due = earliest(due, self._strangers[0][0])
         if self._repairs:
             due = earliest(due, *(repair.deadline() for repair in self._repairs.values()))
         return due
@@ -196,6 +218,8 @@ class StorageNode:
             self._runner.start(self._start(), self._start_done, out)
         for event in events:
             self._on_event(event, out)
+        if self._strangers:
+            self._drop_strangers(now, out)
         self._settle(out)
         due = [partition_id for partition_id, at in self._shared.due.items() if at <= now or self._stopping]
         for partition_id in due:
@@ -243,13 +267,17 @@ class StorageNode:
             case Accepted():
                 peer = _Peer(event, self.config, self.rules)
                 self._peers[event.conn] = peer
+                if self.config.greeting_ms:
+                    self._strangers.append((self._shared.now + self.config.greeting_ms, event.conn))
                 out.append(Send(event.conn, peer.connection.hello()))
             case Writable(conn=conn, writable=writable):
                 if conn in self._peers:
                     self._peers[conn].writable = writable
                     self._resume(self._peers[conn], out)
             case Closed(conn=conn):
-                self._peers.pop(conn, None)
+                gone = self._peers.pop(conn, None)
+                if gone is not None:
+                    self._gathered -= gone.gathered
                 if conn in self._repair_of:
                     self._repair_of.pop(conn).closed(conn, event.reason)
             case _:
@@ -408,6 +436,29 @@ class StorageNode:
             self._serve(peer, messages, out)
         if failure is not None:
             self._drop(peer, failure, out)
+        self._count_gathered(peer, out)
+
+    def _count_gathered(self, peer: _Peer, out: list[object]) -> None:
+        """Bound what unfinished frames hold: of strangers each, of all together."""
+        found = 0 if peer.closing else peer.connection.gathered
+        self._gathered += found - peer.gathered
+        peer.gathered = found
+        if found > UNOPENED_MAX and not peer.opened and self.rules.open_required:
+            self._drop(peer, f"a frame of more than {UNOPENED_MAX} bytes before the cluster key was shown", out)
+        while self._gathered > max(self.config.gathered_max, self.config.frame_size_max):
+            most = max(self._peers.values(), key=lambda one: one.gathered)
+            self._drop(most, f"unfinished frames hold {self._gathered} bytes, and this connection most of them", out)
+
+    def _drop_strangers(self, now: int, out: list[object]) -> None:
+        """Whoever knows the cluster shows it at once; others may not keep their connections."""
+        while self._strangers:
+            due, conn = self._strangers[0]
+            peer = self._peers.get(conn)
+            if peer is not None and not peer.opened and not peer.closing:
+                if now < due:
+                    return
+                self._drop(peer, f"the cluster key was not shown within {self.config.greeting_ms / 1000:g} s", out)
+            self._strangers.popleft()
 
     def _serve(self, peer: _Peer, messages: Sequence[Message], out: list[object]) -> None:
         for at, message in enumerate(messages):
@@ -435,6 +486,10 @@ class StorageNode:
             return
         self._flush(out)
         peer.closing = True
+        peer.connection.forget()
+        peer.parked.clear()
+        self._gathered -= peer.gathered
+        peer.gathered = 0
         out.append(CloseConn(peer.conn, reason))
         out.append(Report(Level.WARNING, f"connection of {peer.name} closed: {reason}"))
 
@@ -442,6 +497,11 @@ class StorageNode:
 
     def _on_storage(self, peer: _Peer, message: Incoming, out: list[object]) -> None:
         if type(message) is wire.OpenRequest:
+            problem = peer.access.storage_problem()
+            if problem is not None:
+                self._outbox.reply(peer.conn, wire.FailureResponse(-1, -1, -1, f"{SE}{problem}"))
+                self._drop(peer, problem, out)
+                return
             refusal = self._open_refusal(message.key, message.num_partitions)
             peer.opened = peer.opened or refusal is None
             if refusal is None:
@@ -477,6 +537,11 @@ class StorageNode:
 
     def _on_admin(self, peer: _Peer, message: admin.AdminMessage, out: list[object]) -> None:
         if isinstance(message, admin.AdminOpenRequest):
+            problem = peer.access.admin_port_problem()
+            if problem is not None:
+                self._refuse(peer, -1, Refusal(f"{SE}{problem}"))
+                self._drop(peer, problem, out)
+                return
             refusal = self._open_refusal(message.key, message.num_partitions)
             peer.opened = peer.opened or refusal is None
             if refusal is None:
@@ -489,7 +554,11 @@ class StorageNode:
             self._refuse(peer, message.seq_num, Refusal(text, FailureCode.WRONG_CLUSTER))
             return
         handler = self._admin_handlers.get(type(message))
-        if handler is not None:
+        problem = peer.access.admin_problem(message)
+        if problem is not None:
+            self._outbox.report(Level.WARNING, f"audit: refused: {problem}")
+            self._refuse(peer, message.seq_num, Refusal(f"{SE}{problem}"))
+        elif handler is not None:
             handler(peer, message, out)
         elif type(message) in _NOT_IMPLEMENTED:
             text = f"{SE}{type(message).__name__} is not implemented by this storage node"
@@ -501,7 +570,8 @@ class StorageNode:
         def apply(replica: StorageReplica, done: AdminDone) -> None:
             replica.set_available(message.toggled, done)
 
-        self._change(peer, message.partition_ids, _Change(message.seq_num, apply, whole=True))
+        what = f"{'allow' if message.toggled else 'forbid'} reads and writes of {_shown(message.partition_ids)}"
+        self._change(peer, message.partition_ids, _Change(message.seq_num, what, apply, whole=True))
 
     def _on_assignment(self, peer: _Peer, message: admin.PartitionAssignmentRequest, out: list[object]) -> None:
         def apply(replica: StorageReplica, done: AdminDone) -> None:
@@ -510,7 +580,10 @@ class StorageNode:
             else:
                 replica.unassign(message.delete_storage_files, done)
 
-        change = _Change(message.seq_num, apply, assigned_only=not message.toggled)
+        what = f"{'assign' if message.toggled else 'unassign'} {_shown(message.partition_ids)}"
+        if message.delete_storage_files and not message.toggled:
+            what += " and delete the files"
+        change = _Change(message.seq_num, what, apply, assigned_only=not message.toggled)
         self._change(peer, message.partition_ids, change)
 
     def _on_record_list(self, peer: _Peer, message: admin.RecordListRequest, out: list[object]) -> None:
@@ -561,6 +634,8 @@ class StorageNode:
             links.append(AdminLink(self._last_dialed, endpoint, key, count, effects))
 
         def done(ranges: tuple[admin.RepairedRange, ...], problem: str) -> None:
+            good = sum(one.outcome == admin.RepairOutcome.REPAIRED for one in ranges)
+            self._audit(peer, f"repair partition {partition_id}", f"{good} of {len(ranges)} ranges repaired")
             if problem:
                 self._outbox.report(Level.WARNING, f"partition {partition_id}: not all could be repaired: {problem}")
             self._outbox.reply(peer.conn, admin.RepairResponse(message.seq_num, partition_id, ranges, problem or None))
@@ -594,10 +669,15 @@ class StorageNode:
             answer: admin.AdminMessage = admin.AdminSuccessResponse(message.seq_num)
             if refusal is not None:
                 answer = admin.AdminFailureResponse(message.seq_num, refusal)
-            self._change_done(peer, answer)
+            what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"
+            self._change_done(peer, what, answer)
 
         replica.accept_limbo(message.max_transaction_id, done)
         self._touched[message.partition_id] = replica
+
+    def _audit(self, peer: _Peer, what: str, outcome: str) -> None:
+        """One line for every change that somebody asked for."""
+        self._outbox.report(Level.INFO, f"audit: {peer.access.who}: {what}: {outcome}")
 
     def _refuse(self, peer: _Peer, seq_num: int, why: Refusal) -> None:
         self._outbox.reply(peer.conn, admin.AdminFailureResponse(seq_num, str(why), code=why.code, detail=why.detail))
@@ -623,6 +703,7 @@ class StorageNode:
         if self.rules.unassigned_refused:
             refusal = self._change_refusal(partition_ids, change)
             if refusal is not None:
+                self._audit(peer, change.what, f"refused: {refusal}")
                 self._refuse(peer, change.seq_num, refusal)
                 return
         elif partition_ids is None or (change.whole and self._outside(partition_ids) is not None):
@@ -651,7 +732,7 @@ class StorageNode:
 
     def _change_next(self, peer: _Peer, change: _Change) -> None:
         if not change.left:
-            self._change_done(peer, admin.AdminSuccessResponse(change.seq_num))
+            self._change_done(peer, change.what, admin.AdminSuccessResponse(change.seq_num))
             return
         partition_id = change.left.popleft()
         if not 0 <= partition_id < len(self.replicas):
@@ -664,16 +745,25 @@ class StorageNode:
             elif refusal is DROP:
                 self._droppable.append(peer)
             else:
-                self._change_done(peer, admin.AdminFailureResponse(change.seq_num, refusal))
+                self._change_done(peer, change.what, admin.AdminFailureResponse(change.seq_num, refusal))
 
         replica = self.replicas[partition_id]
         change.apply(replica, done)
         self._touched[partition_id] = replica
 
-    def _change_done(self, peer: _Peer, answer: admin.AdminMessage) -> None:
+    def _change_done(self, peer: _Peer, what: str, answer: admin.AdminMessage) -> None:
+        self._audit(
+            peer, what, f"failed: {answer.message}" if isinstance(answer, admin.AdminFailureResponse) else "done"
+        )
         self._outbox.reply(peer.conn, answer)
         peer.busy = False
         self._resumable.append(peer)
+
+
+def _shown(partition_ids: tuple[int, ...] | None) -> str:
+    """Partitions for people, not too many."""
+    ids = partition_ids or ()
+    return f"partitions {', '.join(map(str, ids[:20]))}" + (f" and {len(ids) - 20} more" if len(ids) > 20 else "")
 
 
 def _for_codec_0(answer: wire.LastSessionInfoResponse) -> wire.StorageMessage:

@@ -97,6 +97,11 @@ class Connection(Generic[M]):
         """Bytes held back because their frame is not complete."""
         return len(self._gatherer)
 
+    def forget(self) -> None:
+        """Let go of an unfinished frame: the connection is going to be closed."""
+        self._error = self._error or "closed"
+        self._gatherer.clear()
+
     # ---- receiving
 
     def receive(self, data: bytes | bytearray | memoryview, out: list[M]) -> None:

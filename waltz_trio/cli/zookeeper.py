@@ -43,6 +43,7 @@ from waltz_trio.cluster_admin import (
 )
 from waltz_trio.config import Config
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
+from waltz_trio.zk.security import zookeeper_security
 
 SESSION_TIMEOUT_MS = 30_000
 
@@ -62,6 +63,7 @@ async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, Clust
         config.text("zookeeper.connectString"),
         session_timeout_ms=session_timeout_ms,
         connect_timeout_ms=config.number("zookeeper.connectTimeout"),
+        security=zookeeper_security(config),
     ) as client:
         yield client, paths
 

@@ -38,6 +38,7 @@ class NetLimits:
     connect_timeout: float = 10.0
     linger: float = 1.0  # after our end: how long to wait for the peer's
     connections_max: int = 10_000  # accepted, per process
+    handshakes_max: int = 500  # accepted and not through TLS; the oldest goes when there are more
 
 
 class ChannelOwner(Protocol):

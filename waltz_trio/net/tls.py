@@ -150,16 +150,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def role_of(tls: ssl.SSLObject) -> str | None:
-    """Common name of the peer's certificate, where one was asked for and verified."""
+def names_of(tls: ssl.SSLObject) -> tuple[str, ...]:
+    """Names in the peer's certificate, where one was asked for and verified: common name, then DNS names."""
     certificate = tls.getpeercert()
     if not certificate:
-        return None
-    for part in certificate["subject"]:
-        for pair in part:
-            if pair[0] == "commonName":
-                return str(pair[1])
-    return None
+        return ()
+    subject = [str(pair[1]) for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName"]
+    alternative = [str(pair[1]) for pair in certificate.get("subjectAltName", ()) if pair[0] == "DNS"]
+    return tuple(dict.fromkeys((*subject, *alternative)))
 
 
 def _common(context: ssl.SSLContext) -> None:

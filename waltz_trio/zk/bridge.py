@@ -34,7 +34,6 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create, Delete, SetData
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from waltz_core.edge import (
     ZkChanged,
@@ -54,8 +53,8 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ConfigError
-from waltz_core.record import record
 from waltz_trio.zk.background import background_nursery
+from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 
 log = logging.getLogger("waltz.zookeeper")
 
@@ -77,15 +76,6 @@ _ERRORS: dict[type[Exception], ZkError] = {
     # Also what kazoo says to requests that were under way when the session was found expired.
     SessionExpiredError: ZkError.OUTCOME_UNKNOWN,
 }
-
-
-@record
-class ZkTls:
-    """TLS to ZooKeeper; the certificate of the server is always verified, and its name too."""
-
-    ca: str
-    certificate: str | None = None
-    key: str | None = None
 
 
 def _error(problem: BaseException) -> ZkError:
@@ -134,21 +124,13 @@ class ZooKeeperBridge:
     """One kazoo client as a znode store."""
 
     def __init__(
-        self, hosts: str, deliver: Callable[[Sequence[ZkEvent]], None], session_timeout_ms: int, tls: ZkTls | None
+        self, hosts: str, deliver: Callable[[Sequence[ZkEvent]], None], session_timeout_ms: int, security: ZkSecurity
     ) -> None:
         self._deliver = deliver
         self._timeout = session_timeout_ms / 1000
         self._token = trio.lowlevel.current_trio_token()
         self._handler = _LoopHandler(self._token)
-        options: dict[str, Any] = {}
-        if tls is not None:
-            options = {
-                "use_ssl": True,
-                "ca": tls.ca,
-                "certfile": tls.certificate,
-                "keyfile": tls.key,
-                "check_hostname": True,
-            }
+        self._acl = security.acls()
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=2, sleep_func=self._handler.sleep_func)
         try:
             self._client = KazooClient(
@@ -157,7 +139,7 @@ class ZooKeeperBridge:
                 handler=self._handler,
                 connection_retry=retry,
                 logger=logging.getLogger("waltz.zookeeper.kazoo"),
-                **options,
+                **security.options(),
             )
         except ValueError as problem:
             raise ConfigError(f"zookeeper.connectString {hosts!r}: {problem}") from None
@@ -321,7 +303,7 @@ class ZooKeeperBridge:
                 case ZkChildren(path=path, watch=watch):
                     result = client.get_children_async(path, watch=self._on_watch if watch else None, include_data=True)
                 case ZkCreate(path=path, data=data, ephemeral=ephemeral, sequential=sequential):
-                    result = client.create_async(path, data, ephemeral=ephemeral, sequence=sequential)
+                    result = client.create_async(path, data, self._acl, ephemeral=ephemeral, sequence=sequential)
                 case ZkSet(path=path, data=data, version=version):
                     result = client.set_async(path, data, version)
                 case ZkDelete(path=path, version=version):
@@ -342,7 +324,7 @@ class ZooKeeperBridge:
             match operation:
                 case ZkCreate(data=data, ephemeral=ephemeral, sequential=sequential):
                     flags = (1 if ephemeral else 0) | (2 if sequential else 0)
-                    transaction._add(Create(path, data, OPEN_ACL_UNSAFE, flags), None)
+                    transaction._add(Create(path, data, self._acl, flags), None)
                 case ZkSet(data=data, version=version):
                     transaction._add(SetData(path, data, version))
                 case ZkDelete(version=version):
@@ -423,14 +405,14 @@ async def open_zookeeper(
     deliver: Callable[[Sequence[ZkEvent]], None],
     *,
     session_timeout_ms: int = 30_000,
-    tls: ZkTls | None = None,
+    security: ZkSecurity = NO_ZK_SECURITY,
 ) -> AsyncIterator[ZooKeeperBridge]:
     """A session with the ZooKeeper at `hosts` (`host:port,…/chroot`); returns before it is connected.
 
     Raises:
         ConfigError: `hosts` cannot be read.
     """
-    bridge = ZooKeeperBridge(hosts, deliver, session_timeout_ms, tls)
+    bridge = ZooKeeperBridge(hosts, deliver, session_timeout_ms, security)
     async with background_nursery() as nursery:
         nursery.start_soon(bridge.run_timers)
         bridge.start()

@@ -26,8 +26,8 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ClusterError
-from waltz_trio.zk.bridge import ZkTls
 from waltz_trio.zk.embedded import EmbeddedZnodes
+from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 from waltz_trio.zk.store import ZnodeStore, open_znode_store
 
 
@@ -317,7 +317,7 @@ async def open_znode_client(
     *,
     session_timeout_ms: int = 30_000,
     connect_timeout_ms: int = 10_000,
-    tls: ZkTls | None = None,
+    security: ZkSecurity = NO_ZK_SECURITY,
 ) -> AsyncIterator[ZnodeClient]:
     """A connected session for a tool.
 
@@ -326,7 +326,9 @@ async def open_znode_client(
         UnavailableError: ZooKeeper was not reached within the connect time-out.
     """
     client = ZnodeClient(where if isinstance(where, str) else "this process", connect_timeout_ms / 1000)
-    async with open_znode_store(where, client.deliver, session_timeout_ms=session_timeout_ms, tls=tls) as store:
+    async with open_znode_store(
+        where, client.deliver, session_timeout_ms=session_timeout_ms, security=security
+    ) as store:
         client.store = store
         await client.wait_connected()
         yield client

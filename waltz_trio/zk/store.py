@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from waltz_core.edge import ZkEvent, ZkRequest
-from waltz_trio.zk.bridge import ZkTls, open_zookeeper
+from waltz_trio.zk.bridge import open_zookeeper
 from waltz_trio.zk.embedded import EmbeddedZnodes
+from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 
 Deliver = Callable[[Sequence[ZkEvent]], None]
 """Called in the Trio thread, never from within `submit`; must neither await nor raise."""
@@ -27,7 +28,7 @@ async def open_znode_store(
     deliver: Deliver,
     *,
     session_timeout_ms: int = 30_000,
-    tls: ZkTls | None = None,
+    security: ZkSecurity = NO_ZK_SECURITY,
 ) -> AsyncIterator[ZnodeStore]:
     """A session with a real ZooKeeper (`host:port,…/chroot`) or with a store inside this process.
 
@@ -37,5 +38,5 @@ async def open_znode_store(
         with where.session(deliver, session_timeout_ms=session_timeout_ms) as session:
             yield session
     else:
-        async with open_zookeeper(where, deliver, session_timeout_ms=session_timeout_ms, tls=tls) as bridge:
+        async with open_zookeeper(where, deliver, session_timeout_ms=session_timeout_ms, security=security) as bridge:
             yield bridge
