@@ -10,6 +10,7 @@ import trio
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.record import record
+from waltz_core.wire.client_messages import ClusterInfoResponse
 from waltz_spark.errors import UnreachableError
 from waltz_spark.options import Options
 from waltz_spark.planning import Place, ServerPlace, StoragePlace
@@ -62,6 +63,8 @@ class Cluster:
         self._client_tls = ClientTls(self.tls)
         self.key = bytes(16)
         self.partition_count = 0
+        self._others: tuple[Endpoint, ...] = ()  # servers that the last answer named
+        self._held: dict[Endpoint, dict[int, bool]] = {}  # what nodes said they hold, and whether it is available
         self._map = self._read_map()
         self._ports: dict[Endpoint, ClientPort] = {}
 
@@ -77,16 +80,29 @@ class Cluster:
         return self._map_from_server() if self._options.url else self._map_from_zookeeper()
 
     def _map_from_server(self) -> _Map:
-        assert self._options.url is not None
-        endpoint, _ = parse_url(self._options.url)
-        with ClientPort(endpoint, self._client_tls, self._timeout) as port:
-            found = port.cluster()
+        found = self._ask_cluster()
         self.key, self.partition_count = found.key.bytes, found.num_partitions
         servers: dict[int, Endpoint] = {}
         for entry in found.servers:
             servers.update((partition, entry.endpoint) for partition, _ in entry.partitions)
         count = range(self.partition_count)
         return _Map(tuple(servers.get(one) for one in count), self._given_nodes(), (-1,) * self.partition_count)
+
+    def _ask_cluster(self) -> ClusterInfoResponse:
+        """Ask the server of the URL, and if it is gone one of those it told of."""
+        assert self._options.url is not None
+        first: UnreachableError | None = None
+        for endpoint in (parse_url(self._options.url)[0], *self._others):
+            try:
+                with ClientPort(endpoint, self._client_tls, self._timeout) as port:
+                    found = port.cluster()
+            except UnreachableError as error:
+                first = first or error
+                continue
+            self._others = tuple(entry.endpoint for entry in found.servers)
+            return found
+        assert first is not None
+        raise first
 
     def _map_from_zookeeper(self) -> _Map:
         options = self._options
@@ -124,10 +140,14 @@ class Cluster:
         found: list[list[Endpoint]] = [[] for _ in range(self.partition_count)]
         for text in self._options.admin_endpoints:
             endpoint = parse_endpoint(text)
-            with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
-                for partition, available in port.assigned().items():
-                    if available and partition < self.partition_count:
-                        found[partition].append(endpoint)
+            try:
+                with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
+                    self._held[endpoint] = port.assigned()
+            except UnreachableError:
+                pass  # it may come back; until then it holds what it held
+            for partition, available in self._held.get(endpoint, {}).items():
+                if available and partition < self.partition_count:
+                    found[partition].append(endpoint)
         return tuple(map(tuple, found))
 
     # ---- marks -----------------------------------------------------------------------------------

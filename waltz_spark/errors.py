@@ -17,6 +17,10 @@ class UnreachableError(PipelineError):
     """A source of records cannot be read now: a file is gone, a node does not answer, a connection broke."""
 
 
+class RefusedError(UnreachableError):
+    """A node answers, but not with what it was asked for; the text is the node's."""
+
+
 class RecordDamagedError(PipelineError):
     """A record that must be there is missing, torn, or does not match its checksum."""
 

@@ -25,7 +25,7 @@ from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, Connection
 from waltz_core.wire.table import WireProtocol
 from waltz_spark.blocks import Block
-from waltz_spark.errors import DataLossError, RecordDamagedError, UnreachableError
+from waltz_spark.errors import DataLossError, RecordDamagedError, RefusedError, UnreachableError, WrongClusterError
 from waltz_trio.net.tls import ClientTls
 
 _FRAME = struct.Struct(">bhi")
@@ -156,6 +156,9 @@ class AdminPort(Port[admin.AdminMessage]):
         self._seq_num = 0
         try:
             self.ask(admin.AdminOpenRequest(-1, UUID(bytes=key), partition_count))
+        except RefusedError as error:
+            self.close()
+            raise WrongClusterError(str(endpoint), str(UUID(bytes=key)), f"another ({error})") from error
         except BaseException:
             self.close()
             raise
@@ -177,7 +180,7 @@ class AdminPort(Port[admin.AdminMessage]):
 
     def _checked(self, answer: admin.AdminMessage) -> admin.AdminMessage:
         if isinstance(answer, admin.AdminFailureResponse):
-            raise UnreachableError(f"{self.endpoint}: {answer.message or 'refused without a reason'}")
+            raise RefusedError(f"{self.endpoint}: {answer.message or 'refused without a reason'}")
         return answer
 
     def next_seq(self) -> int:

@@ -30,7 +30,7 @@ from waltz_trio.net.tls import ClientTls
 
 _FIRST_COUNT = 64  # of the first request, before the size of records is known
 _FEED_COUNT = 4096  # transactions read in one visit to a server that has no range read
-_PAUSE = 0.1  # seconds before the places are tried again, times the attempt
+_PAUSE, _PAUSE_MAX = 0.05, 2.0  # seconds before the places are tried again; doubled each time
 
 T = TypeVar("T")
 
@@ -40,7 +40,12 @@ class Patience:
     """How long to insist."""
 
     timeout: float = 10.0  # seconds for an answer
-    attempts: int = 3  # rounds through all places without any progress
+    attempts: int = 3  # so many times that without progress, before nodes that do not answer are given up
+
+    @property
+    def limit(self) -> float:
+        """Seconds without progress: a fail-over takes some."""
+        return self.timeout * self.attempts
 
 
 def read_blocks(found: Range, shape: Shape, patience: Patience) -> Iterator[Block]:
@@ -73,25 +78,30 @@ def read_batches(found: Range, shape: Shape, patience: Patience) -> Iterator[Any
 def _persist(found: Range, patience: Patience, pieces: Callable[[Place, int], Iterator[tuple[int, T]]]) -> Iterator[T]:
     """Go through the places until the range is read; `pieces` yields the id behind each piece, and the piece."""
     next_id, failures = found.start, 0
+    progressed = time.monotonic()
     while next_id < found.end:
         problems: list[PipelineError] = []
-        before = next_id
         for place in found.places:
             try:
                 for end, piece in pieces(place, next_id):
                     assert next_id < end <= found.end
                     yield piece
-                    next_id = end
+                    next_id, failures, progressed = end, 0, time.monotonic()
             except PipelineError as problem:
                 problems.append(problem)
                 continue
             if next_id == found.end:
                 return
             problems.append(UnreachableError(f"{_name(place)} has nothing from id {next_id} on"))
-        failures = failures + 1 if next_id == before else 0
-        if failures >= patience.attempts or not any(isinstance(one, UnreachableError) for one in problems):
+        hope = any(isinstance(one, UnreachableError) for one in problems) and any(map(_is_remote, found.places))
+        if not hope or time.monotonic() - progressed > patience.limit:
             raise _worst(problems)
-        time.sleep(_PAUSE * (failures + 1))
+        time.sleep(min(_PAUSE_MAX, _PAUSE * 2**failures))
+        failures += 1
+
+
+def _is_remote(place: Place) -> bool:
+    return isinstance(place, StoragePlace | ServerPlace)
 
 
 def _worst(problems: Sequence[PipelineError]) -> PipelineError:
@@ -209,7 +219,11 @@ def _from_server(place: ServerPlace, found: Range, start: int, shape: Shape, pat
             return
         while start < found.end:
             stop = min(found.end, start + shape.rows_max)
-            block = port.range(found.partition, start, stop, shape.size_max)
+            try:
+                block = port.range(found.partition, start, stop, shape.size_max)
+            except UnreachableError:  # the partition has moved: a client finds out where to
+                yield from _from_feed(place, found, start, patience)
+                return
             if block is None:
                 break
             start = block.end_id

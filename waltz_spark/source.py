@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 
 from waltz_spark import planning
 from waltz_spark.columns import TYPES, Condition, Shape, spark_ddl
-from waltz_spark.errors import DataLossError, OptionError, WentBackError
+from waltz_spark.errors import DataLossError, OptionError, UnreachableError, WentBackError
 from waltz_spark.inventory import Inventory, Look
 from waltz_spark.options import Options, parse_options
 from waltz_spark.planning import EARLIEST, LATEST, Range, Vector, clip
@@ -259,6 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._clock = clock
         self._inventory: Inventory | None = None
         self._cached: tuple[float, Look] | None = None
+        self._looked = 0.0  # when a look last succeeded
         self._target: Vector | None = None  # where AvailableNow ends
         self._behind_since: float | None = None
 
@@ -349,10 +350,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         now = self._clock()
         if not fresh and self._cached is not None and now - self._cached[0] < self.options.poll_interval_ms / 1000:
             return self._cached[1]
-        if self._inventory is None:
-            self._inventory = Inventory(self.options)
-        found = self._inventory.look()
-        self._cached = now, found
+        try:
+            if self._inventory is None:
+                self._inventory = Inventory(self.options)
+            found = self._inventory.look()
+        except UnreachableError:
+            # A fail-over takes some seconds; until then nothing is new. The query ends if it takes too long.
+            patience = Patience(self.options.request_timeout_ms / 1000, self.options.retries)
+            if self._cached is None or now - self._looked > patience.limit:
+                raise
+            self._cached = now, self._cached[1]
+            return self._cached[1]
+        self._cached, self._looked = (now, found), now
         return found
 
     def _resolve(self, start: dict[str, Any], look: Look) -> Vector:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import waltz_trio as waltz
 from waltz_core.ids import Endpoint
-from waltz_spark.errors import UnreachableError
+from waltz_spark.errors import UnreachableError, WrongClusterError
 from waltz_spark.inventory import Inventory
 from waltz_spark.options import parse_options
 from waltz_spark.planning import Range, ServerPlace, StoragePlace
@@ -136,7 +136,7 @@ async def test_a_replica_that_missed_the_session_is_believed_up_to_its_own_mark(
         shape = options_of(cluster).shape()
         assert len(await outside(lambda: list(read_batches(found, shape, Patience())))) >= 1
         with pytest.raises(UnreachableError, match="has nothing from id 0 on"):
-            await outside(lambda: list(read_batches(later, shape, Patience(attempts=1))))
+            await outside(lambda: list(read_batches(later, shape, Patience(0.5, 1))))
 
 
 async def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path: Path) -> None:
@@ -149,3 +149,38 @@ async def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path: Path) ->
         nowhere = attrs.evolve(found, places=(attrs.evolve(place, endpoint=Endpoint("127.0.0.1", 1)),))
         with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
             await outside(lambda: list(read_batches(nowhere, options.shape(), Patience(1.0, 1))))
+
+
+async def test_a_stream_outlives_killed_servers_and_storage_nodes(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=2, storage_nodes=3, servers=2) as cluster:
+        options = options_of(cluster, adminEndpoints=admin_endpoints(cluster), pollIntervalMs="1")
+        stream = StreamReader(attrs.evolve(options, url=cluster.url_of(0), request_timeout_ms=20_000))
+        rows: list[dict[str, Any]] = []
+
+        def batch(start: dict[str, Any]) -> dict[str, Any]:
+            end = stream.latestOffset(start, ReadAllAvailable())
+            rows.extend(read(stream, stream.partitions(start, end)))
+            return end
+
+        start = await outside(lambda: batch(stream.initialOffset()))
+        for at, kill in enumerate((None, cluster.kill_storage, cluster.kill_server)):
+            if kill is not None:
+                await kill(1)
+            await append(cluster, (20, 20), start=20 * at)
+            while len(rows) < 40 * (at + 1):
+                start = await outside(lambda start=start: batch(start))  # type: ignore[misc]
+        rows.sort(key=lambda row: (row["partition"], row["transaction_id"]))
+        assert summary(rows) == expected(60, 60)
+        stream.stop()
+
+
+async def test_a_storage_node_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with (
+        embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as one,
+        embedded_cluster(tmp_path / "d", partitions=1, storage_nodes=1) as other,
+    ):
+        tls = other.directory / "tls"
+        more = {"ssl.certificate": str(tls / "node.pem"), "ssl.key": str(tls / "node.key"), "ssl.verify": "false"}
+        options = options_of(one, adminEndpoints=admin_endpoints(other), **more)
+        with pytest.raises(WrongClusterError, match="belongs to cluster another"):
+            await outside(BatchReader(options).partitions)
