@@ -20,6 +20,7 @@ from waltz_trio.connect import parse_url
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.zk.client import open_znode_client
 
+_SESSION_TIMEOUT_MS = 30_000
 _UNKNOWN_SESSION = 1 << 62  # no replica took part in it, so each is read to its own mark only
 
 
@@ -212,6 +213,7 @@ class Cluster:
             return self._options.url
         pairs: list[tuple[str, object]] = [
             ("zookeeper.connectString", self._options.zookeeper),
+            ("zookeeper.sessionTimeout", _SESSION_TIMEOUT_MS),
             ("cluster.root", self._options.cluster_root),
         ]
         tls = self.tls

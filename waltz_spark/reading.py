@@ -15,7 +15,7 @@ import numpy as np
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import WaltzError
+from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.log import Record
 from waltz_core.record import record
 from waltz_core.storage.record_codec import encode_record
@@ -241,6 +241,8 @@ def _from_feed(place: ServerPlace, found: Range, start: int, patience: Patience)
         try:
             # No scope of Trio may be open across a yield of this generator: one visit per block.
             block = trio.run(_visit, place, found.partition, start, end, patience.timeout)
+        except ConfigError:
+            raise
         except (WaltzError, trio.TooSlowError, BaseExceptionGroup) as error:
             if isinstance(error, BaseExceptionGroup) and error.split(Exception)[1] is not None:
                 raise

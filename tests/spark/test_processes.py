@@ -1,0 +1,96 @@
+"""Real processes and a real ZooKeeper: what it tells of servers and storage nodes, and a node on a restored log."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import yaml
+
+import waltz_trio as waltz
+from tests.processes.cluster import Cluster
+from tests.processes.zookeeper import missing, running_zookeeper
+from waltz_spark.archive import plan_archive, run_archive
+from waltz_spark.options import parse_options
+from waltz_spark.planning import ServerPlace, StoragePlace
+from waltz_spark.reading import drop_connections
+from waltz_spark.restore import restore
+from waltz_spark.runners import Here
+from waltz_spark.source import BatchReader
+
+pytestmark = pytest.mark.processes
+
+COUNT = 60
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    problem = missing()
+    if problem is not None:
+        pytest.fail(problem)
+    with running_zookeeper() as zookeeper:
+        made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, storage_nodes=3, servers=1)
+        try:
+            made.set_up()
+            yield made
+        finally:
+            made.end()
+            drop_connections()
+
+
+def options_of(cluster: Cluster, **more: str) -> Any:
+    keys = yaml.safe_load(cluster.tools_file.read_text())
+    values = {name: str(keys[name]).lower() if name == "ssl.verify" else keys[name] for name in keys if "ssl." in name}
+    known = {name: values[name] for name in ("ssl.ca", "ssl.certificate", "ssl.key", "ssl.verify") if name in values}
+    where = {"zookeeper": keys["zookeeper.connectString"], "clusterRoot": keys["cluster.root"]}
+    return parse_options({**where, **known, "origin": "true", "verify": "record", **more})
+
+
+def append(cluster: Cluster, count: int) -> None:
+    async def run() -> None:
+        async with waltz.open_client(str(cluster.client_file)) as client:
+            for at in range(count):
+                await client.send(at % 2, waltz.Append(b"%d" % at))
+            await client.flush()
+
+    trio.run(run)
+
+
+def test_zookeeper_tells_where_everything_is_and_a_node_starts_on_a_restored_log(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    append(cluster, COUNT)
+    origins = {}
+    for via in ("storage", "server"):
+        reader = BatchReader(options_of(cluster, via=via))
+        tasks = reader.partitions()
+        kind = StoragePlace if via == "storage" else ServerPlace
+        assert all(isinstance(place, kind) for task in tasks for one in task.ranges for place in one.places)
+        rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        origins[via] = {row.pop("_origin") for row in rows}
+        assert sorted(int(row["data"]) for row in rows) == list(range(COUNT))
+    assert origins == {"storage": {"storage"}, "server": {"server"}}
+
+    directory = Path(yaml.safe_load((tmp_path / "storage-1.yml").read_text())["storage.directory"])
+    root = str(tmp_path / "archive")
+    report = run_archive(plan_archive(options_of(cluster, directory=str(directory)), root), Here())
+    assert report.record_count == COUNT
+    cluster.children["storage-1"].stop()
+    shutil.rmtree(directory)
+    restore(root, directory, Here())
+    cluster.start("storage-1")
+    cluster.children["storage-0"].stop()  # from here on nothing is committed without the restored node
+    append(cluster, 10)
+    restored = read_files(directory)
+    assert restored[: COUNT // 2] == [b"%d" % at for at in range(0, COUNT, 2)]
+    cluster.wait_healthy()
+
+
+def read_files(directory: Path) -> list[bytes]:
+    """Data of partition 0."""
+    reader = BatchReader(parse_options({"directory": str(directory), "trust": "files", "partitions": "0"}))
+    return [row["data"] for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
