@@ -194,8 +194,14 @@ class Tls:
         self.ca = directory / "ca.pem"
         self.ca.write_bytes(self._authority.certificate)
         for role in ("server", "storage", "client", "tools"):
-            pair = issue(self._authority, role, local_names())
-            (directory / f"{role}.pem").write_bytes(pair.key + b"\n" + pair.certificate)
+            self.issue(role)
+
+    def issue(self, name: str) -> Path:
+        """A certificate of this name with its key, in one file."""
+        pair = issue(self._authority, name, local_names())
+        path = self.directory / f"{name}.pem"
+        path.write_bytes(pair.key + b"\n" + pair.certificate)
+        return path
 
     def keys(self, prefix: str, role: str) -> dict[str, object]:
         """The TLS group of a configuration: certificate shown, peers verified."""

@@ -29,14 +29,15 @@ def hosts(zookeeper: ZooKeeperServer) -> str:
 
 @pytest.fixture
 def run(hosts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a sub-command; returns exit status, standard output, standard error."""
+    """Run a sub-command; returns exit status, standard output, standard error without the lines of the audit."""
     config = tmp_path / "cli.yml"
     config.write_text(f"zookeeper.connectString: {hosts}\ncluster.root: /env/test\n")
 
     def call(*words: str) -> tuple[int, str, str]:
         status = main(["zookeeper", *words, "-c", str(config)])
         output = capsys.readouterr()
-        return status, output.out, output.err
+        errors = output.err.splitlines(keepends=True)
+        return status, output.out, "".join(line for line in errors if " audit: " not in line)
 
     return call
 

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,8 +71,12 @@ def free_port() -> int:
 class ZooKeeperServer:
     """One server on 127.0.0.1; `hosts` is its connect string."""
 
-    def __init__(self, directory: Path, *, session_timeout_min_ms: int = 1000) -> None:
+    def __init__(
+        self, directory: Path, *, session_timeout_min_ms: int = 1000, users: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare; `users` may log in by SASL (DIGEST-MD5), names and passwords."""
         self.directory = directory
+        self._users = dict(users or {})
         self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
         self._min = session_timeout_min_ms
@@ -98,8 +102,15 @@ class ZooKeeperServer:
             "4lw.commands.whitelist": "*",
             "maxClientCnxns": 0,
         }
+        if self._users:
+            settings["authProvider.1"] = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]
+        if self._users:
+            login = self.directory / "jaas.conf"
+            users = "".join(f' user_{name}="{password}"' for name, password in self._users.items())
+            login.write_text(f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required{users}; }};\n")
+            command += [f"-Djava.security.auth.login.config={login}"]
         command += ["-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false", "-cp", path]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         with (self.directory / "log").open("ab") as log:
@@ -175,10 +186,12 @@ class ZooKeeperServer:
 
 
 @contextmanager
-def running_zookeeper(directory: Path | None = None) -> Iterator[ZooKeeperServer]:
+def running_zookeeper(
+    directory: Path | None = None, users: Mapping[str, str] | None = None
+) -> Iterator[ZooKeeperServer]:
     """A server that serves; ended at the end, its files removed unless `directory` was given."""
     with tempfile.TemporaryDirectory(prefix="waltz-zookeeper-") as scratch:
-        server = ZooKeeperServer(Path(scratch) if directory is None else directory)
+        server = ZooKeeperServer(Path(scratch) if directory is None else directory, users=users)
         try:
             server.start()
             yield server

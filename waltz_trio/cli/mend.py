@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import sys
 import time
 
@@ -24,6 +22,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairOutcome
 from waltz_core.wire.shared import Condition
 from waltz_trio.admin import AdminClient
+from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.options import Arguments, CommandError, confirm
 from waltz_trio.cli.tool import Tool, endpoint_of, explained
 from waltz_trio.cluster_admin import read_cluster
@@ -57,7 +56,7 @@ async def _record(tool: Tool, what: str, partition_id: int, lines: tuple[str, ..
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": what,
         "partition": partition_id,
-        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "by": operator(),
         "details": list(lines),
     }
     path = await tool.zk.create(f"{parent}/decision-", json.dumps(entry).encode(), sequential=True)
@@ -189,10 +188,11 @@ async def _witness(client: AdminClient, replica: str, partition_id: int) -> Witn
 async def _write(tool: Tool, what: str, partition_id: int, plan: Plan, version: int | None) -> None:
     path, data = tool.paths.partition(partition_id), encode_partition_metadata(plan.metadata)
     async with explained(f"Failed to write the metadata of partition {partition_id}. "):
-        if version is None:
-            await tool.zk.create(path, data)
-        else:
-            await tool.zk.set(path, data, version)
+        with audited(f"{what} partition {partition_id}: {'; '.join(plan.lines)}; at {tool.paths.root}"):
+            if version is None:
+                await tool.zk.create(path, data)
+            else:
+                await tool.zk.set(path, data, version)
         await _record(tool, what, partition_id, plan.lines)
 
 

@@ -15,6 +15,7 @@ from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
 from waltz_core.cluster.view import ClusterView
 from waltz_core.errors import WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_trio.cli.audit import audited
 from waltz_trio.cli.gather import gather
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import Tool, in_session
@@ -44,7 +45,7 @@ async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
     for number, step in enumerate(steps, start=1):
         print(f"[{number}/{len(steps)}] {describe(step)} ...", flush=True)
         try:
-            await _do(tool, step, patience, delete=arguments.flag("delete-storage-files"))
+            await _audited(tool, step, patience, delete=arguments.flag("delete-storage-files"))
         except (WaltzError, OSError) as error:
             raise CommandError(
                 f"{describe(step)}: {error}\nWhat was done stays done; the same command again goes on from here, "
@@ -62,6 +63,14 @@ def _show(steps: Sequence[Step], arguments: Arguments) -> None:
         print(f"{number:>3}. {describe(step)}")
     if not steps:
         print("nothing is left to do")
+
+
+async def _audited(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
+    if isinstance(step, (moves.AwaitLevel, moves.AwaitWithout)):  # changes nothing
+        await _do(tool, step, patience, delete=delete)
+        return
+    with audited(f"{describe(step)} at {tool.paths.root}"):
+        await _do(tool, step, patience, delete=delete)
 
 
 async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:

@@ -16,6 +16,7 @@ from waltz_core.cluster.paths import ClusterPaths, cluster_paths
 from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
 from waltz_core.edge import ZkStat
+from waltz_trio.cli.audit import audited
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -101,7 +102,8 @@ async def _create(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) ->
         raise CommandError("Number of partitions must be a non-negative integer")
     print("Verifying cluster does not already exist...")
     try:
-        await create_cluster(zk, paths, name, num_partitions)
+        with audited(f"create cluster {name!r} with {num_partitions} partitions at {paths.root}"):
+            await create_cluster(zk, paths, name, num_partitions)
     except ClusterExistsError:
         print("Cluster already exists. Aborting.")
         return 1
@@ -137,7 +139,8 @@ async def _delete(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) ->
         "not be used any more. Delete it?",
         given=force or arguments.flag("yes"),
     )
-    await delete_cluster(zk, paths)
+    with audited(f"delete cluster {name!r} at {paths.root}"):
+        await delete_cluster(zk, paths)
     return 0
 
 
@@ -279,12 +282,19 @@ def _on_wait(stat: ZkStat) -> None:
 
 async def _change(
     make: Callable[[Arguments], Callable[[StoreMaps, int], StoreChange]],
+    what: str,
     zk: ZnodeClient,
     paths: ClusterPaths,
     arguments: Arguments,
 ) -> int:
-    await change_store(zk, paths, make(arguments), _on_wait)
+    change = make(arguments)
+    given = (f"--{name} {arguments.text(name)}" for name in _CHANGE_OPTIONS if arguments.flag(name))
+    with audited(f"{what} {' '.join(given)} at {paths.root}"):
+        await change_store(zk, paths, change, _on_wait)
     return 0
+
+
+_CHANGE_OPTIONS = ("storage", "storage-admin-port", "group", "partition")
 
 
 def _storage(arguments: Arguments) -> str:
@@ -351,7 +361,7 @@ COMMANDS = (
     _command(
         "add-storage-node",
         "Add a storage node to a group.",
-        partial(_change, _add),
+        partial(_change, _add, "add-storage-node"),
         Option("s", "storage", "Specify the storage to add, in format of host:port", required=True),
         Option("a", "storage-admin-port", "Specify the admin port of the storage node to add.", required=True),
         Option("g", "group", "Specify the group to add to", required=True),
@@ -359,27 +369,27 @@ COMMANDS = (
     _command(
         "remove-storage-node",
         "Remove a storage node from cluster.",
-        partial(_change, _remove),
+        partial(_change, _remove, "remove-storage-node"),
         Option("s", "storage", "Specify the storage to remove, in format of host:port", required=True),
     ),
     _command(
         "assign-partition",
         "Assign a partition or multiple partitions to a storage node.",
-        partial(_change, _assign),
+        partial(_change, _assign, "assign-partition"),
         Option("p", "partition", f"Specify the partition to assign or {_RANGES}", required=True),
         Option("s", "storage", "Specify the storage to be assigned to, in format of host:port", required=True),
     ),
     _command(
         "unassign-partition",
         "Un-assign a partition or multiple partitions from a storage node",
-        partial(_change, _unassign),
+        partial(_change, _unassign, "unassign-partition"),
         Option("p", "partition", f"Specify the partition to un-assign or {_RANGES}", required=True),
         Option("s", "storage", "Specify the storage to be un-assigned from, in format of host:port", required=True),
     ),
     _command(
         "auto-assign",
         "Assign all partitions to the storage nodes of a group, round robin.",
-        partial(_change, _auto_assign),
+        partial(_change, _auto_assign, "auto-assign"),
         Option("g", "group", "Specify the group to assign to", required=True),
     ),
 )
