@@ -565,7 +565,7 @@ class Network:
         way.other, back.other = back, way
         if node.dialed(dial.conn, way):
             target.conns[conn] = back
-            target.post(Accepted(conn, port, node.name))
+            target.post(Accepted(conn, port, node.name, (node.name,)))
             node.post(Dialed(dial.conn))
 
     def reset_between(self, a: str, b: str) -> None:

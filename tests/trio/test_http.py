@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -130,6 +131,17 @@ async def test_an_endless_head_is_cut(nursery: trio.Nursery) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with pytest.raises(trio.BrokenResourceError):
             await stream.send_all(b"x" * (1 << 26))
+
+
+async def test_connections_that_say_nothing_keep_nobody_out(nursery: trio.Nursery) -> None:
+    port = await serve(nursery)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(150):  # more than are served at once
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            stack.push_async_callback(trio.aclose_forcefully, stream)
+            await stream.send_all(b"GET /ping HT")
+        with trio.fail_after(5):
+            assert (await get(port, "/ping"))[0] == 200
 
 
 async def test_a_taken_port_names_its_key(nursery: trio.Nursery) -> None:

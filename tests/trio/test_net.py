@@ -415,6 +415,28 @@ async def test_connections_above_the_limit_are_closed_at_once(nursery: trio.Nurs
     await third.machine.first(Dialed)
 
 
+@pytest.mark.parametrize("limits", [{"connections_max": 5}, {"handshakes_max": 5}])
+async def test_connections_that_never_shake_hands_keep_nobody_out(
+    nursery: trio.Nursery, limits: dict[str, int]
+) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(linger=0.1, handshake_timeout=60, **limits))
+    standing = await client_side(nursery, endpoint)
+    await standing.machine.first(Dialed)
+
+    async with contextlib.AsyncExitStack() as stack:
+        silent = [await trio.open_tcp_stream(endpoint.host, endpoint.port) for _ in range(20)]
+        for stream in silent:
+            stack.push_async_callback(trio.aclose_forcefully, stream)
+        newcomer = await client_side(nursery, endpoint)
+        await newcomer.machine.first(Dialed)
+        with trio.fail_after(5):
+            with contextlib.suppress(trio.BrokenResourceError):
+                assert await silent[0].receive_some(1) == b""  # the oldest went first
+        standing.do(Send(-1, b"still here"))
+        await server.machine.until(lambda: server.machine.received() == b"still here")
+    assert any("without a TLS handshake" in text for text in server.reports)
+
+
 async def test_a_peer_with_tls_1_2_and_the_ciphers_of_the_original_is_served(nursery: trio.Nursery) -> None:
     server, endpoint = await server_side(nursery)
 

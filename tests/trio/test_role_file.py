@@ -1,0 +1,153 @@
+"""The file of roles, and the keys about ZooKeeper: what is accepted, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from waltz_core.errors import ConfigError
+from waltz_core.roles import EVERY, NONE, Role, Rule
+from waltz_trio.config import Config
+from waltz_trio.net.tls import TlsSettings
+from waltz_trio.role_file import parse_roles, read_roles, roles_of
+from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls, zookeeper_security
+
+ROOT = Path(__file__).parents[2]
+TRUSTING = TlsSettings(prefix="server.ssl.", ca="ca.pem")
+
+
+def test_rules_are_read_as_written() -> None:
+    roles = parse_roles(
+        [
+            {"certificate": "server-*", "role": "server"},
+            {"certificate": "a", "role": "client"},
+            {"certificate": "b", "role": "client", "write": "0-3, 7"},
+            {"certificate": "c", "role": "client", "write": 5, "read": "all"},
+            {"certificate": "d", "role": "client", "read": "none"},
+        ],
+        "x",
+    )
+    assert roles.rules == (
+        Rule("server-*", Role.SERVER),
+        Rule("a", Role.CLIENT, EVERY, NONE),
+        Rule("b", Role.CLIENT, NONE, ((0, 3), (7, 7))),
+        Rule("c", Role.CLIENT, EVERY, ((5, 5),)),
+        Rule("d", Role.CLIENT, NONE, NONE),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "expected a list"),
+        ([], "expected a list"),
+        ({"certificate": "a"}, "expected a list"),
+        (["a"], "rule 1: expected `certificate`"),
+        ([{"certificate": "a", "role": "admin", "rule": 1}], "unknown field 'rule'"),
+        ([{"role": "admin"}], "`certificate` must be"),
+        ([{"certificate": "a", "role": "root"}], "one of client, server, storage, admin, found 'root'"),
+        (
+            [{"certificate": "a", "role": "admin"}, {"certificate": "a", "role": "server", "read": "all"}],
+            "rule 2: only",
+        ),
+        ([{"certificate": "a", "role": "client", "read": "3-1"}], "`read` must be all, none"),
+        ([{"certificate": "a", "role": "client", "write": True}], "`write` must be all, none"),
+        ([{"certificate": "a", "role": "client", "write": "1,,2"}], "`write` must be all, none"),
+        ([{"certificate": "a", "role": "client", "write": "-1"}], "`write` must be all, none"),
+    ],
+)
+def test_a_wrong_rule_is_named_with_what_is_wrong(value: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match="(?s)^source.*" + problem):
+        parse_roles(value, "source")
+
+
+def test_a_file_that_cannot_be_used_is_named_with_the_key(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yml"
+    bad.write_text("[: {")
+    for path in (tmp_path / "absent.yml", bad):
+        with pytest.raises(ConfigError, match=rf"security\.roles: .*{path.name}"):
+            read_roles(str(path))
+
+
+def test_roles_without_certificates_are_refused_as_they_would_let_nobody_in(tmp_path: Path) -> None:
+    path = tmp_path / "roles.yml"
+    path.write_text("- {certificate: a, role: admin}\n")
+    config = Config({"security.roles": str(path)})
+    assert roles_of(config, TRUSTING).rules == (Rule("a", Role.ADMIN),)
+    assert roles_of(Config({}), TlsSettings()).rules is None
+    for tls in (TlsSettings(prefix="server.ssl."), TlsSettings(prefix="server.ssl.", ca="x", require_client=False)):
+        with pytest.raises(ConfigError, match=r"set server\.ssl\.ca"):
+            roles_of(config, tls)
+
+
+def test_the_example_of_the_page_is_one() -> None:
+    page = (ROOT / "docs" / "operations" / "security.md").read_text()
+    example = page.split("```yaml\n")[1].split("```")[0]
+    roles = parse_roles(yaml.safe_load(example), "the page")
+    assert {rule.role for rule in roles.rules or ()} == set(Role)
+
+
+def test_nothing_is_asked_of_zookeeper_by_default() -> None:
+    security = zookeeper_security(Config({}))
+    assert security == ZkSecurity()
+    assert security.options() == {}
+    [acl] = security.acls()
+    assert (acl.id.scheme, acl.id.id, acl.perms) == ("world", "anyone", 31)
+
+
+def test_logins_tls_and_acls_are_handed_to_the_client(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("p:w\nsecond line\n")
+    (tmp_path / "ca.pem").write_text("")
+    security = zookeeper_security(
+        Config(
+            {
+                "zookeeper.sasl": {
+                    "mechanism": "DIGEST-MD5",
+                    "username": "u",
+                    "passwordFile": str(tmp_path / "secret"),
+                },
+                "zookeeper.acl": {"auth": "digest:me:p:w", "create": "sasl:u:cdrwa, digest:me:ab=:r"},
+                "zookeeper.ssl": {"ca": str(tmp_path / "ca.pem"), "certificate": str(tmp_path / "ca.pem")},
+            }
+        )
+    )
+    assert security.sasl == ZkSasl("DIGEST-MD5", "zookeeper", "u", "p:w")
+    assert security.auth == ("digest", "me:p:w")
+    assert security.tls == ZkTls(str(tmp_path / "ca.pem"), str(tmp_path / "ca.pem"))
+    assert [(one.id.scheme, one.id.id, one.perms) for one in security.acls()] == [
+        ("sasl", "u", 31),
+        ("digest", "me:ab=", 1),
+    ]
+    options = security.options()
+    assert options["sasl_options"]["mechanism"] == "DIGEST-MD5"
+    assert (options["use_ssl"], options["check_hostname"], options["keyfile"]) == (
+        True,
+        True,
+        str(tmp_path / "ca.pem"),
+    )
+    assert zookeeper_security(Config({"zookeeper.sasl.mechanism": "gssapi"})).options()["sasl_options"] == {
+        "mechanism": "GSSAPI",
+        "service": "zookeeper",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"zookeeper.acl.create": "creator"}, "the session is nobody's"),
+        ({"zookeeper.acl.create": "mine"}, "expected open, creator"),
+        ({"zookeeper.acl.create": "world:anyone:x"}, "expected open, creator"),
+        ({"zookeeper.acl.auth": "secret"}, "expected SCHEME:CREDENTIAL"),
+        ({"zookeeper.acl.authFile": "/absent"}, "cannot read /absent"),
+        ({"zookeeper.sasl.mechanism": "digest-md5"}, "needs zookeeper.sasl.username"),
+        ({"zookeeper.sasl.mechanism": "plain"}, "expected one of digest-md5, gssapi"),
+        ({"zookeeper.ssl.certificate": "x"}, "zookeeper.ssl.ca is not"),
+        ({"zookeeper.ssl.ca": "/absent"}, "zookeeper.ssl.ca: cannot read"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_an_error(keys: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        zookeeper_security(Config(keys))
