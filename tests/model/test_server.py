@@ -317,6 +317,52 @@ def test_statistics_tell_the_servers_clock_and_count_by_partition() -> None:
     assert {figure.partition_id for figure in everything.statistics} == {-1, 0, 1}
 
 
+def test_ranges_of_records_are_read_without_a_mount_and_cut_by_count_and_size() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    for number in range(12):
+        client.append(b"%d" % number * 100)
+    client.wait(lambda: len(client.feed()) == 12)
+
+    def ask(first: int, last: int, count: int = 0, size: int = 0, headers: bool = False) -> Any:
+        return client.ask(messages.RecordRangeRequest(client.req_id(), first, last, count, size, headers))
+
+    def ids(answer: Any) -> list[int]:
+        found = answer.records if isinstance(answer, messages.RecordRangeResponse) else answer.record_headers
+        return [one.transaction_id for one in found]
+
+    answer = ask(2, 5)
+    assert (answer.log_start, answer.high_water_mark, ids(answer)) == (0, 11, [2, 3, 4, 5])
+    assert answer.records[0].data == b"2" * 100
+    assert ids(ask(8, 1_000_000)) == [8, 9, 10, 11]
+    assert ids(ask(0, 11, count=3)) == [0, 1, 2]
+    assert ids(ask(0, 11, size=300)) == [0, 1]
+    assert ids(ask(0, 11, size=1)) == [0]
+    assert ids(ask(3, 11, headers=True)) == list(range(3, 12))
+    assert ids(ask(12, 20)) == ids(ask(5, 4)) == []
+    assert ask(-1, 4).code == messages.ErrorCode.INVALID
+    far = client.ask(messages.RecordRangeRequest(client.req_id(99), 0, 1, 0, 0, False))
+    assert far.code == messages.ErrorCode.NOT_SERVED
+
+
+def test_a_range_is_read_from_another_replica_or_in_the_next_session() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"kept")
+    client.wait(lambda: client.feed())
+    before = len(client.received)
+    client.send(messages.RecordRangeRequest(client.req_id(), 0, 0, 0, 0, False))
+    for storage in cluster.storages:
+        storage.crash()
+    cluster.world.run(cluster.world.now + 2_000)
+    for storage in cluster.storages:
+        storage.start()
+    client.wait(lambda: len(client.received) > before)
+    assert [one.data for one in client.received[-1].records] == [b"kept"]
+
+
 def test_a_partition_that_was_never_open_has_no_marks() -> None:
     cluster = SimCluster(1)
     cluster.start()

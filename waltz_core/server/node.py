@@ -88,6 +88,7 @@ CAPABILITIES = (
     messages.Capability.CLUSTER_INFO
     | messages.Capability.CLUSTER_CHANGES
     | messages.Capability.CLIENT_IDS
+    | messages.Capability.RECORD_RANGES
     | messages.Capability.LOG_START
     | messages.Capability.STATISTICS
     | messages.Capability.PARTITION_STATUS
@@ -623,15 +624,8 @@ class ServerNode:
         """Requests of codec 5 besides the bootstrap; `CAPABILITIES` says which are answered."""
         partition = self._partitions.get(req_partition(message.req_id))
         match message:
-            case messages.LogStartRequest(req_id):
-                if partition is None:
-                    code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
-                    self._reply(conn.conn, messages.ErrorResponse(req_id, code, text))
-                elif partition.high_water_mark == NOT_OPEN_MARK:
-                    code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
-                    self._reply(conn.conn, messages.ErrorResponse(req_id, code, text))
-                else:
-                    self._reply(conn.conn, messages.LogStartResponse(req_id, 0, partition.high_water_mark))
+            case messages.LogStartRequest() | messages.RecordRangeRequest():
+                self._on_reader(conn, message, partition)
             case messages.StatisticsRequest(req_id, partition_id, prefixes):
                 found = statistics_of(self.snapshot(now), partition_id, prefixes)
                 self._reply(conn.conn, messages.StatisticsResponse(req_id, now + self._wall_offset, found))
@@ -641,6 +635,26 @@ class ServerNode:
             case _:
                 text = f"{type(message).__name__} is not something this server does"
                 self._reply(conn.conn, messages.ErrorResponse(message.req_id, messages.ErrorCode.NOT_IMPLEMENTED, text))
+
+    def _on_reader(
+        self,
+        conn: _ClientConn,
+        message: messages.LogStartRequest | messages.RecordRangeRequest,
+        partition: PartitionServer | None,
+    ) -> None:
+        """Bulk readers ask one partition, which must be here and open."""
+        if partition is None:
+            code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
+            self._reply(conn.conn, messages.ErrorResponse(message.req_id, code, text))
+        elif partition.high_water_mark == NOT_OPEN_MARK:
+            code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
+            self._reply(conn.conn, messages.ErrorResponse(message.req_id, code, text))
+        elif isinstance(message, messages.LogStartRequest):
+            self._reply(conn.conn, messages.LogStartResponse(message.req_id, 0, partition.high_water_mark))
+        else:
+            conn.partitions.add(partition.partition_id)
+            partition.on_range(conn.conn, message)
+            self._touched[partition.partition_id] = None
 
     def _audit(self, conn: _ClientConn, what: str, partitions: Sequence[int], done: bool) -> None:
         """One line for every change that somebody asked for."""

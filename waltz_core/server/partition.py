@@ -37,6 +37,7 @@ from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, Se
 from waltz_core.server.feed_cache import FeedCache, encode_frames
 from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
+from waltz_core.server.ranges import RangeReads
 from waltz_core.server.response_times import ResponseTimes
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
@@ -223,6 +224,7 @@ class PartitionServer:
         self._barriers: dict[int, _Mount | _Flush] = {}
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
         self._fetches = DataFetches(partition_id, data_cache, tickets, rules)
+        self._ranges = RangeReads(tickets)
         self._header_reads: dict[int, int] = {}  # token → first
         self._verdicts: list[Verdict] = []
         self._out: list[PartitionEffect] = []
@@ -247,8 +249,8 @@ class PartitionServer:
 
     @property
     def waiting_reads(self) -> int:
-        """Requests for payloads, and for feeds, that wait."""
-        return self._fetches.waiting + len(self._held_feeds)
+        """Requests for payloads, for ranges, and for feeds, that wait."""
+        return self._fetches.waiting + self._ranges.waiting + len(self._held_feeds)
 
     @property
     def pending(self) -> int:
@@ -355,6 +357,7 @@ class PartitionServer:
         if peer.client_id is not None:
             self._members.gone(peer.client_id, peer.conn)
         self._feed.gone(peer.conn)
+        self._ranges.gone(peer.conn)
         self._held_feeds = [held for held in self._held_feeds if held[0].conn != peer.conn]
 
     # ---- messages of clients -----------------------------------------------------------------
@@ -479,6 +482,12 @@ class PartitionServer:
 
     # ---- data --------------------------------------------------------------------------------
 
+    def on_range(self, conn: int, request: messages.RecordRangeRequest) -> None:
+        """A client asks for a range of records; no mount is needed."""
+        answer = self._ranges.ask(conn, request, self._appender.commit_mark)
+        if answer is not None:
+            self._out.append(Reply(*answer))
+
     def _on_data(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
         answer = self._fetches.ask(peer.conn, message.req_id, message.transaction_id)
         if answer is not None:
@@ -493,7 +502,14 @@ class PartitionServer:
         def read(token: int, first: int, count: int) -> None:
             session.read_records(now, token, first, count)
 
+        def read_range(token: int, first: int, count: int, headers_only: bool) -> None:
+            if headers_only:
+                session.read_headers(now, token, first, count)
+            else:
+                session.read_records(now, token, first, count)
+
         self._answer(self._fetches.launch(self._appender.commit_mark, read))
+        self._ranges.launch(self._appender.commit_mark, read_range)
 
     def _answer(self, answers: Sequence[Answer]) -> None:
         self._out.extend(Reply(conn, message) for conn, message in answers)
@@ -501,8 +517,12 @@ class PartitionServer:
     def _on_read_failed(self, now: int, note: ReadFailed) -> None:
         if note.token in self._header_reads:
             self._feed.read_failed(now, self._header_reads.pop(note.token))
+            return
+        final = self.session is not None and self.session.state is SessionState.OPEN
+        ranges = self._ranges.failed(note, final=final)
+        if ranges is not None:
+            self._out.extend(Reply(conn, message) for conn, message in ranges)
         else:
-            final = self.session is not None and self.session.state is SessionState.OPEN
             self._answer(self._fetches.failed(note, final=final))
 
     # ---- store sessions ----------------------------------------------------------------------
@@ -694,11 +714,15 @@ class PartitionServer:
 
     def _on_read(self, now: int, note: HeadersRead | RecordsRead | ReadFailed) -> None:
         match note:
-            case HeadersRead(token, headers):
+            case HeadersRead(token, headers) if token in self._header_reads:
                 first = self._header_reads.pop(token)
                 self._feed.headers(first, encode_frames(first, headers))
-            case RecordsRead():
-                self._answer(self._fetches.records(note))
+            case HeadersRead() | RecordsRead():
+                found = self._ranges.done(note, self._appender.commit_mark)
+                if found is not None:
+                    self._out.append(Reply(*found))
+                elif isinstance(note, RecordsRead):
+                    self._answer(self._fetches.records(note))
             case ReadFailed():
                 self._on_read_failed(now, note)
 
