@@ -272,6 +272,8 @@ def main() -> int:
             without_spark(rows, name, Path(folder) / name, count, sizes[name])
         spark = open_spark(arguments.memory)
         try:
+            print("warming up", flush=True)
+            with_spark(Rows(1), spark, "bank", Path(folder) / "bank", arguments.bank, sizes["bank"])
             for name, (count, _) in logs.items():
                 with_spark(rows, spark, name, Path(folder) / name, count, sizes[name])
             for name, (count, _) in logs.items():
