@@ -209,6 +209,7 @@ def net_limits(config: Config) -> NetLimits:
         handshake_timeout=config.seconds("network.handshakeTimeout"),
         connect_timeout=config.seconds("network.connectTimeout"),
         connections_max=config.number("network.connectionsMax"),
+        handshakes_max=config.number("network.handshakesMax"),
         unsent_max=config.number("network.unsentMax"),
     )
 

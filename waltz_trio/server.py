@@ -64,6 +64,8 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         greeting_ms=config.number("network.handshakeTimeout"),
         gathered_max=config.number_or_none("network.gatheredMax") or 256 << 20,
         unsent_max=config.number("network.unsentMax"),
+        queue_count_max=config.number("server.queueCountMax"),
+        reads_count_max=config.number("server.readCountMax"),
     )
 
 
