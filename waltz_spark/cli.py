@@ -182,11 +182,17 @@ def _scan(arguments: argparse.Namespace) -> int:
         state = "; ".join(one.problems) or "sound"
         lines.append(f"{one.partition:>9} {one.start:>12} {one.end - 1:>12} {one.count:>12} {one.size:>16}  {state}")
     lines.append(f"{count:,} records, {size:,} bytes, {_rate(count, size, report.seconds)}")
+    if report.left_out:
+        lines.append(
+            f"{report.left_out:,} records behind these are not known to be committed: name the running cluster "
+            "(--url, --zookeeper), or read them nonetheless (-o trust=files)"
+        )
     found = {
         "records": count,
         "bytes": size,
         "seconds": report.seconds,
         "sound": report.sound,
+        "left_out": report.left_out,
         "partitions": [
             {"partition": one.partition, "start": one.start, "end": one.end, "records": one.count, "bytes": one.size}
             | {"problems": list(one.problems)}

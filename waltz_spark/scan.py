@@ -9,7 +9,7 @@ from waltz_spark import planning
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.errors import PipelineError
-from waltz_spark.inventory import Inventory
+from waltz_spark.inventory import Inventory, Look
 from waltz_spark.options import Options
 from waltz_spark.planning import EARLIEST, LATEST, Range
 from waltz_spark.reading import Patience, read_blocks
@@ -57,6 +57,7 @@ class ScanReport:
 
     partitions: tuple[PartitionScan, ...]
     seconds: float
+    left_out: int  # records of directories behind what is known to be committed
 
     @property
     def sound(self) -> bool:
@@ -117,4 +118,13 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
         size = sum(one.size for one in own)
         count = sum(one.count for one in own)
         partitions.append(PartitionScan(partition, start[partition], ends[partition], count, size, problems))
-    return ScanReport(tuple(partitions), time.monotonic() - begin)
+    return ScanReport(tuple(partitions), time.monotonic() - begin, _left_out(look))
+
+
+def _left_out(look: Look) -> int:
+    behind: dict[int, int] = {}
+    for replica in look.replicas:
+        for one in replica.partitions:
+            surplus = one.whole_end - max(one.safe_end, look.ends[one.partition])
+            behind[one.partition] = max(behind.get(one.partition, 0), surplus)
+    return sum(behind.values())

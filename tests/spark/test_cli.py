@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.logs import make_log, random_payloads
+from tests.spark.logs import make_log, random_payloads, write_control
 from waltz_trio.cli.main import main
 
 COUNTS = (400, 0, 90)
@@ -27,6 +27,16 @@ def test_scan_counts_every_record(log: Path, capsys: pytest.CaptureFixture[str])
     assert [line.split()[3] for line in lines[1:4]] == ["400", "0", "90"]
     assert [line.split()[-1] for line in lines[1:4]] == ["sound"] * 3
     assert lines[4].startswith("490 records, ")
+
+
+def test_scan_tells_what_it_left_out(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_control(log, [390, 0, 90])
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4].startswith("480 records, ")
+    assert lines[5].startswith("10 records behind these are not known to be committed")
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1", "-o", "trust=files"]) == 0
+    assert capsys.readouterr().out.splitlines()[4].startswith("490 records, ")
 
 
 def test_scan_tells_what_is_damaged_and_goes_on(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
