@@ -215,14 +215,14 @@ def _from_server(place: ServerPlace, found: Range, start: int, shape: Shape, pat
     try:
         if port.version < 5 or not port.cluster().capabilities & client_messages.Capability.RECORD_RANGES:
             done = True
-            yield from _from_feed(place, found, start, patience)
+            yield from feed_blocks(place, found, start, patience)
             return
         while start < found.end:
             stop = min(found.end, start + shape.rows_max)
             try:
                 block = port.range(found.partition, start, stop, shape.size_max)
             except UnreachableError:  # the partition has moved: a client finds out where to
-                yield from _from_feed(place, found, start, patience)
+                yield from feed_blocks(place, found, start, patience)
                 return
             if block is None:
                 break
@@ -234,7 +234,7 @@ def _from_server(place: ServerPlace, found: Range, start: int, shape: Shape, pat
             _drop(key)
 
 
-def _from_feed(place: ServerPlace, found: Range, start: int, patience: Patience) -> Iterator[Block]:
+def feed_blocks(place: ServerPlace, found: Range, start: int, patience: Patience) -> Iterator[Block]:
     """One transaction per request: all that a server without range reads can do."""
     while start < found.end:
         end = min(found.end, start + _FEED_COUNT)

@@ -18,7 +18,7 @@ from waltz_spark.errors import UnreachableError, WrongClusterError
 from waltz_spark.inventory import Inventory
 from waltz_spark.options import parse_options
 from waltz_spark.planning import Range, ServerPlace, StoragePlace
-from waltz_spark.reading import Patience, drop_connections, read_batches
+from waltz_spark.reading import Patience, drop_connections, feed_blocks, read_batches
 from waltz_spark.source import BatchReader, StreamReader
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
 
@@ -184,3 +184,22 @@ async def test_a_storage_node_of_another_cluster_is_refused(tmp_path: Path) -> N
         options = options_of(one, adminEndpoints=admin_endpoints(other), **more)
         with pytest.raises(WrongClusterError, match="belongs to cluster another"):
             await outside(BatchReader(options).partitions)
+
+
+async def test_a_server_without_range_reads_is_read_transaction_by_transaction(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
+        await append(cluster, (COUNT,))
+        options = options_of(cluster, via="server")
+        (found,) = (task.ranges[0] for task in await outside(BatchReader(options).partitions))
+        (place,) = found.places
+        assert isinstance(place, ServerPlace)
+
+        def both() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+            (block,) = feed_blocks(place, found, 0, Patience())
+            block.check("record")
+            (batch,) = read_batches(found, options.shape(), Patience())
+            return block.batch(options.shape()).to_pylist(), batch.to_pylist()
+
+        by_feed, by_range = await outside(both)
+        assert by_feed == by_range
+        assert len(by_feed) == COUNT
