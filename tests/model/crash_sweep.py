@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -366,8 +367,9 @@ def _start(process: Process, disk: Disk, now: int, watched: Any) -> None:
 class Sweep:
     """All lives up to a length."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, enough: float = inf) -> None:
         self.length = length
+        self.enough = enough  # violations after which nothing more is looked at
         self.sequences = 0
         self.points = 0  # at which a life was cut off
         self.states = 0  # contents of the disk there, with repetitions
@@ -411,6 +413,8 @@ class Sweep:
         self.points += 1
         for count, (files, directories) in enumerate(disk.choices()):
             assert count < _CHOICES_MAX, f"{word}: too many states"
+            if len(self.violations) >= self.enough:
+                return
             self.states += 1
             seen = hash((files, directories, key))
             if self._judged.get(seen, -1) >= depth:
@@ -463,10 +467,10 @@ def _records(process: Process) -> list[Record]:
                 process.disk.apply(operation)
 
 
-def sweep(length: int, report: bool = False) -> dict[str, Any]:
+def sweep(length: int, report: bool = False, enough: float = inf) -> dict[str, Any]:
     """Counts, and the first violations."""
     begin = time.monotonic()
-    made = Sweep(length)
+    made = Sweep(length, enough)
     made.run(report)
     return {
         "length": length,
