@@ -9,6 +9,7 @@ from uuid import UUID
 from tests.model.cluster import KEY, RawPeer, SimStorage
 from tests.model.disk import SimDisk
 from tests.model.world import SimNode
+from waltz_core.rules import LEGACY
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 40_000
 """How long people look at a client of 0.13.2 that gets no answer before they restart it."""
+
+
+_PASSING_MS = 5_000  # so long an index file may be alone, while a segment is begun
 
 
 class _Assignment(RawPeer):
@@ -73,6 +77,7 @@ class Operator:
         self._unassigned: dict[str, SimStorage] = {}
         self._assignments: dict[str, _Assignment] = {}
         self._orders = 0
+        self._alone: dict[tuple[str, str], int] = {}  # node and index file without its data file → since when
         self._paused = False
         self._look()
 
@@ -139,6 +144,24 @@ class Operator:
         else:
             storage.crash()
 
+    def _leftovers(self, storage: SimStorage) -> bool:
+        """0.13.2, killed while it begins a segment, never gets past the index file: somebody has to delete it."""
+        disk = storage.disk.disk
+        data = set(disk.durable_names(suffix=".seg"))
+        alone = {path for path in disk.durable_names(suffix=".idx") if path.replace(".idx", ".seg") not in data}
+        seen = {path: self._alone.get((storage.node.name, path), self.world.now) for path in alone}
+        old = [path for path, since in seen.items() if self.world.now - since > _PASSING_MS]
+        if old:
+            storage.crash(power=False)
+            for path in old:
+                disk.remove(path)
+            self.run.observer.counts["leftovers deleted"] += len(old)
+        self._alone = {
+            **{key: since for key, since in self._alone.items() if key[0] != storage.node.name},
+            **{(storage.node.name, path): since for path, since in seen.items() if path not in old},
+        }
+        return bool(old)
+
     def _assign(self, storage: SimStorage) -> None:
         name = storage.node.name
         order = self._assignments.get(name)
@@ -150,6 +173,8 @@ class Operator:
 
     def _mend(self, storage: SimStorage) -> None:
         """The faults are over: restart what stopped, replace what is damaged for good."""
+        if storage.rules is LEGACY and self._leftovers(storage):
+            return
         for replica in storage.node.machine.replicas:
             if replica.state is State.STOPPED or replica.reason.startswith("the disk failed"):
                 storage.crash(power=False)
