@@ -48,6 +48,16 @@ def only(error: BaseException) -> Exception:
     return error
 
 
+def first_of(error: BaseException) -> BaseException:
+    """The first exception inside nested groups, for those who tell one and not all.
+
+    Raise it behind the `except*`, not inside: some releases of Python 3.11 put what is raised there into a group.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 @asynccontextmanager
 async def background(what: str) -> AsyncIterator[Background]:
     """Run tasks beside the body of the block; none is left when the block is.

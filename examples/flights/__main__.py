@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from examples.flights import truth
 from examples.flights.source import ROWS, SourceError, archive
+from waltz_trio.background import first_of
 from waltz_trio.demo.children import Child, ChildError, cancel_on_signal
 
 _TICK = 0.2  # seconds
@@ -55,12 +56,6 @@ def main(argv: Sequence[str]) -> int:
     except (ChildError, SourceError) as error:
         console.print(f"flights: {error}", style="bold red", markup=False, highlight=False)
         return 1
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _count(text: str) -> int:
@@ -98,7 +93,7 @@ class Run:
                     children.cancel_scope.cancel()
                 nursery.cancel_scope.cancel()
         except* ChildError as group:
-            failure = _first(group)
+            failure = first_of(group)
         if failure is not None:
             raise failure
         if not seconds:

@@ -6,12 +6,12 @@ import random
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
 import waltz_trio as waltz
 from waltz_core.errors import WaltzError
+from waltz_trio.background import first_of
 from waltz_trio.cli.options import (
     Arguments,
     Command,
@@ -115,6 +115,7 @@ def _check_partitions(client: waltz.Client, partitions: int) -> None:
 
 async def _guarded(what: str, total: int, work: Callable[[Counted], Awaitable[None]], silence: int) -> None:
     """Run until done, failed, or without progress for too long (tools-T8)."""
+    failure: BaseException | None = None
     with counted(what, total) as progress:
         try:
             async with trio.open_nursery() as nursery:
@@ -122,7 +123,9 @@ async def _guarded(what: str, total: int, work: Callable[[Counted], Awaitable[No
                 await work(progress)
                 nursery.cancel_scope.cancel()
         except* WaltzError as errors:
-            raise CommandError(f"Transaction validation failed: {_first(errors)}") from None
+            failure = first_of(errors)
+    if failure is not None:
+        raise CommandError(f"Transaction validation failed: {failure}")
 
 
 async def _give_up(progress: Counted, silence: int) -> None:
@@ -131,13 +134,6 @@ async def _give_up(progress: Counted, silence: int) -> None:
         done = progress.done
         await trio.sleep(silence)
     raise CommandError(f"no transaction for {silence} s after {progress.done} of {progress.total}")
-
-
-def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
 
 
 def _validate(arguments: Arguments) -> int:

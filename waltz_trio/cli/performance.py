@@ -13,6 +13,7 @@ import trio
 
 import waltz_trio as waltz
 from waltz_core.errors import WaltzError
+from waltz_trio.background import first_of
 from waltz_trio.cli.client import ACTIVE, CLIENT_CONFIG
 from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, run_commands
 from waltz_trio.cli.progress import Counted, counted
@@ -221,13 +222,12 @@ def _test_consumers(arguments: Arguments) -> int:
 
 def _run(work: Callable[[], Awaitable[T]]) -> T:
     """Run to the end; the first error of a group comes out alone."""
+    failure: BaseException | None = None
     try:
         return trio.run(work)
     except* WaltzError as errors:
-        found: BaseException = errors
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        raise CommandError(str(found)) from None
+        failure = first_of(errors)
+    raise CommandError(str(failure))
 
 
 # ---- the table -------------------------------------------------------------------------------

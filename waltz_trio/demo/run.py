@@ -18,6 +18,7 @@ from rich.console import Console
 
 from waltz_core.errors import ConfigError, CorruptionError, WaltzError
 from waltz_core.record import record
+from waltz_trio.background import first_of
 from waltz_trio.demo import files, journal, proof
 from waltz_trio.demo.children import Child, ChildError, cancel_on_signal
 from waltz_trio.demo.journal import Event
@@ -107,7 +108,7 @@ class Demo:
                     findings = await self._prove()
                 nursery.cancel_scope.cancel()
         except* (ChildError, WaltzError) as group:
-            failure = _first(group)
+            failure = first_of(group)
         if failure is not None:
             raise failure
         if not findings:
@@ -511,10 +512,3 @@ def _within(seconds: float, complaint: str | Callable[[], str]) -> Iterator[None
     if scope.cancelled_caught:
         text = complaint if isinstance(complaint, str) else complaint()
         raise ChildError(f"{text} (after {seconds:.0f} s)")
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
