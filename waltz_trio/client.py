@@ -361,7 +361,9 @@ class Client:
             raise ValueError(f"header {header} does not fit 32 bits")
         write = read = adds = _NO_LOCKS
         if append.write or append.read or append.append:
-            write, read, adds = lock_hashes(append.write), lock_hashes(append.read), lock_hashes(append.append)
+            write = lock_hashes(append.write) if append.write else _NO_LOCKS
+            read = lock_hashes(append.read) if append.read else _NO_LOCKS
+            adds = lock_hashes(append.append) if append.append else _NO_LOCKS
             if based_on is None and (write or read):
                 based_on = self._mark_for(partition)
         checksum = zlib.crc32(data)

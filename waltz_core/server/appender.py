@@ -324,21 +324,28 @@ class Appender:
         assert write is not None
         assert read is not None
         assert append is not None
-        locks, taken = self._locks, self._taken
-        if not self._refuse_early and not locks.begin(write, read, append):
-            return None
-        mark = locks.estimate(write, read)
+        if not self._refuse_early:
+            return self._hold_slots(request.client_mark, write, read, append)
+        mark, taken = self._locks.estimate(write, read), self._taken
         if taken:
             for lock_hash in (*write, *read) if read else write:
                 holder = taken.get(lock_hash, -1)
                 if holder > mark:
                     mark = holder
         if mark <= request.client_mark:
-            if self._refuse_early:
-                for lock_hash in (*write, *append) if append else write:
-                    taken[lock_hash] = transaction_id
-        elif not self._refuse_early:
-            locks.end(write, append)
+            for lock_hash in (*write, *append) if append else write:
+                taken[lock_hash] = transaction_id
+        return mark
+
+    def _hold_slots(
+        self, client_mark: int, write: tuple[int, ...], read: tuple[int, ...], append: tuple[int, ...]
+    ) -> int | None:
+        """Java: what shares a slot with an append in flight waits."""
+        if not self._locks.begin(write, read, append):
+            return None
+        mark = self._locks.estimate(write, read)
+        if mark > client_mark:
+            self._locks.end(write, append)
         return mark
 
     def drop_queue(self) -> None:
@@ -375,18 +382,28 @@ class Appender:
 
     def _release(self, flight: _Flight, *, committed: bool = True) -> None:
         """Let go of the locks of a batch."""
-        locks, taken, refuse_early = self._locks, self._taken, self._refuse_early
+        if not self._refuse_early:
+            self._release_slots(flight, committed)
+            return
+        commit, taken = self._locks.commit, self._taken
+        for at, request in enumerate(flight.appends, start=flight.first):
+            write, append = request.write_locks or (), request.append_locks or ()
+            if not write and not append:
+                continue
+            if committed:
+                commit(write, append, at)
+            for lock_hash in (*write, *append) if append else write:
+                if taken.get(lock_hash) == at:
+                    del taken[lock_hash]
+
+    def _release_slots(self, flight: _Flight, committed: bool) -> None:
+        """Java: slots are held until the end of each append."""
         for at, request in enumerate(flight.appends, start=flight.first):
             write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
             if write or read or append:
                 if committed:
-                    locks.commit(write, append, at)
-                if not refuse_early:
-                    locks.end(write, append)
-                    continue
-                for lock_hash in (*write, *append) if append else write:
-                    if taken.get(lock_hash) == at:
-                        del taken[lock_hash]
+                    self._locks.commit(write, append, at)
+                self._locks.end(write, append)
 
     def _pass_barriers(self, out: list[Verdict]) -> None:
         flying = self._flying
