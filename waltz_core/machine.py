@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import MutableSequence, Sequence
+from typing import Any, Protocol, TypeVar
 
 E_contra = TypeVar("E_contra", contravariant=True)
 F = TypeVar("F")
@@ -17,6 +17,19 @@ class Machine(Protocol[E_contra, F]):
 
     def deadline(self) -> int | None:
         """When the driver must call `step(now, [], out)` at the latest, in milliseconds."""
+
+
+class Rng(Protocol):
+    """The randomness that a driver injects: what the machines use of `random.Random`."""
+
+    def randrange(self, stop: int, /) -> int:
+        """From 0 to `stop` - 1."""
+
+    def randint(self, a: int, b: int, /) -> int:
+        """From `a` to `b`."""
+
+    def shuffle(self, x: MutableSequence[Any], /) -> None:
+        """In place."""
 
 
 class Tickets:

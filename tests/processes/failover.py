@@ -31,6 +31,7 @@ from tests.processes.load import Load, summary
 from tests.processes.zookeeper import missing, running_zookeeper
 
 _RECOVERED = 60.0  # seconds until a trial counts as failed
+_CUT = 1.0  # seconds that a server is cut off from its clients: the fault itself, nothing is waited for
 _PAUSE = 0.02  # seconds between two appends
 _COMMITS = 10  # by the new owner, before the old one comes back
 
@@ -58,7 +59,7 @@ class Failover:
         begin = time.monotonic_ns()
         fault(owner)
         if kind == "cut off from clients":  # the server stays the owner: it is the client's way that must heal
-            time.sleep(1.0)
+            time.sleep(_CUT)
             heal(owner)
         else:
             poll("another server owns the partition", lambda: self.cluster.owners().get(0) not in (None, owner))

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.processes.cluster import poll
 from waltz_trio.demo.files import read_database, read_log
 
 pytestmark = pytest.mark.processes
@@ -95,10 +95,7 @@ def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    give_up_at = time.monotonic() + LIMIT
-    while processes_of(directory):
-        assert time.monotonic() < give_up_at
-        time.sleep(0.1)
+    poll("no process is left", lambda: not processes_of(directory), LIMIT)
 
 
 DIALOGUE = """x

@@ -9,6 +9,7 @@ from waltz_core.client.calls import Effect
 from waltz_core.client.settings import ClientSettings
 from waltz_core.edge import CloseConn, Dial, Port, Send
 from waltz_core.ids import Endpoint
+from waltz_core.machine import Rng
 from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import ClientMessage
@@ -16,7 +17,6 @@ from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from random import Random  # noqa: TID251 - a type only
 
 HELLO_TEXT = "Waltz Client"
 _KEEP_ALIVE_VERSION = 4  # lower codecs do not tell whether the peer knows the empty frame
@@ -73,7 +73,7 @@ class Link:
         endpoint: Endpoint,
         kind: Kind,
         settings: ClientSettings,
-        rng: Random,
+        rng: Rng,
         rules: SafetyRules,
         versions: Collection[int] = VERSIONS,
     ) -> None:

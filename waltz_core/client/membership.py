@@ -13,12 +13,10 @@ from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, Coordinat
 from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
 from waltz_core.edge import Level, Report, ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
 from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.machine import Tickets
+from waltz_core.machine import Rng, Tickets
 from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
 
 if TYPE_CHECKING:
-    from random import Random  # noqa: TID251 - a type only
-
     from waltz_core.client.link import Link
     from waltz_core.client.node import ClientNode
     from waltz_core.client.router import EndpointMap
@@ -105,7 +103,7 @@ class FixedMembership(Deaf):
 class ZkMembership(Deaf):
     """The view through ZooKeeper: parameters, a client id from the counter, and live servers."""
 
-    def __init__(self, root: str, tickets: Tickets, rng: Random) -> None:
+    def __init__(self, root: str, tickets: Tickets, rng: Rng) -> None:
         self._coordinator = Coordinator(root, tickets=tickets, rng=rng, allocate_client_id=True)
         self._node: ClientNode | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from waltz_core.client.calls import (
     Call,
@@ -46,7 +46,7 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import ProtocolError
 from waltz_core.ids import Endpoint
-from waltz_core.machine import earliest
+from waltz_core.machine import Rng, earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
@@ -62,9 +62,6 @@ from waltz_core.wire.client_messages import (
     MountResponse,
     TransactionDataResponse,
 )
-
-if TYPE_CHECKING:
-    from random import Random  # noqa: TID251 - a type only
 
 ClientEvent: TypeAlias = Dialed | Received | Writable | Closed | ZkEvent | Call
 
@@ -83,7 +80,7 @@ class ClientNode:
         self,
         membership: Membership,
         settings: ClientSettings,
-        rng: Random,
+        rng: Rng,
         *,
         rules: SafetyRules = SAFE,
         versions: Collection[int] = VERSIONS,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from waltz_core.client.link import Kind, Link, LinkState
 from waltz_core.client.settings import ClientSettings
 from waltz_core.ids import Endpoint
+from waltz_core.machine import Rng
 from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
-
-if TYPE_CHECKING:
-    from random import Random  # noqa: TID251 - a type only
 
 EndpointMap = Sequence[tuple[Endpoint, Sequence[tuple[int, int]]]]
 """Live servers, each with (partition id, generation) of what it serves."""
@@ -29,7 +26,7 @@ class ClientRouter:
     __slots__ = ("_links", "_rng", "_rules", "_settings", "_versions", "generations", "owners", "servers")
 
     def __init__(
-        self, settings: ClientSettings, rng: Random, rules: SafetyRules, versions: Collection[int] = VERSIONS
+        self, settings: ClientSettings, rng: Rng, rules: SafetyRules, versions: Collection[int] = VERSIONS
     ) -> None:
         self.servers: tuple[Endpoint, ...] = ()
         self.owners: dict[int, Endpoint] = {}

@@ -8,15 +8,12 @@ another server id. Free of any notion of ZooKeeper or sessions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from waltz_core.cluster.znodes import PartitionAssignment, ServerPartitions
 from waltz_core.errors import ClusterError
+from waltz_core.machine import Rng
 from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
-
-if TYPE_CHECKING:
-    import random  # noqa: TID251  the type only; the generator is injected
 
 
 @record
@@ -48,7 +45,7 @@ def assign(
     num_partitions: int,
     members: Sequence[Member],
     cversion: int,
-    rng: random.Random | None = None,
+    rng: Rng | None = None,
     rules: SafetyRules = SAFE,
 ) -> PartitionAssignment:
     """The assignment that follows `old` for these members.

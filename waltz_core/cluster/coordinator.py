@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from waltz_core.cluster.assignment import (
     FewerPartitionsError,
@@ -55,12 +55,9 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import ProtocolError
 from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets, earliest
+from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
-
-if TYPE_CHECKING:
-    import random  # noqa: TID251  the type only; the generator is injected
 
 REQUEST_TIMEOUT_MS = 15_000
 REFRESH_EVERY_MS = 30_000
@@ -186,7 +183,7 @@ class Coordinator:
         root: str,
         *,
         tickets: Tickets,
-        rng: random.Random,
+        rng: Rng,
         manages: ManagedServer | None = None,
         allocate_client_id: bool = False,
         rules: SafetyRules = SAFE,

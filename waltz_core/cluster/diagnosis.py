@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from waltz_core.cluster.view import ClusterView, ReplicaView, StorageView
-from waltz_core.cluster.znodes import UNRESOLVED
 from waltz_core.record import record
 from waltz_core.wire.client_messages import ServedState
 
@@ -170,13 +169,11 @@ def _replica(node: StorageView, replica: ReplicaView) -> Iterator[Finding]:
             f"waltz storage accept-limbo -c CONFIG -s {node.admin} -p {number}",
         )
     elif replica.state == "stopped":
-        full = "space" in replica.reason or "full" in replica.reason
         yield Finding(
-            "disk-full" if full else "disk-error",
+            "disk-error",
             f"{name} has stopped: {replica.reason}",
-            "free space on its file system, then restart the node"
-            if full
-            else "check the disk and its file system, then restart the node; it fetches what is missing",
+            f"check disk, room and file system; then waltz storage repair -c CONFIG -s {node.admin} -p {number}, or "
+            "restart the node: it fetches what is missing",
         )
     elif replica.damaged:
         yield Finding(
@@ -324,23 +321,22 @@ def _lags(view: ClusterView) -> Iterator[Finding]:
         copies = [(node, replica.max_id) for node, replica in _copies(view, partition_id)]
         best = max((max_id for _, max_id in copies if max_id is not None), default=-1)
         metadata = view.partitions[partition_id]
-        states = {} if metadata is None else {state.replica_id.storage: state for state in metadata.replica_states}
+        named = set() if metadata is None else {state.replica_id.storage for state in metadata.replica_states}
+        source = next((node.admin for node, max_id in copies if max_id == best), "")
         for node, max_id in copies:
             if max_id is None:
                 continue
-            state = states.get(node.name)
-            outside = (
-                metadata is not None
-                and state is not None
-                and (state.session_id < metadata.session_id or state.closing_mark != UNRESOLVED)
-            )
+            outside = node.name in named and not view.is_level(partition_id, node.name)
             behind = best - max_id
             if behind > LAG_MAX or (outside and behind > 0):
+                here = f"-s {node.admin} -p {partition_id}"
                 yield Finding(
                     "lagging-replica",
                     f"partition {partition_id} on storage node {node.name} ends at {max_id}, {behind:,} behind",
-                    f"it catches up by itself; if it does not: look at the owner's log, or waltz storage "
-                    f"recover-partition -c CONFIG -d {node.admin} -p {partition_id} …",
+                    f"it catches up by itself; if it does not: waltz storage availability -c CONFIG {here} -o false; "
+                    f"waltz storage recover-partition -c CONFIG -s {source} -d {node.admin} "
+                    f"-dp {node.name.rpartition(':')[2]} -p {partition_id} -b 1000; "
+                    f"waltz storage availability -c CONFIG {here} -o true",
                 )
 
 

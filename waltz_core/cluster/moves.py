@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from waltz_core.cluster.view import ClusterView
-from waltz_core.cluster.znodes import UNRESOLVED
 from waltz_core.errors import ClusterError
 from waltz_core.record import record
 
@@ -147,7 +146,7 @@ def _move_one(view: ClusterView, partition_id: int, source: str, target: str) ->
         return
     if target not in assigned:
         yield Assign(target, partition_id)
-    if target not in assigned or not is_level(view, partition_id, target):
+    if target not in assigned or not view.is_level(partition_id, target):
         yield AwaitLevel(target, partition_id)
     if source in assigned:
         yield Unassign(source, partition_id)
@@ -238,23 +237,12 @@ def add(view: ClusterView, storage: str, admin_port: int, group: int, partitions
             steps.append(Take(storage, partition_id))
         if not assigned:
             steps.append(Assign(storage, partition_id))
-        if not assigned or not is_level(view, partition_id, storage):
+        if not assigned or not view.is_level(partition_id, storage):
             steps.append(AwaitLevel(storage, partition_id))
     return tuple(steps)
 
 
 # ---- looking ---------------------------------------------------------------------------------
-
-
-def is_level(view: ClusterView, partition_id: int, storage: str) -> bool:
-    """Whether a replica takes part in the session of a partition: what is committed from now on may be on it."""
-    metadata = view.partitions[partition_id]
-    return metadata is not None and any(
-        state.replica_id.storage == storage
-        and state.session_id == metadata.session_id >= 0
-        and state.closing_mark == UNRESOLVED
-        for state in metadata.replica_states
-    )
 
 
 def is_without(view: ClusterView, partition_id: int, storage: str) -> bool:

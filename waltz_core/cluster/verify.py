@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from waltz_core.cluster.view import ClusterView, ServerView
-from waltz_core.cluster.znodes import UNRESOLVED
 from waltz_core.errors import ClusterError
 from waltz_core.record import record
 
@@ -120,14 +119,13 @@ def _recovery(view: ClusterView, partition_id: int) -> Iterator[str]:
         yield "Cannot obtain replica states"
         return
     assigned = set(view.replicas_of(partition_id))
-    states = {state.replica_id.storage: state for state in metadata.replica_states}
-    for name in sorted(states.keys() - assigned):
+    states = {state.replica_id.storage for state in metadata.replica_states}
+    for name in sorted(states - assigned):
         yield f"Storage {name} replica info missing in replica assignments"
-    for name in sorted(assigned - states.keys()):
+    for name in sorted(assigned - states):
         yield f"Storage {name} replica info missing in replica states"
-    for name in sorted(assigned & states.keys()):
-        state = states[name]
-        if state.session_id != metadata.session_id or state.closing_mark != UNRESOLVED:
+    for name in sorted(assigned & states):
+        if not view.is_level(partition_id, name):
             yield f"Storage {name} recovery not completed"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waltz_core.cluster.store_metadata import StoreMaps
-from waltz_core.cluster.znodes import PartitionAssignment, PartitionMetadata, ServerDescriptor
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionAssignment, PartitionMetadata, ServerDescriptor
 from waltz_core.record import record
 from waltz_core.wire.client_messages import PartitionStatus
 
@@ -97,6 +97,16 @@ class ClusterView:
             server.server_id
             for server in self.assignment.servers
             if any(owned == partition_id for owned, _ in server.partitions)
+        )
+
+    def is_level(self, partition_id: int, storage: str) -> bool:
+        """Whether a replica takes part in the session of a partition: what is committed from now on may be on it."""
+        metadata = self.partitions[partition_id]
+        return metadata is not None and any(
+            state.replica_id.storage == storage
+            and state.session_id == metadata.session_id >= 0
+            and state.closing_mark == UNRESOLVED
+            for state in metadata.replica_states
         )
 
     def server(self, server_id: int) -> ServerView | None:

@@ -49,7 +49,7 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import ConfigError, ProtocolError
 from waltz_core.ids import ReqId, req_client, req_partition
-from waltz_core.machine import Tickets, earliest
+from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.roles import Access
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.client_ids import ClientIds
@@ -78,8 +78,6 @@ from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 if TYPE_CHECKING:
-    from random import Random  # noqa: TID251  the type only; the generator is injected
-
     from waltz_core.cluster.znodes import ReplicaAssignments
 
 HELLO_TEXT = "Waltz Server"
@@ -142,7 +140,7 @@ ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading
 class ServerNode:
     """Composition of the server process (ruling R9): who gets which event, and in which order effects leave."""
 
-    def __init__(self, config: ServerConfig, rng: Random, rules: SafetyRules = SAFE) -> None:
+    def __init__(self, config: ServerConfig, rng: Rng, rules: SafetyRules = SAFE) -> None:
         self._config = config
         self._rng = rng
         self._rules = rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from waltz_core.cluster.znodes import (
     EMPTY_METADATA,
@@ -28,7 +28,7 @@ from waltz_core.edge import (
 from waltz_core.errors import ProtocolError
 from waltz_core.ids import ReqId, req_generation
 from waltz_core.locks import LockTable
-from waltz_core.machine import Tickets, earliest
+from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
@@ -66,9 +66,6 @@ from waltz_core.store.session import (
     Voted,
 )
 from waltz_core.wire import client_messages as messages
-
-if TYPE_CHECKING:
-    from random import Random  # noqa: TID251  the type only; the generator is injected
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
@@ -178,7 +175,7 @@ class PartitionServer:
         *,
         tickets: Tickets,
         data_cache: DataCache,
-        rng: Random,
+        rng: Rng,
         rules: SafetyRules = SAFE,
     ) -> None:
         self.partition_id = partition_id

@@ -12,7 +12,7 @@ import attrs
 from waltz_core.edge import CloseConn, Dial, Level, Port, Report, Send
 from waltz_core.errors import ConfigError, ProtocolError
 from waltz_core.ids import parse_endpoint
-from waltz_core.machine import earliest
+from waltz_core.machine import Rng, earliest
 from waltz_core.store.calls import (
     LinkDown,
     LinkUp,
@@ -28,7 +28,6 @@ from waltz_core.wire.storage_codec import encode_append
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from random import Random  # noqa: TID251  the type only; the generator is injected
 
 HELLO_TEXT = "Waltz Storage Client"
 VERSIONS = frozenset({0, 1})  # 0 is all that 0.13.2 speaks
@@ -91,7 +90,7 @@ class StoragePool:
         key: bytes,
         num_partitions: int,
         new_conn: Callable[[], int],
-        rng: Random,
+        rng: Rng,
         frame_size_max: int,
         answer_timeout_ms: int,
         retry_min_ms: int,

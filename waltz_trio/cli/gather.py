@@ -35,12 +35,13 @@ _STATES = {
 _WRONG_KEY = "cluster key is inconsistent"  # what 0.13.2 says, in a text only
 
 
-async def gather(tool: Tool, node_max: float = NODE_MAX) -> ClusterView:
+async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool = True) -> ClusterView:
     """Everything about the cluster.
 
     Args:
         tool: of the command.
         node_max: seconds that each node may take; what it did not answer until then is missing.
+        certificates: look at those of all ports too, by connections of their own.
 
     Raises:
         ClusterMissingError: there is no cluster, or half of one.
@@ -52,7 +53,7 @@ async def gather(tool: Tool, node_max: float = NODE_MAX) -> ClusterView:
     names = sorted({*dict(maps.replicas.replicas), *dict(maps.groups.groups), *ports})
     servers: dict[int, ServerView] = {}
     storages: dict[str, StorageView] = {}
-    certificates: list[CertificateView] = []
+    shown: list[CertificateView] = []
 
     async def ask_server(number: int, descriptor: ServerDescriptor) -> None:
         servers[number] = await _server(tool, descriptor, node_max)
@@ -63,12 +64,13 @@ async def gather(tool: Tool, node_max: float = NODE_MAX) -> ClusterView:
     async with trio.open_nursery() as nursery:
         for number, descriptor in enumerate(dump.servers):
             nursery.start_soon(ask_server, number, descriptor)
-            nursery.start_soon(_certificate, tool, descriptor.endpoint, certificates, node_max)
+            if certificates:
+                nursery.start_soon(_certificate, tool, descriptor.endpoint, shown, node_max)
         for name in names:
             nursery.start_soon(ask_storage, name)
             endpoint = _endpoint(name)
-            if endpoint is not None:
-                nursery.start_soon(_certificate, tool, endpoint, certificates, node_max)
+            if certificates and endpoint is not None:
+                nursery.start_soon(_certificate, tool, endpoint, shown, node_max)
     return ClusterView(
         root=tool.paths.root,
         name=dump.params.name,
@@ -81,7 +83,7 @@ async def gather(tool: Tool, node_max: float = NODE_MAX) -> ClusterView:
         partitions=dump.partitions,
         servers=tuple(servers[number] for number in sorted(servers)),
         storages=tuple(storages[name] for name in names),
-        certificates=tuple(sorted(certificates, key=lambda found: found.port)),
+        certificates=tuple(sorted(shown, key=lambda found: found.port)),
         now_ms=_now(),
     )
 

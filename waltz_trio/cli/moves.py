@@ -19,7 +19,7 @@ from waltz_trio.cli.audit import audited
 from waltz_trio.cli.gather import gather
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import Tool, in_session
-from waltz_trio.cluster_admin import change_store
+from waltz_trio.cluster_admin import change_store, read_cluster
 
 _LOOK_EVERY = 1.0  # seconds between looks at what is waited for
 _PATIENCE = 3600  # seconds that one wait may take
@@ -31,7 +31,7 @@ Plan = Callable[[ClusterView], tuple[Step, ...]]
 
 async def _carry_out(plan: Plan, tool: Tool, arguments: Arguments) -> int:
     """Show the plan, ask, and go through it."""
-    steps = plan(await gather(tool))
+    steps = plan(await gather(tool, certificates=False))
     if arguments.flag("dry-run"):
         _show(steps, arguments)
         return 0
@@ -82,7 +82,7 @@ async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
             async with tool.admin(await _admin(tool, storage)) as client:
                 await client.unassign([partition_id], delete_files=delete)
         case moves.AwaitLevel(storage, partition_id):
-            await _wait(tool, patience, lambda view: moves.is_level(view, partition_id, storage))
+            await _wait(tool, patience, lambda view: view.is_level(partition_id, storage))
         case moves.AwaitWithout(storage, partition_id):
             await _wait(tool, patience, lambda view: moves.is_without(view, partition_id, storage))
         case _:
@@ -107,14 +107,14 @@ def _change_of(
 
 async def _wait(tool: Tool, patience: int, reached: Callable[[ClusterView], bool]) -> None:
     begin = time.monotonic()
-    while not reached(await gather(tool)):
+    while not reached(await gather(tool, certificates=False)):
         if time.monotonic() - begin > patience:
             raise CommandError(f"not reached within {patience} s (--timeout); waltz doctor may know why")
         await trio.sleep(_LOOK_EVERY)
 
 
 async def _admin(tool: Tool, storage: str) -> Endpoint:
-    ports = dict((await gather(tool)).maps.connections.connections)
+    ports = dict((await read_cluster(tool.zk, tool.paths)).maps.connections.connections)
     if storage not in ports:
         raise CommandError(f"the admin port of {storage} is not in ZooKeeper")
     return Endpoint(parse_endpoint(storage).host, ports[storage])

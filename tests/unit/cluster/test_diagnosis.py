@@ -76,7 +76,6 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
     "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo"]),
     "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error"]),
-    "no space": (with_replica(state="stopped", reason="no space left on device"), ["disk-full"]),
     "damaged": (with_replica(damaged=3), ["damaged-records"]),
     "offline": (with_replica(available=False), ["offline"]),
     "replica not told": (with_storage(replicas={1: replica(1)}), ["mismatched-assignment"]),

@@ -244,6 +244,24 @@ def test_a_barrier_waits_for_an_open_session() -> None:
     assert launch(appender) == (None, [Passed(1)])
 
 
+def test_what_goes_back_to_the_queue_comes_before_what_was_queued_meanwhile() -> None:
+    appender = appender_with(batch=2)
+    requests = [append(n) for n in range(5)]
+    appender.enqueue(1, requests[:2])
+    launch(appender)
+    appender.enqueue(1, requests[2:])
+    appender.closed()
+    appender.resolved(-1, [])
+    appender.opened(2, [A, B])
+
+    verdicts: list[Verdict] = []
+    while appender.queued:
+        launch(appender)
+        verdicts += vote(appender, appender.next_id - 1, A, B)
+    committed = [request for verdict in verdicts if isinstance(verdict, Committed) for request in verdict.appends]
+    assert req_ids(committed) == req_ids(requests)
+
+
 def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again_in_order() -> None:
     appender = appender_with()
     requests = [append(n, write=[n]) for n in range(4)]
