@@ -1,4 +1,4 @@
-"""`waltz spark ...`: scan a log, archive it, verify an archive, audit, restore a log.
+"""`waltz spark ...`: scan a log, archive it, verify an archive, audit, report, restore a log.
 
 Without --master the work is done here, in --jobs processes; with it, by the executors of that Spark master.
 """
@@ -6,6 +6,7 @@ Without --master the work is done here, in --jobs processes; with it, by the exe
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -24,7 +25,10 @@ from waltz_spark.archive import (
     run_verification,
 )
 from waltz_spark.audit import audit, to_html, to_rows
+from waltz_spark.errors import OptionError
+from waltz_spark.load import measure
 from waltz_spark.options import Options, parse_options
+from waltz_spark.report import load_numbers, load_page, size_class
 from waltz_spark.restore import THRESHOLD, restore
 from waltz_spark.runners import Here, OnSpark, Runner
 from waltz_spark.scan import scan
@@ -65,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--archive", metavar="ARCHIVE", help="directory or URI")
     one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
     one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
+    one = _action(actions, "report", _report, "load, sizes, clients, compression and growth of a log, on one page")
+    _add_source(one)
+    one.add_argument("--html", type=Path, metavar="PATH", help="write the page with pictures (needs matplotlib)")
     one = _action(actions, "restore", _restore, "make a storage directory from an archive")
     one.add_argument("archive", help="directory or URI")
     one.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
@@ -270,6 +277,34 @@ def _audit(arguments: argparse.Namespace) -> int:
     found = {"passed": report.passed, "seconds": report.seconds, "findings": to_rows(report)}
     _show(arguments, "\n".join(lines), found)
     return 0 if report.passed else 1
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    options = _options(arguments)
+    if arguments.html is not None and importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("--html draws with matplotlib, which is not installed: pip install 'waltz-log[report]'")
+    with _runner(arguments) as runner, _progress(arguments, "report") as on_progress:
+        load = measure(options, runner, on_progress)
+    if arguments.html is not None:
+        places = [*options.directory, options.archive, options.url, options.zookeeper]
+        arguments.html.write_text(load_page(load, [place for place in places if place]), encoding="utf-8")
+    lines = [f"{'partition':>9} {'records':>14} {'bytes':>18} {'bytes/record':>13}"]
+    lines += [
+        f"{one.partition:>9} {one.count:>14,} {one.size:>18,} {one.size / max(1, one.count):>13,.1f}"
+        for one in load.partitions
+    ]
+    lines += [f"{load.count:,} records, {_rate(load.count, load.size, load.seconds)}", "payload sizes:"]
+    top = max(load.size_classes)
+    for at, count in enumerate(load.size_classes):
+        if count:
+            lines.append(f"{size_class(at):>16} {count:>14,}  {'#' * max(1, 40 * count // top)}")
+    lines.append(f"{len(load.clients):,} clients, the busiest:")
+    lines += [f"{client:>16} {count:>14,}  {count / load.count:.1%}" for client, count in load.clients[:10]]
+    lines.append(f"zstd makes 1 byte of {load.sample / max(1, load.compressed):.1f}")
+    if arguments.html is not None:
+        lines.append(f"page: {arguments.html}")
+    _show(arguments, "\n".join(lines), load_numbers(load))
+    return 0
 
 
 def _restore(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,235 @@
+"""What a log carries: how much, of which size, by whom, how well it compresses, and how it grew.
+
+A record holds no time. Growth is told by the creation times of segments, so it is as fine as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from waltz_core.record import record
+from waltz_core.storage.segment import HEADER_SIZE, decode_header
+from waltz_spark import planning
+from waltz_spark.archive import OnProgress
+from waltz_spark.columns import Shape
+from waltz_spark.directories import PartitionFiles
+from waltz_spark.errors import OptionError
+from waltz_spark.inventory import Inventory, Look
+from waltz_spark.options import Options
+from waltz_spark.planning import EARLIEST, LATEST, Range
+from waltz_spark.reading import Patience, read_blocks
+from waltz_spark.runners import Runner
+
+SIZE_CLASSES = 33
+"""Payload sizes are counted by their number of binary digits: class 0 is 0 bytes, class c is 2^(c-1) to 2^c - 1."""
+
+_WAVE = 4
+_SAMPLE = 4 << 20  # bytes of records per task that are compressed
+_KEPT = 1_000  # clients and headers per task; beyond it the rarest are added up as others
+
+
+@record
+class LoadTask:
+    """Ranges to measure in one go."""
+
+    ranges: tuple[Range, ...]
+    verify: str
+    patience: Patience
+
+
+@record
+class Measured:
+    """What one range carries."""
+
+    partition: int
+    count: int
+    size: int  # bytes of records
+    size_classes: tuple[int, ...]  # records per class of payload size
+    largest: int  # bytes of data
+    clients: tuple[tuple[int, int], ...]  # client id, records
+    headers: tuple[tuple[int, int], ...]
+    others: int  # records of clients that are not listed
+    sample: int  # bytes of records that were compressed
+    compressed: int
+
+
+@record
+class PartitionLoad:
+    """One partition."""
+
+    partition: int
+    count: int
+    size: int
+
+
+@record
+class Growth:
+    """A segment began: so much stood in front of it."""
+
+    partition: int
+    at_ms: int  # since 1970
+    count: int
+    size: int
+
+
+@record
+class LoadReport:
+    """The log."""
+
+    partitions: tuple[PartitionLoad, ...]
+    size_classes: tuple[int, ...]
+    largest: int
+    clients: tuple[tuple[int, int], ...]  # the busiest first
+    headers: tuple[tuple[int, int], ...]
+    others: int
+    sample: int
+    compressed: int
+    archived: tuple[int, int] | None  # bytes of records in the archive, and of its files
+    growth: tuple[Growth, ...]  # by partition, then time
+    seconds: float
+
+    @property
+    def count(self) -> int:
+        """Records."""
+        return sum(one.count for one in self.partitions)
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        return sum(one.size for one in self.partitions)
+
+
+def measure_ranges(task: LoadTask) -> list[Measured]:
+    """Read and count; runs in an executor.
+
+    Raises:
+        PipelineError: a record is missing or damaged.
+    """
+    codec = pa.Codec("zstd")
+    shape = Shape(verify=task.verify)
+    found = []
+    for one in task.ranges:
+        classes = np.zeros(SIZE_CLASSES, np.int64)
+        clients: Counter[int] = Counter()
+        headers: Counter[int] = Counter()
+        count = size = largest = sample = compressed = 0
+        for block in read_blocks(one, shape, task.patience):
+            lengths = block.heads["length"].astype(np.int64)
+            _, digits = np.frexp(lengths)  # the exponent of 2 above a whole number: its binary digits
+            classes += np.bincount(digits, minlength=SIZE_CLASSES)[:SIZE_CLASSES]
+            for counter, name in ((clients, "client_id"), (headers, "header")):
+                values, counts = np.unique(block.heads[name].astype(np.int32), return_counts=True)
+                counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+            count += block.count
+            size += len(block.data)
+            largest = max(largest, int(lengths.max()))
+            if sample < _SAMPLE:
+                sample += len(block.data)
+                compressed += len(codec.compress(block.data))
+        kept = clients.most_common(_KEPT)
+        others = count - sum(number for _, number in kept)
+        found.append(
+            Measured(
+                one.partition,
+                count,
+                size,
+                tuple(classes.tolist()),
+                largest,
+                tuple(kept),
+                tuple(headers.most_common(_KEPT)),
+                others,
+                sample,
+                compressed,
+            )
+        )
+    return found
+
+
+def measure(options: Options, runner: Runner, on_progress: OnProgress | None = None) -> LoadReport:
+    """Measure all that the options name.
+
+    Raises:
+        PipelineError: it cannot be planned, or a record is missing or damaged.
+    """
+    begin = time.monotonic()
+    inventory = Inventory(options)
+    try:
+        look = inventory.look()
+        start = planning.resolve(options.starting_offsets, look.earliest, look.ends, EARLIEST)
+        ends = planning.resolve(options.cut or options.ending_offsets, look.earliest, look.ends, LATEST)
+        ranges = inventory.ranges(look, start, ends)
+    finally:
+        inventory.close()
+    if not ranges:
+        raise OptionError("there is no record to report of: the log is empty, or the options leave everything out")
+    patience = Patience(options.request_timeout_ms / 1000, options.retries)
+    plans = planning.plan(ranges, target_size=options.target_split_bytes, tasks_min=runner.width)
+    tasks = [LoadTask(plan, options.verify, patience) for plan in plans]
+    total = sum(one.count for one in ranges)
+    parts: list[Measured] = []
+    wave = max(1, runner.width * _WAVE)
+    for at in range(0, len(tasks), wave):
+        for found in runner.run(measure_ranges, tasks[at : at + wave]):
+            parts += found
+        if on_progress is not None:
+            on_progress(sum(one.count for one in parts), total)
+    return _together(parts, look, inventory.partitions, time.monotonic() - begin)
+
+
+def _together(parts: Sequence[Measured], look: Look, partitions: Sequence[int], seconds: float) -> LoadReport:
+    clients: Counter[int] = Counter()
+    headers: Counter[int] = Counter()
+    classes = np.zeros(SIZE_CLASSES, np.int64)
+    for one in parts:
+        clients.update(dict(one.clients))
+        headers.update(dict(one.headers))
+        classes += np.array(one.size_classes)
+    archived = None
+    if look.archive is not None:
+        files = [file for file in look.archive.files if file.partition in partitions]
+        archived = sum(file.raw_size for file in files), sum(file.file_size for file in files)
+    return LoadReport(
+        tuple(
+            PartitionLoad(
+                partition,
+                sum(one.count for one in parts if one.partition == partition),
+                sum(one.size for one in parts if one.partition == partition),
+            )
+            for partition in partitions
+        ),
+        tuple(classes.tolist()),
+        max(one.largest for one in parts),
+        tuple(clients.most_common()),
+        tuple(headers.most_common()),
+        sum(one.others for one in parts),
+        sum(one.sample for one in parts),
+        sum(one.compressed for one in parts),
+        archived,
+        tuple(_growth(look)),
+        seconds,
+    )
+
+
+def _growth(look: Look) -> list[Growth]:
+    """Of each partition from the replica that reaches farthest back, as far as files are there."""
+    best: dict[int, PartitionFiles] = {}
+    for replica in look.replicas:
+        for files in replica.partitions:
+            known = best.get(files.partition)
+            if files.segments and (known is None or files.start < known.start):
+                best[files.partition] = files
+    found = []
+    for partition in sorted(best):
+        size = 0
+        for span in best[partition].segments:
+            with open(span.path, "rb") as file:
+                header = decode_header(file.read(HEADER_SIZE))
+            if header is not None:
+                found.append(Growth(partition, header.created_ms, span.first_id, size))
+            size += span.size
+    return found
