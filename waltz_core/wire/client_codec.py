@@ -37,7 +37,6 @@ from waltz_core.wire.client_messages import (
     MountRequest,
     MountResponse,
     NamedAppendRequest,
-    NamedLock,
     PartitionState,
     PartitionStatus,
     PartitionStatusRequest,
@@ -59,9 +58,9 @@ from waltz_core.wire.client_messages import (
     TransactionDataResponse,
 )
 from waltz_core.wire.frame import HEADER
+from waltz_core.wire.named_append import decode_named_append, encode_named_append
 from waltz_core.wire.primitives import (
     BOOL,
-    DATA,
     INT8,
     INT32,
     INT64,
@@ -75,7 +74,6 @@ from waltz_core.wire.primitives import (
     flags_by,
     int_array,
     list_of,
-    optional,
     pair,
     read_string,
     record_list,
@@ -324,10 +322,6 @@ _SERVERS = list_of(
         {"endpoint": structure(Endpoint, {"host": TEXT, "port": INT32}), "partitions": list_of(pair(INT32, INT32))},
     )
 )
-_NAMED_LOCKS = list_of(structure(NamedLock, {"hash": INT32, "name": optional(pair(TEXT, INT64))}))
-_NAMED_APPEND = layout(
-    34, NamedAppendRequest, REQ_ID, INT64, _NAMED_LOCKS, _NAMED_LOCKS, _NAMED_LOCKS, INT32, DATA, INT32
-)
 _PARTITION_STATUS = structure(
     PartitionStatus,
     {
@@ -340,12 +334,6 @@ _PARTITION_STATUS = structure(
         "reason": STRING,
     },
 )
-
-
-def _decode_named_append(buffer: bytes, start: int, end: int) -> tuple[NamedAppendRequest, int]:
-    message, at = _NAMED_APPEND.decode(buffer, start, end)
-    verify(message.data, message.checksum)
-    return message, at
 
 
 # ---- tables ----------------------------------------------------------------------------------
@@ -389,7 +377,7 @@ V4 = V3.plus(
 V5 = V4.plus(
     layout(32, ClusterInfoRequest, REQ_ID, BOOL, BOOL, INT64),
     layout(33, ClusterInfoResponse, REQ_ID, INT64, TEXT, UUID_KEY, INT32, INT32, INT64, _SERVERS),
-    Codec(34, NamedAppendRequest, _NAMED_APPEND.encode, _decode_named_append),
+    Codec(34, NamedAppendRequest, encode_named_append, decode_named_append),
     layout(35, AppendRefused, REQ_ID, INT8, INT64, INT8, INT64, INT8, INT32, INT32, STRING),
     layout(36, RecordRangeRequest, REQ_ID, INT64, INT64, INT32, INT32, BOOL),
     layout(37, RecordRangeResponse, REQ_ID, INT64, INT64, record_list(Negative.REFUSED)),

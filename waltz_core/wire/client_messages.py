@@ -264,25 +264,22 @@ class ClusterInfoResponse:
 
 
 @record
-class NamedLock:
-    """A lock hash, with what it was made from where the application allows that to be sent."""
-
-    hash: int
-    name: tuple[str, int] | None = None  # name and id
-
-
-@record
 class NamedAppendRequest:
-    """AppendRequest whose locks may have names, and which is told why it was refused."""
+    """AppendRequest whose locks may have names, and which is told why it was refused.
+
+    `names` has one entry per lock, those of the write locks first, then read, then append: name and id, or None
+    where the application does not tell; it is empty when no lock has a name.
+    """
 
     req_id: ReqId
     client_mark: int
-    write_locks: tuple[NamedLock, ...]
-    read_locks: tuple[NamedLock, ...]
-    append_locks: tuple[NamedLock, ...]
+    write_locks: tuple[int, ...]  # hashes
+    read_locks: tuple[int, ...]
+    append_locks: tuple[int, ...]
     header: int
     data: bytes
     checksum: int  # CRC-32 of `data`, as a signed int32
+    names: tuple[tuple[str, int] | None, ...] = ()
 
 
 class Refusal(enum.IntEnum):

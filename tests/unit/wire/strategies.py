@@ -114,7 +114,7 @@ def messages(protocol: WireProtocol[Any], version: int, codec: Codec[Any]) -> st
             missing = ("read_locks", "append_locks") if version == 0 else ("append_locks",) if version == 1 else ()
             return build(cls, **dict.fromkeys(missing, none)).map(_sealed)
         if name == "NamedAppendRequest":
-            return build(cls).map(_sealed)
+            return st.builds(_named, build(cls), st.lists(st.none() | st.tuples(texts, _ints(64)), max_size=12))
         if name == "TransactionDataResponse":
             return build(cls).map(
                 lambda m: _sealed(attrs.evolve(m, error=None)) if m.success else attrs.evolve(m, data=b"", checksum=0)
@@ -129,6 +129,13 @@ def messages(protocol: WireProtocol[Any], version: int, codec: Codec[Any]) -> st
             },
         )
     return build(cls)
+
+
+def _named(message: Any, names: list[tuple[str, int] | None]) -> Any:
+    """With as many names as locks, or none at all."""
+    count = len(message.write_locks) + len(message.read_locks) + len(message.append_locks)
+    fitting = tuple((names + [None] * count)[:count])
+    return _sealed(attrs.evolve(message, names=fitting if any(fitting) else ()))
 
 
 def _sealed(message: Any) -> Any:
