@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -25,6 +26,7 @@ from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError,
 _CHUNK = 8 << 20  # bytes read at once while walking
 _TAIL_ENTRIES = 65_536  # entries of an index whose records may be torn
 _ENTRIES = 1 << 20  # of an index, read at once
+_UNSHARED = 2  # references to an object that is held in one place and asked about
 
 
 class SegmentFile:
@@ -44,6 +46,7 @@ class SegmentFile:
         self.path = Path(path)
         self.partition = partition
         self.notes: list[str] = []  # what was wrong with the index
+        self._rooms: list[npt.NDArray[np.uint8]] = []
         self._walked: Offsets | None = None  # offsets of all records and the end, when the index is no help
         with _explained(self.path):
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -217,10 +220,21 @@ class SegmentFile:
         if low < HEADER_SIZE or high > self.size or high - low < OVERHEAD * (len(offsets) - 1):
             return None
         with _explained(self.path):
-            buffer = _pread(self._file, low, high - low)
+            buffer = _pread(self._file, low, self._room_for(high - low))
         if len(buffer) < high - low:
             return None
         return Block(self.partition, first_id, buffer, offsets - low, str(self.path), "file")
+
+    def _room_for(self, size: int) -> npt.NDArray[np.uint8]:
+        """Memory for a block: that of one before if nobody holds it any more, because new memory costs as much as
+        reading into it. Two, because readers let go of a block only when they have the next.
+        """
+        rooms = self._rooms
+        for at in range(len(rooms)):
+            if len(rooms[at]) >= size and sys.getrefcount(rooms[at]) == _UNSHARED:
+                return rooms[at][:size]
+        rooms[:] = [*rooms[-1:], np.empty(size + size // 8, np.uint8)]
+        return rooms[-1][:size]
 
     def _again(self, start: int, end: int) -> Block:
         """The index was wrong or the data are: walk, and tell which."""
@@ -255,11 +269,10 @@ def cut(offsets: Offsets, rows_max: int, size_max: int) -> Iterator[tuple[int, i
         at = behind
 
 
-def _pread(file: int, place: int, size: int) -> npt.NDArray[np.uint8]:
+def _pread(file: int, place: int, buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Bytes of a file; fewer at its end."""
-    buffer = np.empty(size, np.uint8)
     view, done = buffer.data, 0
-    while done < size:
+    while done < len(buffer):
         count = os.preadv(file, [view[done:]], place + done)
         if count == 0:
             break

@@ -62,8 +62,27 @@ def test_the_checksum_of_a_run_follows_from_those_of_its_pieces(pieces: list[byt
     checksums = np.array([zlib.crc32(piece) for piece in pieces], np.uint32)
     ends = np.cumsum([len(piece) for piece in pieces])
     assert crc.combined(checksums, ends) == zlib.crc32(b"".join(pieces))
-    with_own = [zlib.crc32(piece + zlib.crc32(piece).to_bytes(4, "big")) for piece in pieces]
-    assert crc.with_itself(checksums).tolist() == with_own
+
+
+@given(st.lists(st.binary(max_size=300) | st.binary(min_size=4, max_size=50), min_size=1, max_size=40), st.data())
+def test_one_wrong_bit_among_the_checksums_of_a_run_is_seen(pieces: list[bytes], data: st.DataObject) -> None:
+    run = np.frombuffer(b"".join(pieces), np.uint8)
+    checksums = np.array([zlib.crc32(piece) for piece in pieces], np.uint32)
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    assert crc.pieces_match(run, np.cumsum(sizes) - sizes, checksums)
+    checksums[data.draw(st.integers(0, len(pieces) - 1))] ^= np.uint32(1 << data.draw(st.integers(0, 31)))
+    assert not crc.pieces_match(run, np.cumsum(sizes) - sizes, checksums)
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=40), st.data())
+def test_one_wrong_bit_in_pieces_that_close_with_their_checksums_is_seen(
+    pieces: list[bytes], data: st.DataObject
+) -> None:
+    run = bytearray(b"".join(piece + zlib.crc32(piece).to_bytes(4, "big") for piece in pieces))
+    ends = np.cumsum([len(piece) + 4 for piece in pieces])
+    assert crc.own_match(np.frombuffer(run, np.uint8), ends)
+    run[data.draw(st.integers(0, len(run) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert not crc.own_match(np.frombuffer(run, np.uint8), ends)
 
 
 def test_the_checksum_of_the_longest_run_is_found() -> None:
