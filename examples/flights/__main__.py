@@ -16,7 +16,8 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,32 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--at-once", type=_count, default=64, help="entries of a dispatcher under way at a time (64)")
     parser.add_argument("--no-locks", action="store_true", help="take no locks, and see the check fail")
     parser.add_argument("--url", help="a running cluster with an empty log, instead of one that is started")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIRECTORY", help="keep log and databases there; must be empty or absent"
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the result as one JSON object")
     options = parser.parse_args(argv)
     options.rows = min(options.rows, ROWS)
     console = Console()
     try:
         archive()
-        with tempfile.TemporaryDirectory(prefix="waltz-flights-") as directory:
-            return trio.run(Run(options, Path(directory), console).run)
+        with _directory(options.keep) as directory:
+            return trio.run(Run(options, directory, console).run)
     except (ChildError, SourceError) as error:
         console.print(f"flights: {error}", style="bold red", markup=False, highlight=False)
         return 1
+
+
+@contextmanager
+def _directory(kept: Path | None) -> Iterator[Path]:
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="waltz-flights-") as directory:
+            yield Path(directory)
+        return
+    kept.mkdir(parents=True, exist_ok=True)
+    if any(kept.iterdir()):
+        raise SourceError(f"{kept} is not empty: name another directory, or remove what is in it")
+    yield kept
 
 
 def _count(text: str) -> int:
