@@ -206,6 +206,10 @@ def combined(checksums: Words, ends: npt.NDArray[np.int64]) -> int:
 
 def shifted(checksums: Words, sizes: npt.NDArray[np.int64]) -> Words:
     """Checksums times x^(8 * size): what they add to that of a piece with so many bytes behind them."""
+    if int(sizes.max(initial=0)) < _LOW:
+        kinds = np.flatnonzero(np.bincount(sizes, minlength=1))
+        if len(kinds) <= _KINDS_MAX:
+            return _shifted_by_tables(checksums, sizes, kinds)
     small = _POWERS.take(sizes & (_LOW - 1))
     if int(sizes.max(initial=0)) >= _LOW:
         high = np.full(len(sizes), _ONE, np.uint32)
@@ -218,6 +222,28 @@ def shifted(checksums: Words, sizes: npt.NDArray[np.int64]) -> Words:
             left = left >> 1
         small = multiply(small, high)
     return multiply(checksums, small)
+
+
+_KINDS_MAX = 64  # sizes whose tables stay in the cache together
+
+
+@functools.lru_cache(maxsize=4 * _KINDS_MAX)
+def _shift_table(size: int) -> Words:
+    """What each byte of a checksum adds, shifted by a size."""
+    every = np.arange(256, dtype=np.uint32)
+    rows = np.concatenate([every << np.uint32(shift) for shift in (0, 8, 16, 24)])
+    return multiply(rows, np.full(len(rows), _POWERS[size], np.uint32))
+
+
+def _shifted_by_tables(checksums: Words, sizes: npt.NDArray[np.int64], kinds: npt.NDArray[np.intp]) -> Words:
+    table = np.concatenate([_shift_table(size) for size in kinds.tolist()])
+    ranks = np.zeros(_LOW, np.uint32)
+    ranks[kinds] = np.arange(len(kinds), dtype=np.uint32) << np.uint32(10)
+    base = ranks.take(sizes)
+    found: Words = table.take(base + (checksums & np.uint32(0xFF)))
+    for byte in (1, 2, 3):
+        found ^= table.take(base + (256 * byte + ((checksums >> np.uint32(8 * byte)) & np.uint32(0xFF))))
+    return found
 
 
 @functools.lru_cache(maxsize=64)

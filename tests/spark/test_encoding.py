@@ -55,3 +55,14 @@ def test_a_payload_that_is_not_the_one_of_the_checksum_is_found() -> None:
 def test_checksums_of_rows_of_words_are_those_of_their_bytes(rows: list[bytes]) -> None:
     words = np.frombuffer(b"".join(rows), "<u2").reshape(-1, 18)
     assert crc.of_words(words).tolist() == [zlib.crc32(row) for row in rows]
+
+
+@pytest.mark.parametrize("kinds", [1, 64, 65, 3000])
+def test_checksums_are_shifted_by_any_number_of_sizes(kinds: int) -> None:
+    sizes = np.arange(500, dtype=np.int64) * 7 % kinds
+    checksums = (np.arange(500, dtype=np.uint32) + np.uint32(1)) * np.uint32(2654435761)
+    expected = [
+        zlib.crc32(bytes(size), one ^ 0xFFFFFFFF) ^ zlib.crc32(bytes(size), 0xFFFFFFFF)
+        for one, size in zip(checksums.tolist(), sizes.tolist(), strict=True)
+    ]
+    assert crc.shifted(checksums, sizes).tolist() == expected
