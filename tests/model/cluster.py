@@ -14,19 +14,29 @@ from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.store_metadata import full_store
 from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
 from waltz_core.ids import Endpoint
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
 from waltz_core.storage.node import StorageNode
+from waltz_core.store.session import SessionConfig
 from waltz_core.wire import admin_messages as admin
-from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
+from waltz_core.wire.storage_codec import LEGACY_VERSIONS as STORAGE_LEGACY_VERSIONS
 
 ROOT = "/waltz"
 KEY = bytes(range(16))
+
+_LEGACY_SERVER: dict[str, Any] = {
+    "versions": frozenset(LEGACY_VERSIONS),
+    "storage_versions": frozenset(STORAGE_LEGACY_VERSIONS),
+    # The next batch goes out when the last one is answered.
+    "session": SessionConfig(link_flight_bytes_max=1, copy_count_max=20),
+}
+"""What a server of 0.13.2 speaks, and how it sends."""
 
 
 class SimStorage:
@@ -117,6 +127,7 @@ class SimCluster:
         servers: int = 1,
         rules: SafetyRules = SAFE,
         storage_rules: SafetyRules | None = None,
+        server_rules: Sequence[SafetyRules] = (),
         versions: frozenset[int] = frozenset(VERSIONS),
         segment_size: int = 1_000_000_000,
         server_options: dict[str, Any] | None = None,
@@ -128,6 +139,7 @@ class SimCluster:
         self.rules = rules
         self.storage_rules = storage_rules or rules
         self.segment_size = segment_size
+        self._server_rules = server_rules
         self._versions = versions
         self._server_options = server_options or {}
         self.storage_options = storage_options or {}
@@ -142,10 +154,13 @@ class SimCluster:
         options: dict[str, Any] = {"versions": self._versions, **self._server_options}
         if number < len(self._preferred):
             options["preferred_partitions"] = self._preferred[number]
+        rules = self._server_rules[number] if number < len(self._server_rules) else self.rules
+        if rules is LEGACY:
+            options |= _LEGACY_SERVER
         config = ServerConfig(ROOT, endpoint, **options)
 
         def machine() -> ServerNode:
-            return ServerNode(config, random.Random(f"{self.world.seed}/server{number}"), self.rules)
+            return ServerNode(config, random.Random(f"{self.world.seed}/server{number}"), rules)
 
         node = SimNode(self.world, f"server{number}", machine)
         node.listening = {Port.CLIENT: endpoint}

@@ -67,7 +67,7 @@ class Storage:
         self.fence = self.session
 
     def truncate(self, mark: int) -> None:
-        if self.floor and mark < self.low:
+        if self.floor and mark < (self.low if self.max >= self.low else self.local):
             raise RefusedError("below the low-water mark")
         del self.log[mark + 1 :]
 

@@ -164,7 +164,9 @@ class StorageTwin:
         highest = len(p.log) - 1
         if m.transaction_id >= highest:
             return highest
-        if self.rules.truncation_floor and m.transaction_id < p.info.low_water_mark:
+        level = highest >= p.info.low_water_mark
+        floor = p.info.low_water_mark if level else p.info.local_low_water_mark
+        if self.rules.truncation_floor and m.transaction_id < floor:
             raise RefusedError(ANY_TEXT)
         if m.transaction_id < -1:
             p.log = p.log[: self._first_segment(p.log)]

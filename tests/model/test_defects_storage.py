@@ -94,6 +94,18 @@ def test_what_lies_below_the_low_water_mark_is_never_cut(on: bool, target: int) 
     assert (replica(node).max_id >= 9) is on
 
 
+def test_what_was_copied_by_a_catch_up_that_was_interrupted_may_be_cut() -> None:
+    """storage-10.5: 0.13.2 marks a replica that lags before it copies, and cuts it before it tries again."""
+    node = filled(10)
+    assert not refused(mark(node, 19))
+    append(node, 10, 5)
+    assert refused(node.storage(wire.TruncateRequest(5, 1, 0, 8, False)))
+    assert not refused(node.storage(wire.TruncateRequest(5, 1, 0, 9, False)))
+    append(node, 10, 10)
+    assert refused(node.storage(wire.TruncateRequest(5, 1, 0, 9, False)))
+    assert replica(node).max_id == 19
+
+
 @both
 def test_unassigning_what_is_not_assigned_is_answered_and_changes_nothing(on: bool) -> None:
     """storage-10.7, tools-T12."""

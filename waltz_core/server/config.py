@@ -6,6 +6,7 @@ from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.server.partition import PartitionConfig
+from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
 from waltz_core.store.session import SessionConfig
 from waltz_core.wire.client_codec import VERSIONS
 
@@ -18,6 +19,7 @@ class ServerConfig:
     endpoint: Endpoint  # as registered in ZooKeeper
     preferred_partitions: tuple[int, ...] = ()
     versions: frozenset[int] = frozenset(VERSIONS)
+    storage_versions: frozenset[int] = frozenset(STORAGE_VERSIONS)
     frame_size_max: int = 64 << 20  # network.frameSizeMax, bytes
     storage_frame_size_max: int = 1 << 30
     lock_table_size: int = 30_000

@@ -772,6 +772,7 @@ class ServerNode:
                     answer_timeout_ms=self._config.answer_timeout_ms,
                     retry_min_ms=self._config.retry_min_ms,
                     retry_max_ms=self._config.retry_max_ms,
+                    versions=self._config.storage_versions,
                 )
             except ConfigError as error:
                 self._out.append(Report(Level.ERROR, str(error)))

@@ -620,7 +620,7 @@ class StorageReplica(Custody):
         if not self._rules.torn_not_corrupt:
             yield from legacy.truncate(self._ground, log, last_kept)
             return last_kept
-        floor = self.entry.current.low_water_mark if self._rules.truncation_floor else -1
+        floor = self._truncation_floor(log.max_id)
         if last_kept < floor:
             text = f"{SE}truncation to {last_kept} refused: nothing up to the low-water mark, {floor}, may be cut"
             raise Refusal(text, FailureCode.BELOW_MARK, floor)
@@ -646,6 +646,17 @@ class StorageReplica(Custody):
         self.faults = {fault for fault in self.faults if fault <= last_kept}
         self._plan_mark(None)
         return log.max_id
+
+    def _truncation_floor(self, max_id: int) -> int:
+        """Up to where nothing may be cut.
+
+        A replica that was marked while it lagged, and has not reached its mark, may lose what was copied to it since:
+        it never voted with that, and a server of 0.13.2 begins the copy anew when it was interrupted.
+        """
+        current = self.entry.current
+        if not self._rules.truncation_floor:
+            return -1
+        return current.low_water_mark if max_id >= current.low_water_mark else current.local_low_water_mark
 
     def _cut_place(self, log: LogFiles, segment: Segment, last_kept: int) -> Procedure[int]:
         """Offset behind the last record kept, verified: a wrong index must not decide where to cut."""

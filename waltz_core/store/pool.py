@@ -27,7 +27,7 @@ from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
 from waltz_core.wire.storage_codec import encode_append
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 HELLO_TEXT = "Waltz Storage Client"
 VERSIONS = frozenset({0, 1})  # 0 is all that 0.13.2 speaks
@@ -75,6 +75,7 @@ class StoragePool:
         "_retry_ms",
         "_rng",
         "_seq",
+        "_versions",
         "_wanted",
         "_was_ready",
         "endpoint",
@@ -95,6 +96,7 @@ class StoragePool:
         answer_timeout_ms: int,
         retry_min_ms: int,
         retry_max_ms: int,
+        versions: Collection[int] = VERSIONS,
     ) -> None:
         self.replica = replica
         try:
@@ -109,6 +111,7 @@ class StoragePool:
         self._answer_timeout_ms = answer_timeout_ms
         self._retry_min_ms = retry_min_ms
         self._retry_max_ms = retry_max_ms
+        self._versions = versions
         self._retry_ms = retry_min_ms
         self._retry_at: int | None = None
         self._conn: int | None = None
@@ -175,7 +178,7 @@ class StoragePool:
         """The connection stands: greet."""
         assert self.state is PoolState.DIALING
         assert self._conn is not None
-        self._connection = Connection(STORAGE_PROTOCOL, HELLO_TEXT, VERSIONS, self._frame_size_max)
+        self._connection = Connection(STORAGE_PROTOCOL, HELLO_TEXT, self._versions, self._frame_size_max)
         out.append(Send(self._conn, self._connection.hello()))
         self.state = PoolState.GREETING
         self._retry_at = now + self._answer_timeout_ms

@@ -35,7 +35,6 @@ from waltz_core.wire.shared import Condition
 if TYPE_CHECKING:
     from waltz_core.cluster.znodes import PartitionMetadata
 
-_COPY_COUNT = 1000  # records per step of a catch-up
 _GREET_AGAIN_MS = 1000
 _REJOIN_MS = 10_000  # a replica that lost its chance in this session is back for so long before a new one begins
 _FAILED_MS = 60_000  # the same for one that failed and stayed connected
@@ -50,6 +49,7 @@ class SessionConfig:
 
     link_flight_bytes_max: int = 8 << 20  # appends sent to one replica and not answered
     tail_bytes_max: int = 16 << 20  # batches kept for replicas that are slower than the quorum
+    copy_count_max: int = 1000  # records per step of a catch-up
 
 
 # ---- what a session tells its partition --------------------------------------------------------
@@ -214,6 +214,7 @@ class StoreSession:
             metadata,
             metadata_version,
             tuple(replicas),
+            copy_count_max=config.copy_count_max,
             rules=rules,
         )
         self._tail: Tail | None = None
@@ -531,7 +532,7 @@ class StoreSession:
     def _catch_up(self, now: int, link: ReplicaLink) -> None:
         """Copy committed records that the tail does not hold any more from another replica."""
         link.copying = True
-        first, count = link.next, min(_COPY_COUNT, self._commit_mark - link.next + 1)
+        first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)
         source = self._routes.choose(lambda name: name != link.replica and self._links[name].acked >= first)
         if source is None:
             link.copying = False
