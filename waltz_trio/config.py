@@ -135,6 +135,23 @@ class Config:
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from None
 
+    def secret_or_none(self, key: str) -> str | None:
+        """A password: the first line of the file that `<key>File` names, else the value of `key` itself.
+
+        Raises:
+            ConfigError: both are set, or the file cannot be read or is empty.
+        """
+        file_key = key + "File"
+        path = self.text_or_none(file_key)
+        if path is None:
+            return self.text_or_none(key)
+        if self.text_or_none(key) is not None:
+            raise ConfigError(f"{key} and {file_key} are both set: leave one of them out")
+        secret = read_file(path, file_key).decode("utf-8", "replace").partition("\n")[0].rstrip("\r")
+        if not secret:
+            raise ConfigError(f"{file_key}: the first line of {path} is empty, expected a password")
+        return secret
+
     def _find(self, key: str) -> object:
         known = KEYS[key]
         if key not in self._values:
@@ -190,16 +207,28 @@ def tls_settings(config: Config, prefix: str) -> TlsSettings:
         prefix=prefix,
         certificate=text("certificate"),
         key=text("key"),
-        key_password=text("keyPassword"),
+        key_password=config.secret_or_none(prefix + "keyPassword"),
         ca=text("ca"),
         key_store=text("keyStore.location"),
-        key_store_password=text("keyStore.password"),
+        key_store_password=config.secret_or_none(prefix + "keyStore.password"),
         trust_store=text("trustStore.location"),
-        trust_store_password=text("trustStore.password"),
+        trust_store_password=config.secret_or_none(prefix + "trustStore.password"),
         verify=config.flag_or_none(prefix + "verify"),
         require_client=config.flag(prefix + "requireClientCertificate"),
         verify_host=config.flag(prefix + "verifyHost"),
     )
+
+
+def read_file(path: str, key: str) -> bytes:
+    """The content of a file that a key names.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
 
 
 def net_limits(config: Config) -> NetLimits:

@@ -60,6 +60,7 @@ def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
         key("certificate", f"PEM file with the certificate of {who} and its chain; none = a self-signed one is made"),
         key("key", "PEM file with the private key; none = it stands in the certificate's file"),
         key("keyPassword", "password of the private key"),
+        key("keyPasswordFile", "file whose first line is that, in place of it"),
         key("ca", "PEM file with the authorities trusted; takes the place of trustStore.location"),
         key(
             "verify",
@@ -77,6 +78,7 @@ def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
         key("verifyHost", "compare the peer's name with its certificate when dialing", kind=Kind.BOOL, default=False),
         key("keyStore.location", "PKCS12, JKS or PEM file, recognised by its content", original=True),
         key("keyStore.password", "required by the original where a location is set", original=True),
+        key("keyStore.passwordFile", "file whose first line is that, in place of it"),
         key("keyStore.type", "accepted and ignored: the content decides", original=True, default="JKS"),
         key("keyManager.algorithm", "accepted and ignored", original=True, default="SunX509"),
         key(
@@ -86,6 +88,7 @@ def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
             original=True,
         ),
         key("trustStore.password", "required by the original where a location is set", original=True),
+        key("trustStore.passwordFile", "file whose first line is that, in place of it"),
         key("trustStore.type", "accepted and ignored: the content decides", original=True, default="JKS"),
         key("trustManager.algorithm", "accepted and ignored", original=True, default="SunX509"),
     )

@@ -171,3 +171,26 @@ def test_the_page_of_the_keys_is_current() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 
     assert page == config_page.page(), "run: python -m waltz_trio.config_page > docs/configuration.md"
+
+
+@pytest.mark.parametrize("key", ["ssl.keyPassword", "ssl.keyStore.password", "ssl.trustStore.password"])
+def test_passwords_may_stand_in_files(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes("pässword: with # signs\r\nsecond line\n".encode())
+    settings = tls_settings(Config({f"{key}File": str(path)}), "ssl.")
+    assert "pässword: with # signs" in (
+        settings.key_password,
+        settings.key_store_password,
+        settings.trust_store_password,
+    )
+
+
+def test_a_password_is_refused_that_is_told_twice_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("\nx")
+    with pytest.raises(ConfigError, match=r"ssl\.keyStore\.password and ssl\.keyStore\.passwordFile are both set"):
+        tls_settings(Config({"ssl.keyStore.password": "x", "ssl.keyStore.passwordFile": str(path)}), "ssl.")
+    with pytest.raises(ConfigError, match=r"ssl\.keyPasswordFile: the first line of .*secret is empty"):
+        tls_settings(Config({"ssl.keyPasswordFile": str(path)}), "ssl.")
+    with pytest.raises(ConfigError, match=r"ssl\.keyPasswordFile: cannot read .*absent: No such file"):
+        tls_settings(Config({"ssl.keyPasswordFile": str(tmp_path / "absent")}), "ssl.")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl
 
 from waltz_core.errors import ConfigError
 from waltz_core.record import record
-from waltz_trio.config import Config
+from waltz_trio.config import Config, read_file
 
 _PREFIX = "zookeeper."
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL, "creator-read": CREATOR_ALL_ACL + READ_ACL_UNSAFE}
@@ -81,7 +80,7 @@ def zookeeper_security(config: Config) -> ZkSecurity:
     Raises:
         ConfigError: keys that do not go together, or a file that cannot be read.
     """
-    auth = _secret(config, "acl.auth", "acl.authFile")
+    auth = config.secret_or_none("zookeeper.acl.auth")
     parts: tuple[str, str] | None = None
     if auth is not None:
         scheme, colon, credential = auth.partition(":")
@@ -107,7 +106,7 @@ def _tls(config: Config) -> ZkTls | None:
         return None
     for name, path in (("ca", ca), ("certificate", certificate), ("key", key)):
         if path is not None:
-            _read(path, f"zookeeper.ssl.{name}")
+            read_file(path, f"zookeeper.ssl.{name}")
     return ZkTls(ca, certificate, key, config.flag("zookeeper.ssl.verifyHost"))
 
 
@@ -120,26 +119,11 @@ def _sasl(config: Config) -> ZkSasl | None:
     service = config.text("zookeeper.sasl.service")
     if mechanism == "gssapi":
         return ZkSasl("GSSAPI", service)
-    username, password = config.text_or_none("zookeeper.sasl.username"), _secret(config, "sasl.password", None)
+    username = config.text_or_none("zookeeper.sasl.username")
+    password = config.secret_or_none("zookeeper.sasl.password")
     if username is None or password is None:
         raise ConfigError("zookeeper.sasl.mechanism digest-md5 needs zookeeper.sasl.username and a password")
     return ZkSasl("DIGEST-MD5", service, username, password)
-
-
-def _secret(config: Config, name: str, file_name: str | None) -> str | None:
-    """A secret from its key, or the first line of the file that another key names."""
-    file_key = _PREFIX + (file_name or f"{name}File")
-    path = config.text_or_none(file_key)
-    if path is None:
-        return config.text_or_none(_PREFIX + name)
-    return _read(path, file_key).decode("utf-8", "replace").partition("\n")[0].rstrip("\r")
-
-
-def _read(path: str, key: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
 
 
 def _grant(text: str) -> Any:
