@@ -5,6 +5,9 @@ from __future__ import annotations
 from waltz_core.ids import ReqId
 from waltz_core.record import record
 
+MARKER_HEADER = -0x574C545A
+"""Header of transactions that writers of the pipeline make for themselves; applications do not see them."""
+
 
 @record
 class Record:

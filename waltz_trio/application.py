@@ -164,6 +164,7 @@ class Application:
                     mark = await self._in_view(view.load_mark, partition)
                     self._parts[partition] = _Part(partition, mark, max_in_flight)
                     feed = await stack.enter_async_context(client.feed(partition, after=mark, prefetch=batch_limit))
+                    feed.markers = True  # views pass over them, but their marks must not skip an id
                     tasks.start_soon(self._follow, self._parts[partition], feed)
                 yield self
         finally:

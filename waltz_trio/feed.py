@@ -11,6 +11,7 @@ import trio
 
 from waltz_core.client.calls import Consumed
 from waltz_core.errors import ClientClosedError, ClientError
+from waltz_core.log import MARKER_HEADER
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.values import Batch, Tail, Transaction
 
@@ -23,13 +24,15 @@ _CHECKPOINT_EVERY = 64  # transactions; a task switch costs as much as handling 
 class Feed:
     """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
 
-    `mark` is the last transaction whose loop body has ended.
+    `mark` is the last transaction whose loop body has ended. Transactions that writers of the pipeline make for
+    themselves are passed over, unless `markers` is set.
     """
 
     def __init__(
         self, client: Client, partition: int, after: int | Tail, prefetch: int, select: Callable[[int], bool] | None
     ) -> None:
         self.partition = partition
+        self.markers = False
         self._client = client
         self._after = after
         self._mark: int | None = None if isinstance(after, Tail) else after
@@ -104,6 +107,8 @@ class Feed:
         await self._arrived()
         found = [self._hand_out()]
         while len(found) < count_max and self._ready and self._has_payload(self._ready[0].transaction_id):
+            if self._at_marker:
+                break  # ids of a batch are consecutive
             found.append(self._hand_out())
         self._holding = found[-1].id
         return Batch(self.partition, tuple(found))
@@ -139,17 +144,28 @@ class Feed:
         if not self._open:
             raise RuntimeError("the feed is not open: use `async with client.feed(...)`")
         if self._holding is not None:
-            self._mark = self._holding
+            self._done_with(self._holding)
             self._holding = None
-            if self._mark - self._reported >= self._report_every:
-                self._reported = self._mark
-                self._client._post(Consumed(self.partition, self._mark))
+
+    def _done_with(self, transaction_id: int) -> None:
+        self._mark = transaction_id
+        if transaction_id - self._reported >= self._report_every:
+            self._reported = transaction_id
+            self._client._post(Consumed(self.partition, transaction_id))
+
+    @property
+    def _at_marker(self) -> bool:
+        return not self.markers and self._ready[0].header == MARKER_HEADER
 
     async def _arrived(self) -> None:
         """Wait until the next transaction can be handed out."""
         self._handed += 1
         waited = False
-        while not self._ready or not self._has_payload(self._ready[0].transaction_id):
+        while True:
+            while self._ready and self._at_marker and self._has_payload(self._ready[0].transaction_id):
+                self._done_with(self._hand_out().id)
+            if self._ready and self._has_payload(self._ready[0].transaction_id):
+                break
             if not self._ready and self._error is not None:
                 raise self._error
             if self._ready and self._error is not None and self._client._closing:
@@ -184,6 +200,8 @@ class Feed:
             found = self._unasked.popleft()
             room -= 1
             self._payloads[found.transaction_id] = None
+            if found.header == MARKER_HEADER and not self.markers:
+                continue
             if self._select is None or self._select(found.header):
                 wanted.append(found.transaction_id)
         if wanted:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from waltz_core.errors import ConfigError, ViewRegressedError
+from waltz_core.log import MARKER_HEADER
 from waltz_trio.values import Batch, Transaction
 
 S = TypeVar("S")
@@ -35,7 +36,8 @@ class View(Protocol):
     def commit(self, batch: Batch) -> int:
         """Apply a batch and move the mark from `first_id` - 1 to `last_id`, all or nothing; returns the stored mark.
 
-        Another process may have applied a part of it already, or all.
+        Another process may have applied a part of it already, or all. Transactions with the header
+        `waltz_core.log.MARKER_HEADER` only move the mark: the pipeline's writers make them for themselves.
 
         Raises:
             ApplyError: a transaction cannot be applied.
@@ -90,7 +92,8 @@ class DictView(Generic[S]):
             if transaction.id != mark + 1:
                 raise ViewRegressedError(batch.partition, mark, transaction.id - 1)
             try:
-                self._apply(transaction, self.state)
+                if transaction.header != MARKER_HEADER:
+                    self._apply(transaction, self.state)
             except Exception as error:
                 raise ApplyError(transaction) from error
             mark = self.marks[batch.partition] = transaction.id
@@ -189,7 +192,7 @@ class SqliteView:
                 )
             with session.foreign():
                 for transaction in batch:
-                    if transaction.id > expected:
+                    if transaction.id > expected and transaction.header != MARKER_HEADER:
                         self._apply_one(transaction, cursor)
         return batch.last_id
 

@@ -20,7 +20,7 @@ MEMBER = re.compile(r"^\| `(?P<text>[^`]+)` \|", re.M)
 INSTANCE_ATTRIBUTES = {
     "Client": {"cluster", "client_id", "num_partitions"},
     "Application": {"view"},
-    "Feed": {"partition"},
+    "Feed": {"partition", "markers"},
     "Pending": {"partition"},
     "Json": {"cls"},
     "DictView": {"state", "marks", "threaded"},

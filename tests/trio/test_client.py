@@ -13,6 +13,7 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
+from waltz_core.log import MARKER_HEADER
 from waltz_trio.connect import parse_url, read_config, run_client
 
 RAW = waltz.Append(b"raw")
@@ -184,6 +185,24 @@ async def test_batches_hold_what_has_arrived() -> None:
         assert len(got) < 50
         with pytest.raises(ValueError, match="at least 1"):
             feed.batches(0)
+
+
+async def test_markers_of_writers_are_passed_over_and_move_the_mark() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for data, header in ((b"m", MARKER_HEADER), (b"a", 1), (b"m", MARKER_HEADER), (b"m", MARKER_HEADER), (b"b", 2)):
+            cluster.commit(0, [data], header=header)
+        async with client.feed(0, after=-1) as feed:
+            assert (await feed.__anext__()).load() == b"a"
+            assert feed.mark == 0
+            assert (await feed.__anext__()).load() == b"b"
+            assert feed.mark == 3
+        async with client.feed(0, after=-1, prefetch=4) as feed:
+            batches = [await feed.batches(10).__anext__() for _ in range(2)]
+            assert [(batch.first_id, batch.last_id) for batch in batches] == [(1, 1), (4, 4)]
+        async with client.feed(0, after=-1) as feed:
+            feed.markers = True
+            assert [(await feed.__anext__()).load() for _ in range(5)] == [b"m", b"a", b"m", b"m", b"b"]
+        assert client._waiting == {}
 
 
 async def test_only_one_feed_of_a_partition_at_a_time() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import waltz_trio as waltz
 from waltz_core.ids import ReqId
+from waltz_core.log import MARKER_HEADER
 
 REQ = ReqId(b"\0" * 16)
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (partition_id INTEGER, id INTEGER, data BLOB)"
@@ -45,7 +46,24 @@ def set_mark(folder: Path, statement: str) -> None:
     connection.close()
 
 
+def with_marker() -> waltz.Batch:
+    headers = (0, MARKER_HEADER, 0)
+    return waltz.Batch(0, tuple(waltz.Transaction(0, n, header, REQ, b"%d" % n) for n, header in enumerate(headers)))
+
+
 # ---- SQLite ------------------------------------------------------------------------------------
+
+
+def test_markers_of_writers_only_move_the_mark(tmp_path: Path) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    assert view.commit(with_marker()) == 2
+    assert ids(view) == [0, 2]
+    view.close()
+    memory = waltz.DictView(lambda txn, state: state.update({txn.id: txn.load()}))
+    memory.load_mark(0)
+    assert memory.commit(with_marker()) == 2
+    assert memory.state == {0: b"0", 2: b"2"}
 
 
 def test_a_batch_moves_data_and_mark_together(tmp_path: Path) -> None:
