@@ -39,7 +39,7 @@ def test_two_clients_share_a_log_through_submit_and_send(tmp_path: Path, zookeep
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), **options) as cluster:
         load = loaded(cluster, accounts=6)
         owners = cluster.owners()
-        verdict = finish(load, 4 * COMMITS)
+        verdict = finish(load, 2 * COMMITS)
         for partition, mark in cluster.committed().items():
             group = f"waltz-server.partition-{partition}"
             found = cluster.get(owners[partition], "/metrics")
