@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import urlencode
 
 import attrs
 import trio
@@ -41,6 +43,59 @@ class _Map:
     sessions: tuple[int, ...]  # as in ZooKeeper; -1 where only the server can tell
 
 
+class Connection(Protocol):
+    """The options that say how a running cluster is reached."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def zookeeper(self) -> str | None: ...
+    @property
+    def cluster_root(self) -> str | None: ...
+    @property
+    def ssl_ca(self) -> str | None: ...
+    @property
+    def ssl_certificate(self) -> str | None: ...
+    @property
+    def ssl_key(self) -> str | None: ...
+    @property
+    def ssl_verify(self) -> bool | None: ...
+
+
+def _tls_of(options: Connection) -> TlsSettings:
+    tls = attrs.evolve(
+        parse_url(options.url)[1] if options.url else TlsSettings(pin_loopback=True),
+        prefix="ssl.",
+        certificate=options.ssl_certificate,  # storage nodes may ask for one
+        key=options.ssl_key,
+    )
+    if options.ssl_ca is not None:
+        tls = attrs.evolve(tls, ca=options.ssl_ca)
+    if options.ssl_verify is not None:
+        tls = attrs.evolve(tls, verify=options.ssl_verify)
+    return tls
+
+
+def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
+    """What `open_client` wants to know: an address, or keys of a configuration with their values."""
+    tls = _tls_of(options)
+    if options.url:
+        endpoint, _ = parse_url(options.url)
+        query = {"ca": tls.ca} if tls.ca is not None else {}
+        if tls.verify is False:
+            query["verify"] = "off"
+        return f"waltz://{endpoint}" + (f"?{urlencode(query)}" if query else "")
+    pairs: list[tuple[str, object]] = [
+        ("zookeeper.connectString", options.zookeeper),
+        ("zookeeper.sessionTimeout", _SESSION_TIMEOUT_MS),
+        ("cluster.root", options.cluster_root),
+    ]
+    for name, value in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key), ("verify", tls.verify)):
+        if value is not None:
+            pairs.append((f"client.ssl.{name}", value))
+    return tuple(pairs)
+
+
 class Cluster:
     """Asks servers for marks; reads the map again when one of them does not answer.
 
@@ -51,16 +106,7 @@ class Cluster:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._timeout = options.request_timeout_ms / 1000
-        self.tls = attrs.evolve(
-            parse_url(options.url)[1] if options.url else TlsSettings(pin_loopback=True),
-            prefix="ssl.",
-            certificate=options.ssl_certificate,  # storage nodes may ask for one
-            key=options.ssl_key,
-        )
-        if options.ssl_ca is not None:
-            self.tls = attrs.evolve(self.tls, ca=options.ssl_ca)
-        if options.ssl_verify is not None:
-            self.tls = attrs.evolve(self.tls, verify=options.ssl_verify)
+        self.tls = _tls_of(options)
         self._client_tls = ClientTls(self.tls)
         self.key = bytes(16)
         self.partition_count = 0
@@ -205,19 +251,5 @@ class Cluster:
             found += [StoragePlace(node, self.tls, self.key, self.partition_count, session_id) for node in turned]
         server = self._map.servers[partition]
         if via in ("auto", "server") and server is not None:
-            found.append(ServerPlace(server, self.tls, self._client_config()))
+            found.append(ServerPlace(server, self.tls, client_config(self._options)))
         return tuple(found)
-
-    def _client_config(self) -> str | tuple[tuple[str, object], ...]:
-        if self._options.url:
-            return self._options.url
-        pairs: list[tuple[str, object]] = [
-            ("zookeeper.connectString", self._options.zookeeper),
-            ("zookeeper.sessionTimeout", _SESSION_TIMEOUT_MS),
-            ("cluster.root", self._options.cluster_root),
-        ]
-        tls = self.tls
-        for name, value in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key), ("verify", tls.verify)):
-            if value is not None:
-                pairs.append((f"client.ssl.{name}", value))
-        return tuple(pairs)

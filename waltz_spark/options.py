@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
 from waltz_core.record import record
 from waltz_spark.columns import NAMES, TYPES, VERIFY, Shape
@@ -17,7 +17,7 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}  # put there by Spark itself
 
 
-def _text(name: str, value: str) -> str:
+def text_option(name: str, value: str) -> str:
     return value
 
 
@@ -27,7 +27,7 @@ def _flag(name: str, value: str) -> bool:
     return value.strip().lower() == "true"
 
 
-def _number(name: str, value: str) -> int:
+def number_option(name: str, value: str) -> int:
     if not value.strip().isdecimal() or int(value) < 1:
         raise OptionError(f"{name}: expected a whole number of at least 1, found {value!r}")
     return int(value)
@@ -41,7 +41,7 @@ def _size(name: str, value: str) -> int:
     return int(match[1]) << _UNITS[match[2].lower()]
 
 
-def _one_of(*words: str) -> Callable[[str, str], str]:
+def one_of(*words: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         if value.strip().lower() not in words:
             raise OptionError(f"{name}: expected one of {', '.join(words)}, found {value!r}")
@@ -68,43 +68,49 @@ def _partitions(name: str, value: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-_KNOWN: dict[str, tuple[Callable[[str, str], Any], Any]] = {
-    "url": (_text, None),
-    "zookeeper": (_text, None),
-    "clusterRoot": (_text, None),
+Known: TypeAlias = Mapping[str, tuple[Callable[[str, str], Any], Any]]
+
+CONNECTION: Known = {
+    "url": (text_option, None),
+    "zookeeper": (text_option, None),
+    "clusterRoot": (text_option, None),
+    "requestTimeoutMs": (number_option, 10_000),
+    "retries": (number_option, 3),
+    "ssl.ca": (text_option, None),
+    "ssl.certificate": (text_option, None),
+    "ssl.key": (text_option, None),
+    "ssl.verify": (_flag, None),
+}
+"""How a running cluster is reached."""
+
+_KNOWN: Known = {
+    **CONNECTION,
     "directory": (_list, ()),
-    "archive": (_text, None),
-    "via": (_one_of("auto", "files", "storage", "server"), "auto"),
-    "trust": (_one_of(*TRUST), "control"),
+    "archive": (text_option, None),
+    "via": (one_of("auto", "files", "storage", "server"), "auto"),
+    "trust": (one_of(*TRUST), "control"),
     "adminEndpoints": (_list, ()),
     "partitions": (_partitions, None),
-    "startingOffsets": (_text, "earliest"),
-    "endingOffsets": (_text, "latest"),
-    "cut": (_text, None),
-    "maxTransactionsPerTrigger": (_number, None),
+    "startingOffsets": (text_option, "earliest"),
+    "endingOffsets": (text_option, "latest"),
+    "cut": (text_option, None),
+    "maxTransactionsPerTrigger": (number_option, None),
     "maxBytesPerTrigger": (_size, None),
-    "minTransactionsPerTrigger": (_number, None),
-    "maxTriggerDelay": (_number, 600_000),
-    "minPartitions": (_number, 1),
-    "maxRecordsPerPartition": (_number, None),
+    "minTransactionsPerTrigger": (number_option, None),
+    "maxTriggerDelay": (number_option, 600_000),
+    "minPartitions": (number_option, 1),
+    "maxRecordsPerPartition": (number_option, None),
     "targetSplitBytes": (_size, 128 << 20),
     "packSmall": (_flag, True),
-    "verify": (_one_of(*VERIFY), "payload"),
-    "batchRows": (_number, 16_384),
+    "verify": (one_of(*VERIFY), "payload"),
+    "batchRows": (number_option, 16_384),
     "batchBytes": (_size, 4 << 20),
     "includeData": (_flag, True),
     "columns": (_list, None),
-    "codec": (_text, None),
+    "codec": (text_option, None),
     "origin": (_flag, False),
-    "pollIntervalMs": (_number, 100),
-    "requestTimeoutMs": (_number, 10_000),
-    "retries": (_number, 3),
-    "ssl.ca": (_text, None),
-    "ssl.certificate": (_text, None),
-    "ssl.key": (_text, None),
-    "ssl.verify": (_flag, None),
+    "pollIntervalMs": (number_option, 100),
 }
-_BY_LOWER = {name.lower(): name for name in _KNOWN}
 
 
 @record
@@ -155,7 +161,7 @@ class Options:
         columns = self.columns or NAMES
         for name in columns:
             if name not in TYPES:
-                raise OptionError(f"columns: there is no {name}{_hint(name, TYPES)}")
+                raise OptionError(f"columns: there is no {name}{hint(name, TYPES)}")
         if self.origin:
             columns = (*columns, *(name for name in ("_origin", "_verified") if name not in columns))
         if not self.include_data:
@@ -171,26 +177,41 @@ def parse_options(values: Mapping[str, str]) -> Options:
     Raises:
         OptionError: an option is unknown (the nearest known one is named), or a value cannot be used.
     """
-    found: dict[str, Any] = {name: default for name, (_, default) in _KNOWN.items()}
-    for given, value in values.items():
-        name = _BY_LOWER.get(given.lower())
-        if name is None:
-            if given.lower() in _SPARKS_OWN:
-                continue
-            raise OptionError(f"unknown option {given}{_hint(given, _KNOWN)}")
-        found[name] = _KNOWN[name][0](name, str(value))
-    options = Options(**{_attribute(name): value for name, value in found.items()})
-    _check(options, {name for given in values if (name := _BY_LOWER.get(given.lower()))})
+    found, given = read_values(values, _KNOWN, _SPARKS_OWN)
+    options = Options(**found)
+    _check(options, given)
     return options
+
+
+def read_values(
+    values: Mapping[str, str], known: Known, ignored: Collection[str] = ()
+) -> tuple[dict[str, Any], set[str]]:
+    """Attributes by their Python names, defaults included, and the names of what was given.
+
+    Args:
+        known: by name as users write it, the parser and the default.
+        ignored: names in lower case.
+
+    Raises:
+        OptionError: as `parse_options`.
+    """
+    by_lower = {name.lower(): name for name in known}
+    found: dict[str, Any] = {name: default for name, (_, default) in known.items()}
+    given = set()
+    for written, value in values.items():
+        name = by_lower.get(written.lower())
+        if name is not None:
+            given.add(name)
+            found[name] = known[name][0](name, str(value))
+        elif written.lower() not in ignored:
+            raise OptionError(f"unknown option {written}{hint(written, known)}")
+    return {_attribute(name): value for name, value in found.items()}, given
 
 
 def _check(options: Options, given: set[str]) -> None:
     if not (options.url or options.zookeeper or options.directory or options.archive):
         raise OptionError("say what to read: url, zookeeper, directory or archive")
-    if options.url and options.zookeeper:
-        raise OptionError("url and zookeeper both name a cluster; give one of them")
-    if options.zookeeper and not options.cluster_root:
-        raise OptionError("zookeeper needs clusterRoot, the znode of the cluster")
+    check_connection(options.url, options.zookeeper, options.cluster_root)
     if "cut" in given and "endingOffsets" in given:
         raise OptionError("cut and endingOffsets both say where to end; give one of them")
     live = options.url or options.zookeeper
@@ -200,11 +221,19 @@ def _check(options: Options, given: set[str]) -> None:
         raise OptionError("via=files needs directory")
 
 
+def check_connection(url: str | None, zookeeper: str | None, cluster_root: str | None) -> None:
+    """Raises OptionError: they contradict each other."""
+    if url and zookeeper:
+        raise OptionError("url and zookeeper both name a cluster; give one of them")
+    if zookeeper and not cluster_root:
+        raise OptionError("zookeeper needs clusterRoot, the znode of the cluster")
+
+
 def _attribute(name: str) -> str:
     return re.sub(r"([A-Z])", lambda match: "_" + match[1].lower(), name).replace(".", "_")
 
 
-def _hint(name: str, known: Mapping[str, object]) -> str:
+def hint(name: str, known: Mapping[str, object]) -> str:
     lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f"; did you mean {lower[near[0]]}?" if near else f"; known are {', '.join(sorted(known))}"
