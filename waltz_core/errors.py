@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from waltz_core.locks import Lock
+
 
 class WaltzError(Exception):
     """Root of all errors raised by this project."""
@@ -89,12 +94,39 @@ class PartitionUnavailableError(ClientError):
 
 
 class LockConflictError(ClientError):
-    """The append was refused: something it depended on changed at or before `blocking_id`."""
+    """The append was refused: something it depended on changed at or before `blocking_id`.
 
-    def __init__(self, partition: int, blocking_id: int) -> None:
-        super().__init__(f"partition {partition}: a lock was taken by transaction {blocking_id} or earlier")
+    What follows is known where the server explains its refusals, and None elsewhere. `kind` is "write" or "read" and
+    `lock` the lock that was refused; of several, the one with the highest `blocking_id`. `conflict` is True if it was
+    really taken, by transaction `taken_by`; False if the server's table confused it with others; None if the server
+    does not remember far enough back.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        blocking_id: int,
+        *,
+        kind: str | None = None,
+        lock: Lock | None = None,
+        conflict: bool | None = None,
+        taken_by: int | None = None,
+    ) -> None:
+        which = f"{kind} lock {lock.name}/{lock.id}" if lock is not None else f"a {kind} lock" if kind else "a lock"
+        how = (
+            f"was taken by transaction {taken_by}"
+            if conflict
+            else f"shares its place in the server's table with one taken by transaction {blocking_id} or earlier"
+            if conflict is False
+            else f"was taken by transaction {blocking_id} or earlier"
+        )
+        super().__init__(f"partition {partition}: {which} {how}")
         self.partition = partition
         self.blocking_id = blocking_id
+        self.kind = kind
+        self.lock = lock
+        self.conflict = conflict
+        self.taken_by = taken_by
 
 
 class NotCommittedError(ClientError):

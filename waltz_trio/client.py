@@ -46,7 +46,9 @@ from waltz_core.errors import (
     NotCommittedError,
     PartitionNotFoundError,
 )
+from waltz_core.locks import Lock
 from waltz_core.record import record
+from waltz_core.wire.client_messages import Conflict, LockKind
 from waltz_trio.application import Application
 from waltz_trio.background import Background
 from waltz_trio.feed import Feed
@@ -76,10 +78,13 @@ class ClientLimits:
 class Pending:
     """An append that was sent; its outcome is kept whether or not anybody waits."""
 
-    __slots__ = ("_client", "_event", "_on_done", "_outcome", "_size", "partition")
+    __slots__ = ("_client", "_event", "_locks", "_on_done", "_outcome", "_size", "partition")
 
-    def __init__(self, client: Client, partition: int, size: int) -> None:
+    def __init__(
+        self, client: Client, partition: int, size: int, locks: tuple[tuple[str, int] | None, ...], writes: int
+    ) -> None:
         self.partition = partition
+        self._locks = locks, writes  # all of them, the write locks first, and how many those are
         self._client = client
         self._size = size
         self._outcome: int | Failed | None = None
@@ -125,6 +130,25 @@ class Pending:
             self._event.set()
             if self._on_done is not None:
                 self._on_done()
+
+
+def _conflict_of(failed: Failed) -> LockConflictError:
+    """What the server says about a lock, in the words of the application."""
+    why = failed.refusal
+    if why is None or why.lock_kind not in (LockKind.WRITE, LockKind.READ):
+        return LockConflictError(failed.partition, failed.blocking_id)
+    locks, writes = cast(Pending, failed.token)._locks
+    at = why.lock_index if why.lock_kind == LockKind.WRITE else writes + why.lock_index
+    named = locks[at] if 0 <= at < len(locks) else None
+    true = why.conflict == Conflict.TRUE
+    return LockConflictError(
+        failed.partition,
+        failed.blocking_id,
+        kind=LockKind(why.lock_kind).name.lower(),
+        lock=Lock(*named) if named is not None else None,
+        conflict=True if true else False if why.conflict == Conflict.FALSE else None,
+        taken_by=why.blocking_id if true else None,
+    )
 
 
 class _Answer(Generic[T]):
@@ -360,20 +384,23 @@ class Client:
         if header not in _INT_32:
             raise ValueError(f"header {header} does not fit 32 bits")
         write = read = adds = _NO_LOCKS
+        names: tuple[tuple[str, int] | None, ...] = ()
         if append.write or append.read or append.append:
-            write = lock_hashes(append.write) if append.write else _NO_LOCKS
-            read = lock_hashes(append.read) if append.read else _NO_LOCKS
-            adds = lock_hashes(append.append) if append.append else _NO_LOCKS
+            found: list[tuple[str, int] | None] = []
+            write = lock_hashes(append.write, found) if append.write else _NO_LOCKS
+            read = lock_hashes(append.read, found) if append.read else _NO_LOCKS
+            adds = lock_hashes(append.append, found) if append.append else _NO_LOCKS
+            names = tuple(found)
             if based_on is None and (write or read):
                 based_on = self._mark_for(partition)
         checksum = zlib.crc32(data)
         if checksum >= 1 << 31:
             checksum -= 1 << 32
-        pending = Pending(self, partition, size)
+        pending = Pending(self, partition, size, names, len(write))
         self._unjudged.add(pending)
         self._unjudged_size += size
         self._appended.add(partition)
-        self._post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum))
+        self._post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
 
     def _mark_for(self, partition: int) -> int:
@@ -419,7 +446,7 @@ class Client:
     def _error_of(self, failed: Failed) -> ClientError:
         match failed.reason:
             case Reason.LOCK:
-                return LockConflictError(failed.partition, failed.blocking_id)
+                return _conflict_of(failed)
             case Reason.CLIENT_AHEAD:
                 return self._ahead(failed.partition)
             case Reason.CLOSED:

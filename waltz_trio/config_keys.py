@@ -314,6 +314,14 @@ _CLIENT = (
         low=1,
     ),
     Key(
+        "client.lockNames",
+        Kind.BOOL,
+        Use.CLIENT,
+        "tell our servers the names of locks, for explanations and the decision journal; false = only hashes",
+        default=True,
+        original=False,
+    ),
+    Key(
         "client.feedBufferMax",
         Kind.INT,
         Use.CLIENT,
@@ -370,6 +378,16 @@ _SERVER = (
         default=30_000,
         unit="slots",
         low=1,
+    ),
+    Key(
+        "server.exactLocks",
+        Kind.INT,
+        Use.SERVER,
+        "takings of locks that a partition remembers exactly, to tell true conflicts from false ones; 16 bytes each",
+        default=1_000_000,
+        unit="locks",
+        original=False,
+        low=0,
     ),
     Key(
         "server.feedCacheSize",

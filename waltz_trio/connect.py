@@ -163,6 +163,7 @@ def client_settings(config: Config) -> ClientSettings:
     return ClientSettings(
         nudge_ms=config.number("client.longWaitThreshold"),
         feed_buffer_max=config.number("client.feedBufferMax"),
+        lock_names=config.flag("client.lockNames"),
         frame_size_max=config.number_or_none("network.frameSizeMax") or ClientSettings().frame_size_max,
     )
 

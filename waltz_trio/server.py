@@ -51,6 +51,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         frame_size_max=frame_size_max or 64 << 20,
         storage_frame_size_max=frame_size_max or 1 << 30,
         lock_table_size=config.number("server.optimisticLockTableSize"),
+        exact_locks=config.number("server.exactLocks"),
         min_fetch_size=fetch,
         feed_cache_bytes=config.number("server.feedCacheSize"),
         data_cache_bytes=config.number("server.transactionDataCacheSize"),

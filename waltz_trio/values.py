@@ -164,7 +164,8 @@ _names: dict[int, str] = {}
 
 
 @functools.lru_cache(maxsize=10_000)
-def _hash_of_name(name: str) -> int:
+def _hash_of_name(name: str) -> tuple[int, bool]:
+    """Its hash, and whether it can be told: only UTF-8 can."""
     value = name_hash(name)
     other = _names.setdefault(value, name)
     if other != name:
@@ -173,17 +174,24 @@ def _hash_of_name(name: str) -> int:
             RuntimeWarning,
             stacklevel=4,
         )
-    return value
+    return value, name.encode(errors="ignore").decode() == name
 
 
 _SMALL = 1 << 31
+_INT_64 = range(-(1 << 63), 1 << 63)
 
 
-def lock_hashes(locks: Iterable[LockLike]) -> tuple[int, ...]:
-    """The values that go on the wire: order and duplicates kept."""
+def lock_hashes(locks: Iterable[LockLike], names: list[tuple[str, int] | None] | None = None) -> tuple[int, ...]:
+    """The values that go on the wire: order and duplicates kept.
+
+    `names` gets name and id of each, None where they cannot be told.
+    """
     found = []
     for lock in locks:
         name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
+        name_hash, tellable = _hash_of_name(name)
         # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
-        found.append(_hash_of_name(name) ^ (number if 0 <= number < _SMALL else id_hash(number)))
+        found.append(name_hash ^ (number if 0 <= number < _SMALL else id_hash(number)))
+        if names is not None:
+            names.append((name, number) if tellable and number in _INT_64 else None)
     return tuple(found)

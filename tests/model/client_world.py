@@ -239,6 +239,7 @@ class World:
             endpoint: SmallServer(endpoint, self.logs, window=rng.choice((1, 3, 100))) for endpoint in endpoints
         }
         for server in self.servers.values():
+            server.view.names = rng.random() < 0.6
             server.loses = lambda request: rng.random() < self.faults.lose
             server.fails_reads = lambda transaction_id: rng.random() < self.faults.fail_read
         for partition in self.logs:

@@ -147,6 +147,7 @@ class Run:
         self.kinds = tuple(kind for kind in plan.kinds if kind not in without)
         self.may_lose = any(kind in LOSING for kind in self.kinds)
         self.cluster = SimCluster(
+        names=rng.random() < 0.5,
             seed,
             partitions=plan.partitions,
             storage_nodes=plan.storages,

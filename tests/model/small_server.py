@@ -18,10 +18,12 @@ import attrs
 from waltz_core.ids import Endpoint, ReqId, req_client, req_generation, req_partition
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
+    AppendRefused,
     AppendRequest,
     Capability,
     ClusterInfoRequest,
     ClusterInfoResponse,
+    Conflict,
     FeedData,
     FeedRequest,
     FeedSuspended,
@@ -30,33 +32,38 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,
     LockFailure,
+    LockKind,
     MountRequest,
     MountResponse,
+    NamedAppendRequest,
     PartitionState,
+    Refusal,
     ServerEntry,
     TransactionDataRequest,
     TransactionDataResponse,
 )
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
+Append = AppendRequest | NamedAppendRequest
+
 
 @attrs.define
 class SmallLog:
     """What is committed in one partition, and when each lock was last taken."""
 
-    records: list[AppendRequest] = attrs.field(factory=list)
+    records: list[Append] = attrs.field(factory=list)
     locks: dict[int, int] = attrs.field(factory=dict)
 
     @property
     def mark(self) -> int:
         return len(self.records) - 1
 
-    def blocking(self, request: AppendRequest) -> int:
+    def blocking(self, request: Append) -> int:
         """The newest transaction that holds a checked lock; above the client's mark it refuses the append."""
         checked = (*(request.write_locks or ()), *(request.read_locks or ()))
         return max((self.locks.get(lock, -1) for lock in checked), default=-1)
 
-    def commit(self, request: AppendRequest) -> None:
+    def commit(self, request: Append) -> None:
         self.records.append(request)
         for lock in (*(request.write_locks or ()), *(request.append_locks or ())):
             self.locks[lock] = self.mark
@@ -70,11 +77,14 @@ class SmallView:
     last_client_id: int = 0
     servers: list[SmallServer] = attrs.field(factory=list)
     subscribers: list[tuple[ServerConn, ReqId]] = attrs.field(factory=list)
+    names: bool = False  # servers take named appends and explain refusals
 
     def tell(self, conn: ServerConn, req_id: ReqId, client_id: int) -> None:
         entries = tuple(ServerEntry(server.endpoint, tuple(sorted(server.owned.items()))) for server in self.servers)
-        partitions = len(self.servers[0].logs)
+        partitions = len(self.servers[0].logs) if self.servers else 0
         capabilities = Capability.CLUSTER_INFO | Capability.CLUSTER_CHANGES | Capability.CLIENT_IDS
+        if self.names:
+            capabilities |= Capability.NAMED_APPENDS | Capability.CONFLICT_CLASSES
         conn.send(
             ClusterInfoResponse(
                 req_id, self.revision, "small", UUID(int=1), partitions, client_id, capabilities, entries
@@ -127,7 +137,7 @@ class SmallServer:
         self.conns: list[ServerConn] = []
         self.registered: dict[tuple[int, int], tuple[int, int]] = {}  # (client, partition) → generation, net seq
         self.queues: dict[int, deque[tuple[ServerConn, Any]]] = {}
-        self.loses: Callable[[AppendRequest], bool] = lambda request: False
+        self.loses: Callable[[Append], bool] = lambda request: False
         self.fails_reads: Callable[[int], bool] = lambda transaction_id: False
 
     # ---- connections ---------------------------------------------------------------------------
@@ -163,7 +173,7 @@ class SmallServer:
         """Lose a partition; of what was queued, the first `commits` appends are found by the next owner."""
         del self.owned[partition]
         for conn, message in self.queues.pop(partition):
-            if isinstance(message, AppendRequest) and commits > 0:
+            if isinstance(message, Append) and commits > 0:
                 commits -= 1
                 self._append(partition, conn, message)
         for conn in self.conns:
@@ -180,7 +190,7 @@ class SmallServer:
             return False
         conn, message = queue.popleft()
         log = self.logs[partition]
-        if isinstance(message, AppendRequest):
+        if isinstance(message, Append):
             self._append(partition, conn, message)
         elif isinstance(message, FlushRequest):
             conn.send(FlushResponse(message.req_id, log.mark))
@@ -245,7 +255,7 @@ class SmallServer:
                 conn.windows.append(
                     Window(partition, message.client_mark, max(lag, self.window), FeedSuspended(req_id))
                 )
-            elif isinstance(message, AppendRequest) and req_generation(req_id) == self.owned[partition]:
+            elif isinstance(message, Append) and req_generation(req_id) == self.owned[partition]:
                 self.queues[partition].append((conn, message))
 
     def _info(self, conn: ServerConn, message: ClusterInfoRequest) -> None:
@@ -275,15 +285,24 @@ class SmallServer:
         found = self.registered.get((conn.client or 0, partition))
         return found is not None and found[1] == conn.net_seq
 
-    def _append(self, partition: int, conn: ServerConn, request: AppendRequest) -> None:
+    def _append(self, partition: int, conn: ServerConn, request: Append) -> None:
         log = self.logs[partition]
+        named = isinstance(request, NamedAppendRequest)
         if self.loses(request):
+            if named and len(request.data) % 2:
+                conn.send(AppendRefused(request.req_id, Refusal.OVERLOADED, -1, 0, -1, LockKind.NONE, -1, 0, "full"))
             return
         blocking = log.blocking(request)
-        if blocking > request.client_mark:
-            conn.send(LockFailure(request.req_id, blocking))
-        else:
+        if blocking <= request.client_mark:
             log.commit(request)
+        elif named:
+            kind = LockKind.WRITE if request.write_locks else LockKind.READ
+            lock = (*(request.write_locks or ()), *(request.read_locks or ()))[0]
+            conn.send(
+                AppendRefused(request.req_id, Refusal.LOCK, blocking, Conflict.TRUE, blocking, kind, 0, lock, None)
+            )
+        else:
+            conn.send(LockFailure(request.req_id, blocking))
 
     def _read(self, conn: ServerConn, partition: int, message: TransactionDataRequest) -> None:
         wanted = message.transaction_id

@@ -26,6 +26,7 @@ HABITS = Habits(
     size=20,
     feed_buffer=100,
     consume_ms=0,
+    names=True,
 )
 _SETTLED = 180_000  # ms until everything must be well again
 _COMMITS = 5

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from waltz_core.errors import ConfigError, WaltzError
+from waltz_core.errors import ConfigError, LockConflictError, WaltzError
+from waltz_core.locks import Lock
 from waltz_trio.codecs import Raw
 from waltz_trio.connect import open_client
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster, free_ports
@@ -150,3 +151,18 @@ async def test_a_taken_port_is_told(tmp_path: Path) -> None:
 
 def test_free_ports_are_different() -> None:
     assert len(set(free_ports(50))) == 50
+
+
+async def test_a_conflict_is_explained_by_the_lock_that_was_taken_and_its_taker() -> None:
+    with trio.fail_after(30):
+        async with embedded_cluster(partitions=1) as cluster, open_client(cluster.url) as client:
+            await client.ready()
+            stock, shelf = Lock("stock", 7), Lock("shelf", -1)
+            taken = await client.append(0, Append(b"one", write=[stock]), based_on=-1)
+            await client.append(0, Append(b"two", append=[shelf]), based_on=taken)
+            with pytest.raises(LockConflictError) as found:
+                await client.append(0, Append(b"three", write=[("other", 1)], read=[("shelf", -1), stock]), based_on=-1)
+            error = found.value
+            assert (error.kind, error.lock, error.conflict, error.taken_by) == ("read", shelf, True, 1)
+            assert error.blocking_id == 1
+            assert str(error) == "partition 0: read lock shelf/-1 was taken by transaction 1"

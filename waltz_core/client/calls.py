@@ -12,7 +12,7 @@ from typing import TypeAlias
 from waltz_core.edge import ConnEffect, Report, ZkRequest
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
-from waltz_core.wire.client_messages import FeedData
+from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 # ---- calls: events from the application ----------------------------------------------------------
 
@@ -50,6 +50,7 @@ class Submit:
     header: int
     data: bytes
     checksum: int
+    names: tuple[tuple[str, int] | None, ...] = ()  # of the locks: write, read, append; () = they are not told
 
 
 @record
@@ -158,6 +159,7 @@ class Failed:
     reason: Reason
     blocking_id: int = -1  # with LOCK: nothing above it is to blame
     text: str = ""  # with REFUSED: what the server said
+    refusal: AppendRefused | None = None  # with LOCK, from a server that explains itself
 
 
 @record

@@ -58,6 +58,7 @@ class Link:
         "conn",
         "dials",
         "endpoint",
+        "explains",
         "kind",
         "last_read",
         "last_write",
@@ -85,6 +86,7 @@ class Link:
         # vanished and came back: a server honours only the connection with the number it saw last.
         self.net_seq = -1
         self.writable = True
+        self.explains: bool | None = None  # the server takes named appends, and tells why one is refused
         self.reason = ""
         self.last_read = self.last_write = self._since = 0
         self.out = bytearray()
@@ -121,6 +123,7 @@ class Link:
         )
         self._encode = self._codec.encode
         self.writable = True
+        self.explains = None
         self.last_read = self.last_write = now
         self.out += self._codec.hello()
 

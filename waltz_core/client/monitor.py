@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from waltz_core.client.calls import Committed, Effect, Failed, Reason
 from waltz_core.ids import ReqId
-from waltz_core.wire.client_messages import FeedData
+from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 Attempt = tuple[int, ReqId, object, int]
 """Ordinal of the submit, request id, token, time of sending."""
@@ -24,7 +24,17 @@ Attempt = tuple[int, ReqId, object, int]
 class TransactionMonitor:
     """Unresolved attempts in the order of sending, and answers that wait for the feed."""
 
-    __slots__ = ("_flushes", "_held_failures", "_held_flushes", "_last", "_order", "_partition", "_sent", "lost")
+    __slots__ = (
+        "_explained",
+        "_flushes",
+        "_held_failures",
+        "_held_flushes",
+        "_last",
+        "_order",
+        "_partition",
+        "_sent",
+        "lost",
+    )
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
@@ -36,6 +46,7 @@ class TransactionMonitor:
         self._flushes: dict[ReqId, int] = {}  # flush requests on their way: id → ordinal they cover
         self._held_flushes: deque[tuple[int, int]] = deque()  # (mark of the answer, ordinal), first come first served
         self._held_failures: list[tuple[int, int, ReqId]] = []  # heap by blocking id
+        self._explained: dict[ReqId, AppendRefused] = {}  # of those that the server explained
 
     @property
     def unresolved(self) -> int:
@@ -85,10 +96,14 @@ class TransactionMonitor:
             self._release(seen, out)
         return seen
 
-    def on_lock_failure(self, req_id: ReqId, blocking_id: int, seen: int, out: list[Effect]) -> None:
+    def on_lock_failure(
+        self, req_id: ReqId, blocking_id: int, seen: int, out: list[Effect], why: AppendRefused | None = None
+    ) -> None:
         """The server refused an attempt; believed once the blocking transaction has been seen."""
         attempt = self._sent.get(req_id)
         if attempt is not None:
+            if why is not None:
+                self._explained[req_id] = why
             heapq.heappush(self._held_failures, (blocking_id, attempt[0], req_id))
             self._release(seen, out)
 
@@ -129,14 +144,16 @@ class TransactionMonitor:
         self._flushes.clear()
         self._held_flushes.clear()
         self._held_failures.clear()
+        self._explained.clear()
 
     def _release_failures(self, seen: int, out: list[Effect]) -> None:
         failures = self._held_failures
         while failures and failures[0][0] <= seen:
             blocking_id, _, req_id = heapq.heappop(failures)
             attempt = self._sent.pop(req_id, None)
+            why = self._explained.pop(req_id, None)
             if attempt is not None:
-                out.append(Failed(self._partition, attempt[2], Reason.LOCK, blocking_id))
+                out.append(Failed(self._partition, attempt[2], Reason.LOCK, blocking_id, refusal=why))
 
     def _release(self, seen: int, out: list[Effect]) -> None:
         self._release_failures(seen, out)

@@ -45,13 +45,16 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint
+from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.machine import Rng, earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,
+    Capability,
     ClientMessage,
+    ClusterInfoRequest,
+    ClusterInfoResponse,
     ErrorCode,
     ErrorResponse,
     FeedData,
@@ -66,6 +69,7 @@ from waltz_core.wire.client_messages import (
 ClientEvent: TypeAlias = Dialed | Received | Writable | Closed | ZkEvent | Call
 
 _TROUBLED = (Phase.WAITING, Phase.NOT_READY)
+_EXTENDED = 5  # version of the client protocol since which a server tells what it can
 _DUE_EVERY_MS = 20  # how late a deadline may be noticed while events never cease
 
 
@@ -300,6 +304,7 @@ class ClientNode:
     def _on_ready(self, link: Link, now: int, out: list[Effect]) -> None:
         self._complaints.pop(link.endpoint, None)
         if link.kind is Kind.STREAM:
+            self._ask_capabilities(link)
             for partition in self._on(link):
                 partition.on_link_ready(now, out)
             return
@@ -307,6 +312,23 @@ class ClientNode:
         for reads in self._reads.values():
             if reads.link is link:
                 reads.on_link_ready(now)
+
+    def _ask_capabilities(self, link: Link) -> None:
+        """Whether the server explains its refusals; until it has answered, appends go as 0.13.2 sends them."""
+        if link.version >= _EXTENDED:
+            # Negative: it must not be taken for an answer about partition 0.
+            link.send(ClusterInfoRequest(make_req_id(self._client_id, 0, 0, -1 - link.net_seq), False, False))
+
+    def _on_capabilities(self, message: ClientMessage, link: Link) -> bool:
+        """Take the answer; ask again with a mount if there was none: the server may not have joined its cluster yet."""
+        if link.kind is not Kind.STREAM:
+            return False
+        if isinstance(message, ClusterInfoResponse):
+            link.explains = bool(message.capabilities & Capability.NAMED_APPENDS)
+            return True
+        if isinstance(message, MountResponse) and link.explains is None:
+            self._ask_capabilities(link)
+        return False
 
     def _on_messages(self, link: Link, messages: list[ClientMessage], now: int, out: list[Effect]) -> None:
         """Hand messages to their partitions, the feed in runs.
@@ -350,7 +372,7 @@ class ClientNode:
         if isinstance(message, HighWaterMarkResponse):
             self._on_mark(message, link, now, out)
             return
-        if self._membership.on_message(message, link, now, out):
+        if self._on_capabilities(message, link) or self._membership.on_message(message, link, now, out):
             return
         partition = self._by_key.get(message.req_id[8:12])
         if partition is None or partition.link is not link:

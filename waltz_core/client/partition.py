@@ -36,6 +36,7 @@ from waltz_core.wire.client_messages import (
     LockFailure,
     MountRequest,
     MountResponse,
+    NamedAppendRequest,
     PartitionState,
     Refusal,
 )
@@ -328,7 +329,7 @@ class ClientPartition:
     def on_refused(self, message: AppendRefused, now: int, out: list[Effect]) -> None:
         """An append was refused, and the server says why."""
         if message.refusal == Refusal.LOCK:
-            self.monitor.on_lock_failure(message.req_id, message.transaction_id, self._seen, out)
+            self.monitor.on_lock_failure(message.req_id, message.transaction_id, self._seen, out, message)
             self._note_held(now)
         else:
             self.monitor.on_refused(message.req_id, message.message or "no reason given", out)
@@ -537,16 +538,33 @@ class ClientPartition:
         self._sequence = sequence = _wrap(self._sequence + 1)
         req_id = _REQ_ID(self._client_id, self.generation, self.partition, sequence)
         mark = submit.client_mark
-        request = AppendRequest(
-            req_id,  # type: ignore[arg-type]  # the type is a name for bytes; calling it costs more than packing
-            self._seen if mark is None else mark,
-            submit.write_locks,
-            submit.read_locks,
-            submit.append_locks,
-            submit.header,
-            submit.data,
-            submit.checksum,
-        )
+        if mark is None:
+            mark = self._seen
+        request: AppendRequest | NamedAppendRequest
+        # The type of a request id is a name for bytes; calling it costs more than packing.
+        if link.explains:
+            request = NamedAppendRequest(
+                req_id,  # type: ignore[arg-type]
+                mark,
+                submit.write_locks,
+                submit.read_locks,
+                submit.append_locks,
+                submit.header,
+                submit.data,
+                submit.checksum,
+                submit.names if self._settings.lock_names else (),
+            )
+        else:
+            request = AppendRequest(
+                req_id,  # type: ignore[arg-type]
+                mark,
+                submit.write_locks,
+                submit.read_locks,
+                submit.append_locks,
+                submit.header,
+                submit.data,
+                submit.checksum,
+            )
         try:
             link.send(request)
         except ProtocolError as error:

@@ -10,11 +10,15 @@ from waltz_core.ids import req_generation
 from waltz_core.locks import LockTable
 from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.server.exact_locks import UNEXPLAINED, ExactLocks, Explanation
 from waltz_core.store.replica_link import Batch
-from waltz_core.wire.client_messages import AppendRequest
+from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
 from waltz_core.wire.storage_codec import encode_run
 
 RECORD_OVERHEAD = 40  # bytes of a record besides its data, on the wire and on disk
+
+Append: TypeAlias = AppendRequest | NamedAppendRequest
+"""Both have the same attributes; the second is told why it was refused."""
 
 
 @record
@@ -29,8 +33,18 @@ class Refused:
     """A lock check failed; `mark` is the estimate of the lock that failed."""
 
     conn: int
-    request: AppendRequest
+    request: Append
     mark: int
+    why: Explanation = UNEXPLAINED  # of a NamedAppendRequest
+
+
+@record
+class Dropped:
+    """Appends that will never be decided, and so never be in the log."""
+
+    conn: int
+    requests: Sequence[Append]
+    refusal: Refusal
 
 
 @record
@@ -38,7 +52,7 @@ class Committed:
     """Transactions `first`, `first + 1`, … are on a quorum of replicas."""
 
     first: int
-    appends: Sequence[AppendRequest]
+    appends: Sequence[Append]
 
     @property
     def last(self) -> int:
@@ -53,7 +67,7 @@ class Passed:
     token: int
 
 
-Verdict: TypeAlias = Refused | Committed | Passed
+Verdict: TypeAlias = Refused | Dropped | Committed | Passed
 
 
 class _Run:
@@ -61,7 +75,7 @@ class _Run:
 
     __slots__ = ("appends", "at", "conn")
 
-    def __init__(self, conn: int, appends: list[AppendRequest]) -> None:
+    def __init__(self, conn: int, appends: list[Append]) -> None:
         self.conn = conn
         self.appends = appends
         self.at = 0
@@ -74,7 +88,7 @@ class _Flight:
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.appends: list[AppendRequest] = []
+        self.appends: list[Append] = []
         self.conns: list[int] = []
         self.locked = False  # some append of it has locks
         self.size = 0
@@ -101,6 +115,7 @@ class Appender:
         "_acked",
         "_batch_bytes_max",
         "_batch_count_max",
+        "_exact",
         "_flight_bytes",
         "_flight_bytes_max",
         "_flying",
@@ -124,12 +139,15 @@ class Appender:
         batch_count_max: int,
         batch_bytes_max: int,
         flight_bytes_max: int,
+        exact_locks: int = 0,
         rules: SafetyRules = SAFE,
     ) -> None:
+        """`exact_locks`: so many takings of locks are remembered to tell true conflicts from false ones."""
         assert batch_count_max > 0
         assert batch_bytes_max > 0
         self._locks = locks
         self._refuse_early = rules.conflicts_in_flight_refused
+        self._exact = ExactLocks(exact_locks, commit_mark)
         self._taken: dict[int, int] = {}  # lock hash → the last append in flight that takes it
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
@@ -165,7 +183,7 @@ class Appender:
         """Transactions replicated and not yet committed."""
         return self.next_id - 1 - self.commit_mark
 
-    def enqueue(self, conn: int, requests: list[AppendRequest]) -> None:
+    def enqueue(self, conn: int, requests: list[Append]) -> None:
         """Queue appends of one connection, in order; the list is ours from here on."""
         if requests:
             self._queue.append(_Run(conn, requests))
@@ -207,7 +225,7 @@ class Appender:
         self._commit(mark, out)
         self._return_flights()
 
-    def restart(self, mark: int, generation: int) -> None:
+    def restart(self, mark: int, generation: int, out: list[Verdict]) -> None:
         """Start at `mark` without a past: the first session, or somebody else wrote since our last one.
 
         Nothing is known about what was in flight: its clients learn its fate from the feed and from the
@@ -219,14 +237,20 @@ class Appender:
         self._flight_bytes = 0
         for item in self._queue:
             if isinstance(item, _Run):
-                appends = [a for a in item.appends[item.at :] if req_generation(a.req_id) == generation]
+                appends: list[Append] = []
+                others: list[Append] = []
+                for append in item.appends[item.at :]:
+                    (appends if req_generation(append.req_id) == generation else others).append(append)
                 if appends:
                     kept.append(_Run(item.conn, appends))
+                if others:
+                    out.append(Dropped(item.conn, others, Refusal.GENERATION))
             else:
                 kept.append(item)
         self._requeue(kept)
         self._taken.clear()
         self._locks.reset(mark)
+        self._exact.reset(mark)
         self.commit_mark = mark
         self.next_id = mark + 1
 
@@ -298,7 +322,8 @@ class Appender:
                     break
                 flight.locked = True
                 if mark > request.client_mark:
-                    out.append(Refused(run.conn, request, mark))
+                    why = self._explain(request) if type(request) is NamedAppendRequest else UNEXPLAINED
+                    out.append(Refused(run.conn, request, mark, why))
                     continue
             elif request.client_mark < -1:
                 out.append(Refused(run.conn, request, -1))  # Java: no locks count as -1
@@ -315,7 +340,7 @@ class Appender:
         run.at = end
         return end == len(run.appends)
 
-    def _lock(self, request: AppendRequest, transaction_id: int) -> int | None:
+    def _lock(self, request: Append, transaction_id: int) -> int | None:
         """The last transaction that took one of its locks; they are taken unless that is above its client mark.
 
         None: it must wait (Java).
@@ -337,6 +362,26 @@ class Appender:
                 taken[lock_hash] = transaction_id
         return mark
 
+    def _explain(self, request: Append) -> Explanation:
+        """Find the lock with the highest bound, and who really took it behind the client mark."""
+        taken, best = self._taken, (-2, LockKind.NONE, -1, 0)
+        for kind, locks in ((LockKind.WRITE, request.write_locks), (LockKind.READ, request.read_locks)):
+            for index, lock_hash in enumerate(locks or ()):
+                bound = max(self._locks.estimate((lock_hash,), ()), taken.get(lock_hash, -1))
+                if bound > best[0]:
+                    best = bound, kind, index, lock_hash
+        bound, kind, index, lock_hash = best
+        above = request.client_mark
+        blocking_id = taken.get(lock_hash, -1)
+        if blocking_id <= above:
+            blocking_id = self._exact.newest(lock_hash, above, bound)
+        if blocking_id > above:
+            conflict = Conflict.TRUE
+        else:
+            conflict = Conflict.FALSE if above >= self._exact.floor else Conflict.UNKNOWN
+            blocking_id = -1
+        return Explanation(kind, index, lock_hash, conflict, blocking_id)
+
     def _hold_slots(
         self, client_mark: int, write: tuple[int, ...], read: tuple[int, ...], append: tuple[int, ...]
     ) -> int | None:
@@ -348,8 +393,10 @@ class Appender:
             self._locks.end(write, append)
         return mark
 
-    def drop_queue(self) -> None:
+    def drop_queue(self, out: list[Verdict]) -> None:
         """The partition goes away: nothing queued will ever be written by us."""
+        runs = [item for item in self._queue if isinstance(item, _Run)]
+        out.extend(Dropped(run.conn, run.appends[run.at :], Refusal.NOT_SERVED) for run in runs)
         self._queue.clear()
         self._queued = self._queued_bytes = 0
 
@@ -386,6 +433,8 @@ class Appender:
             self._release_slots(flight, committed)
             return
         commit, taken = self._locks.commit, self._taken
+        hashes: list[int] = []
+        ids: list[int] = []
         for at, request in enumerate(flight.appends, start=flight.first):
             write, append = request.write_locks or (), request.append_locks or ()
             if not write and not append:
@@ -393,8 +442,12 @@ class Appender:
             if committed:
                 commit(write, append, at)
             for lock_hash in (*write, *append) if append else write:
+                hashes.append(lock_hash)
+                ids.append(at)
                 if taken.get(lock_hash) == at:
                     del taken[lock_hash]
+        if committed:
+            self._exact.took(hashes, ids)
 
     def _release_slots(self, flight: _Flight, committed: bool) -> None:
         """Java: slots are held until the end of each append."""

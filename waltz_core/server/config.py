@@ -23,6 +23,7 @@ class ServerConfig:
     frame_size_max: int = 64 << 20  # network.frameSizeMax, bytes
     storage_frame_size_max: int = 1 << 30
     lock_table_size: int = 30_000
+    exact_locks: int = 1_000_000  # server.exactLocks
     min_fetch_size: int = 100
     feed_cache_bytes: int = 16 << 20
     data_cache_bytes: int = 32 << 20
@@ -45,6 +46,7 @@ class ServerConfig:
         return PartitionConfig(
             f"{self.root}/store/partition/{partition_id}",
             lock_table_size=self.lock_table_size,
+            exact_locks=self.exact_locks,
             min_fetch_size=self.min_fetch_size,
             feed_cache_bytes=self.feed_cache_bytes,
             batch_count_max=self.batch_count_max,

@@ -60,6 +60,7 @@ from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, RepairWanted, Reply
 from waltz_core.server.preferences import Preferences
+from waltz_core.server.refusals import refusal
 from waltz_core.server.repairs import RepairEffect, Repairs
 from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, statistics_of, status_of
 from waltz_core.store.calls import (
@@ -86,6 +87,8 @@ CAPABILITIES = (
     messages.Capability.CLUSTER_INFO
     | messages.Capability.CLUSTER_CHANGES
     | messages.Capability.CLIENT_IDS
+    | messages.Capability.NAMED_APPENDS
+    | messages.Capability.CONFLICT_CLASSES
     | messages.Capability.RECORD_RANGES
     | messages.Capability.LOG_START
     | messages.Capability.STATISTICS
@@ -468,6 +471,8 @@ class ServerNode:
                         conn.conn,
                         messages.TransactionDataResponse(req_id, transaction_id, False, error=error),
                     )
+                case messages.NamedAppendRequest(req_id):
+                    self._reply(conn.conn, refusal(req_id, messages.Refusal.NOT_SERVED))
                 case _:
                     pass  # Java: no answer on a partition that is not here (traps 5 and 17 of the protocol page)
 
@@ -486,8 +491,7 @@ class ServerNode:
             case messages.RemovePreferredPartitionRequest():
                 answer = messages.RemovePreferredPartitionResponse(req_id, False)
             case messages.NamedAppendRequest():
-                kind, conflict, lock = messages.Refusal.NOT_ALLOWED, messages.Conflict.UNKNOWN, messages.LockKind.NONE
-                answer = messages.AppendRefused(req_id, kind, -1, conflict, -1, lock, -1, 0, problem)
+                answer = refusal(req_id, messages.Refusal.NOT_ALLOWED, problem)
             case _ if conn.version >= _EXTENDED:
                 answer = messages.ErrorResponse(req_id, messages.ErrorCode.NOT_ALLOWED, problem)
             case _:
@@ -978,7 +982,6 @@ _NODE_MESSAGES = frozenset(
         messages.AddPreferredPartitionRequest,
         messages.RemovePreferredPartitionRequest,
         messages.ClusterInfoRequest,
-        messages.NamedAppendRequest,
         messages.RecordRangeRequest,
         messages.LogStartRequest,
         messages.SetLogStartRequest,

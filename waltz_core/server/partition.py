@@ -31,13 +31,14 @@ from waltz_core.locks import LockTable
 from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
-from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
+from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FeedCache, encode_frames
 from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
 from waltz_core.server.ranges import RangeReads
+from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
@@ -83,6 +84,7 @@ class PartitionConfig:
 
     metadata_path: str
     lock_table_size: int = 30_000  # server.optimisticLockTableSize, slots
+    exact_locks: int = 1_000_000  # server.exactLocks, takings of locks
     min_fetch_size: int = 100  # server.minFetchSize, transactions
     feed_cache_bytes: int = 16 << 20  # server.feedCacheSize, bytes; shared by the partitions
     batch_count_max: int = 1_000  # storage.maxBatchSize, appends
@@ -141,6 +143,7 @@ class Phase(enum.Enum):
 _PartitionMessage: TypeAlias = (
     messages.MountRequest
     | messages.AppendRequest
+    | messages.NamedAppendRequest
     | messages.FeedRequest
     | messages.TransactionDataRequest
     | messages.FlushRequest
@@ -198,6 +201,7 @@ class PartitionServer:
             batch_count_max=config.batch_count_max,
             batch_bytes_max=config.batch_bytes_max,
             flight_bytes_max=config.flight_bytes_max,
+            exact_locks=config.exact_locks,
             rules=rules,
         )
         self._feed_cache = FeedCache(config.feed_cache_bytes)
@@ -317,7 +321,8 @@ class PartitionServer:
             self.session.close(now, "the partition is closed")
         for replica in self._replicas:
             self._out.append(LinkUnwanted(replica))
-        self._appender.drop_queue()
+        self._appender.drop_queue(self._verdicts)
+        self._settle(now)
         self._enter(now, Phase.CLOSED, "")
 
     def link_up(self, now: int, event: LinkUp) -> None:
@@ -361,9 +366,9 @@ class PartitionServer:
 
     def received(self, now: int, peer: Peer, batch: Sequence[messages.ClientMessage]) -> None:
         """Messages of one connection for this partition, in order."""
-        appends: list[messages.AppendRequest] = []
+        appends: list[Append] = []
         for message in batch:
-            if type(message) is messages.AppendRequest:
+            if type(message) is messages.AppendRequest or type(message) is messages.NamedAppendRequest:
                 appends.append(message)
                 continue
             if appends:
@@ -397,10 +402,12 @@ class PartitionServer:
         if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
             self._barrier(_Mount(peer.conn, message.req_id, message.client_mark))
 
-    def _on_appends(self, peer: Peer, requests: list[messages.AppendRequest]) -> None:
+    def _on_appends(self, peer: Peer, requests: list[Append]) -> None:
         self.counters["transaction"] += len(requests)
         if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
-            return  # Java: messages of a superseded connection are dropped without a word
+            # Java: messages of a superseded connection are dropped without a word
+            self._refuse(peer.conn, requests, messages.Refusal.NOT_MOUNTED)
+            return
         payload_max = self._config.payload_size_max
         expected = _GENERATION.pack(self.generation)
         accepted = [
@@ -411,15 +418,25 @@ class PartitionServer:
             and request.read_locks is not None
             and request.append_locks is not None
         ]
+        if len(accepted) != len(requests):
+            others = [request for request in requests if request.req_id[4:8] != expected]
+            self._refuse(peer.conn, others, messages.Refusal.GENERATION)
         if max([len(request.data) for request in requests]) > payload_max:
+            large = [request for request in accepted if len(request.data) > payload_max]
             accepted = [request for request in accepted if len(request.data) <= payload_max]
-            self._out.append(
-                CloseConn(
-                    peer.conn,
-                    f"a payload of more than {payload_max} bytes, the limit of configuration key server.payloadSizeMax",
-                )
-            )
+            text = f"a payload of more than {payload_max} bytes, the limit of configuration key server.payloadSizeMax"
+            self._refuse(peer.conn, large, messages.Refusal.TOO_LARGE, text)
+            if any(len(one.data) > payload_max for one in requests if type(one) is messages.AppendRequest):
+                self._out.append(CloseConn(peer.conn, text))
         self._appender.enqueue(peer.conn, accepted)
+
+    def _refuse(self, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
+        """Tell those that want to know it why they are not in the log and never will be."""
+        self._out.extend(
+            Reply(conn, refusal(request.req_id, why, text or None))
+            for request in requests
+            if type(request) is messages.NamedAppendRequest
+        )
 
     def _on_feed(self, peer: Peer, message: messages.FeedRequest) -> None:
         if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
@@ -742,7 +759,8 @@ class PartitionServer:
             )
             return
         if not self._known:
-            self._appender.restart(mark, self.generation)
+            self._appender.restart(mark, self.generation, self._verdicts)
+            self._settle(now)
             self._feed.restart(mark)
         elif not self._foreign:
             self._appender.resolved(mark, self._verdicts)
@@ -768,7 +786,8 @@ class PartitionServer:
     def _on_gap(self, now: int, mark: int) -> None:
         """Somebody else owned the partition since our last session, and may have written up to `mark`."""
         if self._rules.leftovers_by_req_id:
-            self._appender.restart(mark, self.generation)
+            self._appender.restart(mark, self.generation, self._verdicts)
+            self._settle(now)
             self._feed_cache.clear()
             self._data_cache.forget(self.partition_id)
         else:
@@ -862,7 +881,9 @@ class PartitionServer:
                 self._on_committed(now, verdict)
             elif type(verdict) is Refused:
                 self.counters["rejected-append"] += 1
-                self._out.append(Reply(verdict.conn, messages.LockFailure(verdict.request.req_id, verdict.mark)))
+                self._out.append(Reply(verdict.conn, lock_refusal(verdict)))
+            elif type(verdict) is Dropped:
+                self._refuse(verdict.conn, verdict.requests, verdict.refusal)
             else:
                 assert type(verdict) is Passed
                 self._on_passed(verdict.token)

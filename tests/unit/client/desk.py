@@ -17,6 +17,7 @@ from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRequest,
+    ClusterInfoRequest,
     FeedData,
     FeedRequest,
     FeedSuspended,
@@ -53,6 +54,7 @@ class Desk:
         self.codecs: dict[int, Connection[Any]] = {}
         self.sent: dict[tuple[Endpoint, Kind], list[Any]] = {}
         self.closed: list[CloseConn] = []
+        self.capability_requests: list[ClusterInfoRequest] = []
         self.step()
 
     # ---- driving -------------------------------------------------------------------------------
@@ -72,13 +74,21 @@ class Desk:
                 case Send(conn=conn, data=data):
                     if conn not in self.codecs:
                         self.codecs[conn] = Connection(CLIENT_PROTOCOL, "server", self.versions)
-                    self.codecs[conn].receive(bytes(data), self.sent.setdefault(self.conns[conn], []))
+                    self._received(conn, bytes(data))
                 case CloseConn():
                     self.closed.append(effect)
                 case _:
                     told.append(effect)
         self.told += told
         return told
+
+    def _received(self, conn: int, data: bytes) -> None:
+        found: list[Any] = []
+        self.codecs[conn].receive(data, found)
+        if self.conns[conn][1] is Kind.STREAM:  # the question what the server can do stands apart
+            self.capability_requests += [one for one in found if isinstance(one, ClusterInfoRequest)]
+            found = [one for one in found if not isinstance(one, ClusterInfoRequest)]
+        self.sent.setdefault(self.conns[conn], []).extend(found)
 
     def wait(self, milliseconds: int) -> list[Any]:
         """Let time pass, waking the machine whenever it wants."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+import attrs
 import pytest
 
 from tests.unit.client.desk import EVERYTHING_AT_A, A, B, Desk, failures, foreign, own, submit
@@ -28,6 +30,10 @@ from waltz_core.rules import LEGACY
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
+    Capability,
+    ClusterInfoResponse,
+    ErrorCode,
+    ErrorResponse,
     FeedRequest,
     FeedSuspended,
     FlushRequest,
@@ -37,6 +43,7 @@ from waltz_core.wire.client_messages import (
     LockFailure,
     MountRequest,
     MountResponse,
+    NamedAppendRequest,
     PartitionState,
     Refusal,
 )
@@ -703,7 +710,7 @@ def test_a_refusal_because_of_a_lock_waits_as_a_lock_failure_does() -> None:
     (append,) = desk.take()
     refused = AppendRefused(append.req_id, Refusal.LOCK, 0, 1, 0, 0, 0, 1, None)
     assert desk.send(refused) == []
-    assert Failed(0, "x", Reason.LOCK, 0) in desk.send(foreign(0))
+    assert Failed(0, "x", Reason.LOCK, 0, refusal=refused) in desk.send(foreign(0))
 
 
 def test_a_refusal_without_a_text_has_one() -> None:
@@ -811,3 +818,65 @@ def test_more_room_does_not_put_off_the_next_request() -> None:
     desk.step(Consumed(0, 2))
     desk.wait(40)
     assert desk.take() == [FeedRequest(session, 3)]
+
+
+# ---- servers that explain themselves -------------------------------------------------------------
+
+
+def explain(desk: Desk, capabilities: int = Capability.NAMED_APPENDS) -> None:
+    """The server tells what it can."""
+    request = desk.capability_requests.pop()
+    desk.send(ClusterInfoResponse(request.req_id, 0, "c", UUID(int=1), 2, -1, capabilities, ()))
+
+
+def test_appends_carry_names_once_the_server_says_that_it_takes_them() -> None:
+    desk = Desk()
+    desk.mounted()
+    plain, first, second = attrs.evolve(submit("a", lock=5), names=(("stock", 7),)), submit("b"), submit("c", lock=5)
+    desk.step(plain)
+    explain(desk)
+    desk.step(attrs.evolve(first), attrs.evolve(second, names=(("stock", 7),)))
+    sent = desk.take()
+    assert kinds(sent) == ["AppendRequest", "NamedAppendRequest", "NamedAppendRequest"]
+    assert [one.names for one in sent[1:]] == [(), (("stock", 7),)]
+    assert (sent[2].write_locks, sent[2].client_mark, sent[2].data) == ((5,), -1, second.data)
+
+
+def test_names_stay_here_if_the_application_wants_that() -> None:
+    desk = Desk(settings=ClientSettings(lock_names=False))
+    desk.mounted()
+    explain(desk)
+    desk.step(attrs.evolve(submit("a", lock=5), names=(("stock", 7),)))
+    (append,) = desk.take()
+    assert isinstance(append, NamedAppendRequest)
+    assert append.names == ()
+
+
+def test_a_server_that_does_not_take_names_gets_none_also_after_one_that_does() -> None:
+    desk = Desk()
+    desk.mounted()
+    explain(desk)
+    desk.capability_requests.clear()
+    desk.cut()
+    desk.wait(200)
+    desk.connect()
+    (mount,) = desk.take()
+    explain(desk, 0)
+    desk.send(MountResponse(mount.req_id, READY))
+    desk.take()
+    desk.submit("a", lock=5)
+    assert kinds(desk.take()) == ["AppendRequest"]
+    assert desk.capability_requests == []  # an answer is asked for once per connection
+
+
+def test_a_server_that_could_not_say_what_it_takes_is_asked_again_with_the_mount() -> None:
+    desk = Desk()
+    desk.step(Open(0, -1, True))
+    desk.connect()
+    (mount,) = desk.take()
+    request = desk.capability_requests.pop()
+    desk.send(ErrorResponse(request.req_id, ErrorCode.NOT_READY, "not joined"), MountResponse(mount.req_id, READY))
+    explain(desk)
+    desk.take()
+    desk.submit("a", lock=5)
+    assert kinds(desk.take()) == ["NamedAppendRequest"]

@@ -10,9 +10,10 @@ from hypothesis import given
 from waltz_core.ids import ReqId, make_req_id
 from waltz_core.locks import LockTable
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
-from waltz_core.server.appender import Appender, Committed, Passed, Refused, Verdict
+from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
+from waltz_core.server.exact_locks import Explanation
 from waltz_core.store.replica_link import Batch
-from waltz_core.wire.client_messages import AppendRequest
+from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
 
 A, B, C = "a:1", "b:1", "c:1"
 
@@ -295,7 +296,12 @@ def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
     appender.enqueue(1, [append(2, generation=1), append(3, generation=2, mark=10)])
     appender.closed()
 
-    appender.restart(10, generation=2)
+    dropped: list[Verdict] = []
+    appender.restart(10, 2, dropped)
+
+    (gone,) = dropped
+    assert isinstance(gone, Dropped)
+    assert (gone.refusal, len(gone.requests)) == (Refusal.GENERATION, 1)
 
     assert (appender.commit_mark, appender.next_id) == (10, 11)
     assert appender.queued == 2  # the barrier and the append of the new generation
@@ -319,7 +325,11 @@ def test_a_dropped_queue_holds_no_bytes() -> None:
     appender = appender_with(opened=False)
     appender.enqueue(1, [append(1, data=bytes(10))])
     assert appender.queued_bytes == 10
-    appender.drop_queue()
+    dropped: list[Verdict] = []
+    appender.drop_queue(dropped)
+    (gone,) = dropped
+    assert isinstance(gone, Dropped)
+    assert (gone.refusal, len(gone.requests)) == (Refusal.NOT_SERVED, 1)
     assert (appender.queued_bytes, appender.pending) == (0, 0)
 
 
@@ -411,3 +421,82 @@ def test_whatever_is_in_flight_no_committed_append_missed_a_lock(
         wanted = (*(request.write_locks or ()), *(request.read_locks or ()))
         assert max([last.get(lock, -1) for lock in wanted], default=-1) <= request.client_mark
         last.update(dict.fromkeys((*(request.write_locks or ()), *(request.append_locks or ())), number))
+
+
+# ---- why -----------------------------------------------------------------------------------------
+
+
+def named(
+    sequence: int, mark: int, *, write: Sequence[int] = (), read: Sequence[int] = (), appended: Sequence[int] = ()
+) -> NamedAppendRequest:
+    req_id = make_req_id(7, 1, 0, sequence)
+    return NamedAppendRequest(req_id, mark, tuple(write), tuple(read), tuple(appended), 0, b"x", 0)
+
+
+def refusal_of(appender: Appender, request: NamedAppendRequest) -> tuple[int, Explanation]:
+    appender.enqueue(1, [request])
+    _, out = launch(appender)
+    (refused,) = [verdict for verdict in out if isinstance(verdict, Refused)]
+    return refused.mark, refused.why
+
+
+def with_log(*takings: int, slots: int = 1000, exact: int = 100, mark: int = -1) -> Appender:
+    """A log in which transaction `mark` + 1 took the first of the locks, and so on."""
+    appender = Appender(
+        LockTable(slots, 3, mark),
+        mark,
+        batch_count_max=10,
+        batch_bytes_max=1 << 20,
+        flight_bytes_max=1 << 20,
+        exact_locks=exact,
+    )
+    appender.opened(2, [A, B, C])
+    for at, lock in enumerate(takings, start=mark + 1):
+        appender.enqueue(1, [append(at, mark=at - 1, appended=[lock])])
+        launch(appender)
+        vote(appender, at, A, B)
+    return appender
+
+
+def test_a_refusal_names_the_lock_with_the_highest_bound_and_who_took_it() -> None:
+    appender = with_log(5, 6, 7, 8)
+    found = refusal_of(appender, named(9, 0, write=[1, 6], read=[8, 7]))
+    assert found == (3, Explanation(LockKind.READ, 0, 8, Conflict.TRUE, 3))
+
+
+def test_a_lock_taken_in_flight_is_a_true_conflict() -> None:
+    appender = with_log(5)
+    appender.enqueue(1, [append(8, mark=0, write=[6])])
+    launch(appender)
+    assert refusal_of(appender, named(9, 0, write=[6])) == (
+        1,
+        Explanation(LockKind.WRITE, 0, 6, Conflict.TRUE, 1),
+    )
+
+
+def test_a_shared_slot_is_a_false_conflict() -> None:
+    appender = with_log(5, 6, 7, slots=1)
+    assert refusal_of(appender, named(9, 1, write=[5])) == (
+        2,
+        Explanation(LockKind.WRITE, 0, 5, Conflict.FALSE, -1),
+    )
+
+
+def test_the_newest_taker_is_blamed_although_the_bound_is_that_of_another_lock() -> None:
+    appender = with_log(5, 5, 6, 7, slots=1)
+    assert refusal_of(appender, named(9, -1, read=[5])) == (
+        3,
+        Explanation(LockKind.READ, 0, 5, Conflict.TRUE, 1),
+    )
+
+
+def test_before_its_memory_nobody_knows_whether_a_conflict_was_true() -> None:
+    moved = with_log(5, mark=99)
+    assert refusal_of(moved, named(9, 98, write=[6])) == (
+        99,
+        Explanation(LockKind.WRITE, 0, 6, Conflict.UNKNOWN, -1),
+    )
+    assert refusal_of(moved, named(9, 98, write=[5])) == (
+        100,
+        Explanation(LockKind.WRITE, 0, 5, Conflict.TRUE, 100),
+    )

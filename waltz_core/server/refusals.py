@@ -1,0 +1,46 @@
+"""Answers to appends that are not in the log and never will be."""
+
+from __future__ import annotations
+
+from waltz_core.ids import ReqId
+from waltz_core.server.appender import Refused
+from waltz_core.wire.client_messages import (
+    AppendRefused,
+    Conflict,
+    LockFailure,
+    LockKind,
+    NamedAppendRequest,
+    Refusal,
+)
+
+_TEXTS = {
+    Refusal.GENERATION: "the request is of another generation of the partition",
+    Refusal.NOT_MOUNTED: "this connection has no mount of the partition, or a newer one replaced it",
+    Refusal.NOT_SERVED: "the partition is not on this server",
+}
+
+
+def refusal(req_id: ReqId, why: Refusal, text: str | None = None) -> AppendRefused:
+    """An append was refused for another reason than its locks."""
+    return AppendRefused(
+        req_id, why, -1, Conflict.UNKNOWN, -1, LockKind.NONE, -1, 0, text or _TEXTS.get(why, why.name.lower())
+    )
+
+
+def lock_refusal(verdict: Refused) -> LockFailure | AppendRefused:
+    """An append was refused because of its locks; told in the way in which it was asked."""
+    request = verdict.request
+    if type(request) is not NamedAppendRequest:
+        return LockFailure(request.req_id, verdict.mark)
+    why = verdict.why
+    return AppendRefused(
+        request.req_id,
+        Refusal.LOCK,
+        verdict.mark,
+        why.conflict,
+        why.blocking_id,
+        why.kind,
+        why.index,
+        why.lock_hash,
+        None,
+    )
