@@ -81,6 +81,7 @@ class Child:
         self.name = name
         self.command = list(command)
         self.log = directory / f"{name}.log"
+        self.environment: dict[str, str] = {}  # on top of ours, from the next start on
         self.starts = 0
         self.paused = False
         self._said_before = 0
@@ -99,7 +100,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
             )
 
     @property

@@ -113,6 +113,29 @@ def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> 
     wait_well(run)
 
 
+def test_a_clock_that_is_off_is_named(cluster: Cluster, run: Run) -> None:
+    child = cluster.children["storage-1"]
+    child.stop()
+    child.environment = {"LD_PRELOAD": str(libfaketime()), "FAKETIME": "-90s", "DONT_FAKE_MONOTONIC": "1"}
+    child.start()
+    evidence, command = wait_for(run, "clock-off")["clock-off"]
+    assert f"storage node {cluster.advertised['storage-1']} is 9" in evidence
+    assert "behind" in evidence
+    assert "set-ntp" in command
+
+    child.stop()
+    child.environment = {}
+    child.start()
+    wait_well(run)
+
+
+def libfaketime() -> Path:
+    """The library that shows a process another time; Debian's package of that name."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    assert found, "libfaketime is missing: apt-get install libfaketime"
+    return found[0]
+
+
 def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cluster, run: Run) -> None:
     config = str(cluster.tools_file)
     cluster.tool("storage", "availability", "-c", config, "-s", admin_of(cluster, 0), "-p", "1", "-o", "false")
