@@ -15,6 +15,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ _KEY = bytes(range(16))
 _TARGETS = {  # records/s, bytes/s; on two cores of the machine of the design
     "decode bank": (12e6, 0),
     "decode 1k": (0, 3e9),
+    "storage read bank": (2e6, 0),
+    "storage read 1k": (0, 300e6),
     "scan bank": (3.5e6, 0),
     "scan 1k": (0, 0.7e9),
     "archive bank": (2e6, 0),
@@ -64,7 +67,7 @@ def _timed(work: Callable[[], object]) -> float:
 # ---- data ------------------------------------------------------------------------------------
 
 
-def make_log(directory: Path, count: int, payload: Callable[[random.Random], bytes]) -> int:
+def make_log(directory: Path, count: int, payload: Callable[[random.Random], bytes], key: bytes = _KEY) -> int:
     """A storage directory of `count` records in four partitions; returns the bytes of the records."""
     import numpy as np
     import pyarrow as pa
@@ -82,7 +85,7 @@ def make_log(directory: Path, count: int, payload: Callable[[random.Random], byt
     for partition in range(_PARTITIONS):
         folder = directory / str(partition)
         folder.mkdir(parents=True)
-        header = encode_header(SegmentHeader(1_700_000_000_000, _KEY, partition, 0))
+        header = encode_header(SegmentHeader(1_700_000_000_000, key, partition, 0))
         path = folder / data_name(0)
         with path.open("wb") as data, path.with_name(index_name(path.name)).open("wb") as index:
             data.write(header)
@@ -101,7 +104,7 @@ def make_log(directory: Path, count: int, payload: Callable[[random.Random], byt
         struct = control.ControlStruct(1, each - 1, each - 1, control.AVAILABLE | control.ASSIGNED, 1)
         at = control.struct_place(partition, 0) - control.HEADER_SIZE
         body[at : at + 36] = control.encode_struct(struct)
-    head = control.encode_header(control.ControlHeader(1_700_000_000_000, _KEY, _PARTITIONS))
+    head = control.encode_header(control.ControlHeader(1_700_000_000_000, key, _PARTITIONS))
     (directory / control.NAME).write_bytes(head + body)
     return total
 
@@ -112,6 +115,9 @@ def _bank(rng: random.Random) -> bytes:
 
 def _large(rng: random.Random) -> bytes:
     return rng.randbytes(1000)
+
+
+PAYLOADS: dict[str, Callable[[random.Random], bytes]] = {"bank": _bank, "1k": _large}
 
 
 # ---- measurements ----------------------------------------------------------------------------
@@ -135,6 +141,34 @@ def without_spark(rows: Rows, name: str, directory: Path, count: int, size: int)
     for verify in ("none", "payload", "record"):
         label = f"decode {name}" if verify == "none" else f"decode {name} {verify}"
         rows.measure(label, count, size, lambda verify=verify: decode(directory, verify))  # type: ignore[misc]
+
+
+def from_storage(rows: Rows, name: str, folder: Path, count: int) -> None:
+    """One connection to the admin port of a storage node in another process, every record checked."""
+    from waltz_core.ids import Endpoint
+    from waltz_spark.columns import Shape
+    from waltz_spark.planning import Range, StoragePlace
+    from waltz_spark.reading import Patience, drop_connections, read_blocks
+    from waltz_trio.net.tls import TlsSettings
+
+    command = [sys.executable, "-m", "benchmarks.spark_node", str(folder), name, str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as node:
+        assert node.stdin is not None
+        assert node.stdout is not None
+        said = json.loads(node.stdout.readline())
+        tls = TlsSettings(ca=said["ca"], certificate=said["certificate"], key=said["private"])
+        endpoint, key = Endpoint("127.0.0.1", said["port"]), bytes.fromhex(said["key"])
+        place = StoragePlace(endpoint, tls, key, _PARTITIONS, -1)
+        each = count // _PARTITIONS
+
+        def read() -> None:
+            for partition in range(_PARTITIONS):
+                found = Range(partition, 0, each, said["size"] // _PARTITIONS, (place,))
+                assert sum(block.count for block in read_blocks(found, Shape(), Patience())) == each
+
+        rows.measure(f"storage read {name}", each * _PARTITIONS, said["size"], read)
+        drop_connections()
+        node.stdin.close()
 
 
 def with_spark(rows: Rows, spark: Any, name: str, directory: Path, count: int, size: int) -> None:
@@ -270,6 +304,7 @@ def main() -> int:
         for name, (count, _) in logs.items():
             print(f"{name}: {count:,} records, {sizes[name]:,} bytes", flush=True)
             without_spark(rows, name, Path(folder) / name, count, sizes[name])
+            from_storage(rows, name, Path(folder) / f"{name}-node", max(_PARTITIONS, count // 4))
         spark = open_spark(arguments.memory)
         try:
             print("warming up", flush=True)

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 
 from waltz_core.errors import ProtocolError
 from waltz_core.ids import Endpoint, ReqId, make_req_id
@@ -24,7 +25,8 @@ from waltz_core.wire.admin_codec import VERSIONS as ADMIN_VERSIONS
 from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, Connection
 from waltz_core.wire.table import WireProtocol
-from waltz_spark.blocks import Block
+from waltz_spark.blocks import OVERHEAD, Block
+from waltz_spark.crc import crc32
 from waltz_spark.errors import DataLossError, RecordDamagedError, RefusedError, UnreachableError, WrongClusterError
 from waltz_trio.net.tls import ClientTls
 
@@ -37,6 +39,8 @@ _WIRE_OVERHEAD = 36
 _FRAME_MAX = 1 << 30
 _RECORD_LIST, _ADMIN_FAILURE = 8, 2
 _RANGE_RESPONSE = 37
+_SEGMENT_READ = 45
+_SEGMENT_HEAD = struct.Struct(">qi")
 
 M = TypeVar("M")
 
@@ -94,7 +98,7 @@ class Port(Generic[M]):
         messages: list[M] = []
         while self._connection.version is None:
             head, body = self._frame()
-            self._connection.receive(head + body, messages)
+            self._connection.receive(bytes(head + body), messages)
 
     def send(self, message: M) -> None:
         """Send a request; its time begins now."""
@@ -107,7 +111,7 @@ class Port(Generic[M]):
         except (OSError, ProtocolError) as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
 
-    def receive_raw(self) -> tuple[bytes, bytes]:
+    def receive_raw(self) -> tuple[bytearray, bytearray]:
         """The next frame that is no keep-alive: head and body."""
         try:
             while True:
@@ -117,23 +121,23 @@ class Port(Generic[M]):
         except (OSError, ProtocolError) as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
 
-    def decode(self, head: bytes, body: bytes) -> M:
+    def decode(self, head: bytearray, body: bytearray) -> M:
         """The message of a frame."""
         messages: list[M] = []
         try:
-            self._connection.receive(head + body, messages)
+            self._connection.receive(bytes(head + body), messages)
         except ProtocolError as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
         return messages[0]
 
-    def _frame(self) -> tuple[bytes, bytes]:
+    def _frame(self) -> tuple[bytearray, bytearray]:
         head = self._exactly(_FRAME.size)
         magic, _, size = _FRAME.unpack(head)
         if not 0 <= size <= _FRAME_MAX:
             raise ProtocolError(f"a frame of {size} bytes (magic {magic})")
         return head, self._exactly(size)
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int) -> bytearray:
         buffer = bytearray(size)
         view, done = memoryview(buffer), 0
         while done < size:
@@ -145,7 +149,7 @@ class Port(Generic[M]):
             if count == 0:
                 raise ProtocolError("the connection was closed")
             done += count
-        return bytes(buffer)
+        return buffer
 
 
 class AdminPort(Port[admin.AdminMessage]):
@@ -154,6 +158,7 @@ class AdminPort(Port[admin.AdminMessage]):
     def __init__(self, endpoint: Endpoint, tls: ClientTls, key: bytes, partition_count: int, timeout: float) -> None:
         super().__init__(ADMIN_PROTOCOL, "Waltz Storage Admin Client", ADMIN_VERSIONS, endpoint, tls, timeout)
         self._seq_num = 0
+        self.capabilities: int | None = None  # once asked for
         try:
             self.ask(admin.AdminOpenRequest(-1, UUID(bytes=key), partition_count))
         except RefusedError as error:
@@ -217,6 +222,42 @@ class AdminPort(Port[admin.AdminMessage]):
             self._checked(self.decode(head, body))
             raise UnreachableError(f"{self.endpoint}: unexpected answer of type {body[0]}")
         return block_of_wire(body, 13, partition, start, end, str(self.endpoint), "storage")
+
+    def reads_segments(self) -> bool:
+        """Whether the node gives out bytes of its files; one of 0.13.2 does not."""
+        if self.capabilities is None:
+            self.capabilities = 0
+            if self.version >= 1:
+                answer = self.ask(admin.NodeInfoRequest(self.next_seq()))
+                assert isinstance(answer, admin.NodeInfoResponse)
+                self.capabilities = answer.capabilities
+        return bool(self.capabilities & admin.AdminCapability.SEGMENTS)
+
+    def segments(self, partition: int) -> tuple[admin.SegmentInfo, ...]:
+        """The files of a replica, as far as they are durable."""
+        answer = self.ask(admin.SegmentListRequest(self.next_seq(), partition))
+        assert isinstance(answer, admin.SegmentListResponse)
+        return answer.segments
+
+    def request_bytes(self, partition: int, segment: int, offset: int, size: int) -> None:
+        """Ask for bytes of the file that begins at id `segment`; negative: from the record −1 − `offset` on."""
+        self.send(admin.SegmentReadRequest(self.next_seq(), partition, segment, offset, size))
+
+    def bytes_read(self) -> tuple[int, npt.NDArray[np.uint8]]:
+        """The answer to the oldest `request_bytes`: where in the file, and what stands there.
+
+        Raises:
+            UnreachableError: no answer in time, or a failure.
+        """
+        head, body = self.receive_raw()
+        if body[0] != _SEGMENT_READ:
+            self._checked(self.decode(head, body))
+            raise UnreachableError(f"{self.endpoint}: unexpected answer of type {body[0]}")
+        offset, size = _SEGMENT_HEAD.unpack_from(body, 21)
+        data = np.frombuffer(body, np.uint8)[33 : 33 + size]
+        if len(body) != 37 + size or crc32(data) != _CHECKSUM.unpack_from(body, 33 + size)[0]:
+            raise UnreachableError(f"{self.endpoint}: {size} bytes of a file arrived damaged")
+        return offset, data
 
 
 class ClientPort(Port[client.ClientMessage]):
@@ -291,7 +332,28 @@ class ClientPort(Port[client.ClientMessage]):
         return block_of_wire(body, 33, partition, start, end, str(self.endpoint), "server")
 
 
-def block_of_wire(body: bytes, at: int, partition: int, start: int, end: int, place: str, origin: str) -> Block | None:
+_LENGTH = struct.Struct(">I")
+_LENGTH_AT = 28  # in a record
+
+
+def record_places(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Where the whole records start that `data` begins with, and where the last one ends."""
+    # The one loop over records there is: as little as possible happens in it. A length is read as a positive
+    # number, so that it always goes on; one that is too large ends it.
+    last, at, view = len(data) - OVERHEAD, 0, data.data
+    places = [0]
+    put, length = places.append, _LENGTH.unpack_from
+    while at <= last:
+        at += OVERHEAD + length(view, at + _LENGTH_AT)[0]
+        put(at)
+    if at > len(data):
+        places.pop()
+    return np.array(places, np.int64)
+
+
+def block_of_wire(
+    body: bytearray, at: int, partition: int, start: int, end: int, place: str, origin: str
+) -> Block | None:
     """Turn a list of records as it stands in a frame into records as they stand on disk.
 
     Args:
@@ -303,7 +365,7 @@ def block_of_wire(body: bytes, at: int, partition: int, start: int, end: int, pl
     """
     (count,) = _INT.unpack_from(body, at)
     at += 4
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     sizes: list[int] = []
     try:
         for expected in range(start, min(start + count, end)):

@@ -19,16 +19,19 @@ from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.log import Record
 from waltz_core.record import record
 from waltz_core.storage.record_codec import encode_record
+from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.wire import client_messages
 from waltz_spark.blocks import Block
 from waltz_spark.columns import Shape
 from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError
 from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace
-from waltz_spark.ports import AdminPort, ClientPort
-from waltz_spark.segments import SegmentFile
+from waltz_spark.ports import AdminPort, ClientPort, record_places
+from waltz_spark.segments import SegmentFile, cut
 from waltz_trio.net.tls import ClientTls
 
 _FIRST_COUNT = 64  # of the first request, before the size of records is known
+_RECORD_MAX = 1 << 30  # bytes: more than a frame can bring
+_SPARE = 1 << 16  # bytes asked for beyond the estimate
 _FEED_COUNT = 4096  # transactions read in one visit to a server that has no range read
 _PAUSE, _PAUSE_MAX = 0.05, 2.0  # seconds before the places are tried again; doubled each time
 
@@ -190,6 +193,10 @@ def _from_storage(place: StoragePlace, found: Range, start: int, shape: Shape, p
         session_id, local_mark = port.session(partition)
         # A replica that missed the session under which the mark was read may hold something else up there.
         end = found.end if session_id >= place.session_id else min(found.end, local_mark + 1)
+        if port.reads_segments():
+            yield from _segment_blocks(port, partition, start, end, shape)
+            done = True
+            return
         count = _FIRST_COUNT
         while start < end:
             port.request_records(partition, start, min(count, end - start))
@@ -206,6 +213,42 @@ def _from_storage(place: StoragePlace, found: Range, start: int, shape: Shape, p
     finally:
         if not done:
             _drop(key)  # an answer may be under way
+
+
+def _segment_blocks(port: AdminPort, partition: int, start: int, end: int, shape: Shape) -> Iterator[Block]:
+    """Bytes of the node's files, asked for one piece ahead, cut into records and checked here."""
+    place = str(port.endpoint)
+    for segment in port.segments(partition):
+        stop = min(end, segment.last_id + 1)
+        if not segment.first_id <= start < stop:
+            continue
+        average = (segment.size - HEADER_SIZE) // (segment.last_id - segment.first_id + 1) + 1
+        left = (stop - start) * average + _SPARE  # bytes, if records are as large as the others
+        held = np.empty(0, np.uint8)
+        position, asked = -1 - start, False
+        while start < stop:
+            if not asked:
+                port.request_bytes(partition, segment.first_id, position, min(max(left, _SPARE), shape.size_max))
+            offset, data = port.bytes_read()
+            if len(data) == 0:
+                return
+            position, left = offset + len(data), left - len(data)
+            asked = left > 0
+            if asked:
+                port.request_bytes(partition, segment.first_id, position, min(left, shape.size_max))
+            held = np.concatenate([held, data]) if len(held) else data
+            places = record_places(held)[: stop - start + 1]
+            for low, high in cut(places, shape.rows_max, shape.size_max):
+                buffer, own = held[places[low] : places[high]], places[low : high + 1] - places[low]
+                block = Block(partition, start, buffer, own, place, "storage")
+                block.check("bytes")  # the node gives bytes as they stand there
+                start = block.end_id
+                yield block
+            held = held[places[-1] :]
+            if len(held) > _RECORD_MAX:
+                raise RecordDamagedError(partition, start, place, f"no record ends within {len(held)} bytes")
+        if asked:
+            port.bytes_read()
 
 
 def _from_server(place: ServerPlace, found: Range, start: int, shape: Shape, patience: Patience) -> Iterator[Block]:

@@ -46,7 +46,7 @@ from waltz_core.storage.legacy import JavaError, io_text
 from waltz_core.storage.procedure import DiskError, Procedure, Runner
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
 from waltz_core.storage.repair import ANSWER_MS, Repair
-from waltz_core.storage.replica import DROP, AdminDone, State, StorageReplica
+from waltz_core.storage.replica import DROP, AdminDone, AdminReading, State, StorageReplica
 from waltz_core.storage.reports import Outbox
 from waltz_core.storage.scrub import Scrub
 from waltz_core.storage.transcode import STORING_PROTOCOL, Incoming
@@ -62,6 +62,8 @@ CAPABILITIES = (
     admin.AdminCapability.REPLICA_STATE
     | admin.AdminCapability.REPAIR
     | admin.AdminCapability.ACCEPT_LIMBO
+    | admin.AdminCapability.SEGMENTS
+    | admin.AdminCapability.RECORD_RANGE
     | admin.AdminCapability.STATISTICS
 )
 SOURCES_MAX = 16  # of one repair
@@ -76,9 +78,6 @@ _NOT_IMPLEMENTED = frozenset(
     {
         admin.DigestRequest,
         admin.LogStartRequest,
-        admin.RecordRangeRequest,
-        admin.SegmentListRequest,
-        admin.SegmentReadRequest,
         admin.SetLogStartRequest,
     }
 )
@@ -184,7 +183,10 @@ class StorageNode:
         self._admin_handlers: dict[type, Callable[[_Peer, Any, list[object]], None]] = {
             admin.PartitionAvailableRequest: self._on_available,
             admin.PartitionAssignmentRequest: self._on_assignment,
-            admin.RecordListRequest: self._on_record_list,
+            admin.RecordListRequest: self._on_reading,
+            admin.RecordRangeRequest: self._on_reading,
+            admin.SegmentListRequest: self._on_reading,
+            admin.SegmentReadRequest: self._on_reading,
             admin.LastSessionInfoRequest: self._on_session_info,
             admin.MetricsRequest: self._on_metrics,
             admin.AssignedPartitionStatusRequest: self._on_status,
@@ -586,7 +588,7 @@ class StorageNode:
         change = _Change(message.seq_num, what, apply, assigned_only=not message.toggled)
         self._change(peer, message.partition_ids, change)
 
-    def _on_record_list(self, peer: _Peer, message: admin.RecordListRequest, out: list[object]) -> None:
+    def _on_reading(self, peer: _Peer, message: AdminReading, out: list[object]) -> None:
         replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
         if replica is not None:
             replica.read_for_admin(peer.conn, message, out)

@@ -38,9 +38,12 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
             got = yield from _read_relocated(log, segment, next_id)
         if not got:
             return records, next_id
+        size = sum(map(record_size, got))
+        if records and size > left:
+            break  # one is always read: here it would be one too many
         records += got
         next_id += len(got)
-        left -= sum(map(record_size, got))
+        left -= size
         if len(got) < wanted:
             break  # by size, or before a record that the next request will find damaged
     return records, None

@@ -14,7 +14,7 @@ from waltz_core.edge import Level
 from waltz_core.errors import StorageError
 from waltz_core.log import Record, RecordHeader
 from waltz_core.storage import index as index_file
-from waltz_core.storage import legacy, mending, side
+from waltz_core.storage import legacy, mending, segment_reads, side
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.custody import DROP, AdminDone, Custody, State
@@ -39,6 +39,9 @@ MARK_EVERY_MS = 1000  # how far the durable mark may lag behind
 
 Reading: TypeAlias = (
     wire.RecordRequest | wire.RecordHeaderRequest | wire.RecordListRequest | wire.RecordHeaderListRequest
+)
+AdminReading: TypeAlias = (
+    admin.RecordListRequest | admin.RecordRangeRequest | admin.SegmentListRequest | admin.SegmentReadRequest
 )
 _READS = (wire.RecordRequest, wire.RecordHeaderRequest, wire.RecordListRequest, wire.RecordHeaderListRequest)
 _ONE = (wire.RecordRequest, wire.RecordHeaderRequest)
@@ -136,9 +139,9 @@ class StorageReplica(Custody):
             return
         self._queue(_Job(conn, message, exclusive=type(message) is wire.TruncateRequest))
 
-    def read_for_admin(self, conn: int, request: admin.RecordListRequest, out: list[object]) -> None:
+    def read_for_admin(self, conn: int, request: AdminReading, out: list[object]) -> None:
         """A read of the admin port: no session, no availability."""
-        job = _Job(work=lambda: self._admin_list(conn, request))
+        job = _Job(work=lambda: self._admin_read(conn, request))
         if self._lane_is_closed():
             self._queue(job)
             return
@@ -696,8 +699,11 @@ class StorageReplica(Custody):
             case wire.RecordHeaderListRequest():
                 self._outbox.reply(conn, wire.RecordHeaderListResponse(*ids, tuple(map(_header, records))))
 
-    def _read(self, first: int, count: int) -> Procedure[list[Record]]:
+    def _read(self, first: int, count: int, size_max: int = 0) -> Procedure[list[Record]]:
         """Records from `first` upward; fewer than `count` at the end of the log or before a damaged one.
+
+        Args:
+            size_max: bytes, besides the limit of this node; 0 = no other.
 
         Raises:
             StorageError: the first of them is damaged.
@@ -705,7 +711,10 @@ class StorageReplica(Custody):
         log = self._files
         if not self._rules.reads_verified:
             return (yield from self._read_unverified(log, first, count))
-        records, damaged = yield from self._read_or_blame(log, first, count, self._shared.config.read_size_max)
+        limit = self._shared.config.read_size_max
+        if size_max > 0:
+            limit = min(limit, size_max)
+        records, damaged = yield from self._read_or_blame(log, first, count, limit)
         if damaged is None and not records and count > 0 and first in self.faults:
             damaged = first  # known once, behind the end of what is left
         if damaged is not None:
@@ -757,18 +766,32 @@ class StorageReplica(Custody):
             *self._sides.create_missing(), *self._sides.faults_operations(self.faults, self._belongs())
         )
 
-    def _admin_list(self, conn: int, request: admin.RecordListRequest) -> Procedure[None]:
+    def _admin_read(self, conn: int, request: AdminReading) -> Procedure[None]:
         try:
             if self.state is State.UNASSIGNED:
                 raise not_assigned(self.partition_id)
-            records = yield from self._read(request.transaction_id, request.max_num_records)
+            answer = yield from self._admin_answer(request)
         except StorageError as error:
             why = _io_refusal(error) if isinstance(error, DiskError) else error
             code, detail = (why.code, why.detail) if isinstance(why, Refusal) else (FailureCode.OTHER, -1)
             answer = admin.AdminFailureResponse(request.seq_num, str(why), code=code, detail=detail)
-            self._outbox.reply(conn, answer)
-        else:
-            self._outbox.reply(conn, admin.RecordListResponse(request.seq_num, request.partition_id, tuple(records)))
+        self._outbox.reply(conn, answer)
+
+    def _admin_answer(self, request: AdminReading) -> Procedure[admin.AdminMessage]:
+        match request:
+            case admin.SegmentListRequest():
+                return (yield from segment_reads.list_segments(self._files, request))
+            case admin.SegmentReadRequest():
+                size_max = self._shared.config.read_size_max
+                return (yield from segment_reads.read_segment(self._files, request, size_max))
+            case admin.RecordRangeRequest(first_id=first, last_id=last):
+                count = max(0, last - first + 1)
+                if request.count_max > 0:
+                    count = min(count, request.count_max)
+                records = yield from self._read(first, count, request.size_max)
+            case _:
+                records = yield from self._read(request.transaction_id, request.max_num_records)
+        return admin.RecordListResponse(request.seq_num, request.partition_id, tuple(records))
 
 
 def _io_refusal(fault: DiskError) -> Refusal:

@@ -51,6 +51,7 @@ from waltz_core.storage.procedure import DiskError, Runner
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.shared import Condition, FailureCode
 
 
@@ -604,6 +605,76 @@ def test_limbo_is_told_to_codec_1_and_refused_to_codec_0() -> None:
     assert "out of service" in text_of(again.dial(Port.STORAGE).ask(wire.LastSessionInfoRequest(7, 1, 0, False)))
     answer = codec_1(again, Port.STORAGE).ask(wire.MaxTransactionIdRequest(7, 1, 0, False))
     assert answer.code == FailureCode.LIMBO
+
+
+def test_files_are_listed_and_read_as_they_stand_up_to_the_durable_end() -> None:
+    node = filled(12)
+    tool = codec_1(node, Port.ADMIN)
+    segments = tool.ask(admin.SegmentListRequest(1, 0)).segments
+    assert [(one.first_id, one.last_id, one.size, one.sealed) for one in segments] == [
+        (0, 3, 528, True),
+        (4, 7, 528, True),
+        (8, 11, 528, False),
+    ]
+    assert all(one.creation_ms >= 0 for one in segments)
+    stored = node.disk.content("0/0000000000000000004.seg")
+
+    def read(offset: int, size: int, first: int = 4) -> Any:
+        return tool.ask(admin.SegmentReadRequest(1, 0, first, offset, size))
+
+    answer = read(0, 9999)
+    assert (answer.offset, answer.data, answer.checksum) == (0, stored, checksum_of(stored))
+    assert read(500, 9999).data == stored[500:]
+    assert read(500, 20).data == stored[500:520]
+    assert [read(528, 10).data, read(999, 10).data, read(0, 0).data, read(0, -5).data] == [b""] * 4
+    # A negative offset names a record.
+    assert (read(-1 - 6, 50).offset, read(-1 - 6, 50).data) == (328, stored[328:378])
+    assert (read(-1 - 8, 50).offset, read(-1 - 8, 50).data) == (528, b"")
+    for offset, first in ((-1 - 3, 4), (-1 - 9, 4), (0, 5)):
+        assert read(offset, 10, first).code == FailureCode.OTHER
+    assert tool.ask(admin.SegmentReadRequest(1, 1, 0, 0, 10)).code == FailureCode.NOT_ASSIGNED
+
+
+def test_bytes_that_are_not_durable_are_not_given_out() -> None:
+    made = filled(2, threshold=5000)
+    tool = codec_1(made, Port.ADMIN)
+    slow = Slow(made)
+    slow.send(wire.AppendRequest(5, 1, 0, some(2, 2), False))
+    batch = slow.batches()[0]
+    for operation in batch.operations:  # on the disk, but not yet known to be
+        made.disk.apply(operation)
+    slow.held.clear()
+    slow.send(admin.SegmentReadRequest(1, 0, 0, 0, 9999), to=tool)
+    slow.release()
+    assert len(tool.messages.pop().data) == 328
+    slow.step(DiskDone(batch.ticket))
+    slow.send(admin.SegmentReadRequest(1, 0, 0, 0, 9999), to=tool)
+    slow.release()
+    assert len(tool.messages.pop().data) == 528
+
+
+def test_a_place_is_found_though_the_index_lies_and_not_where_the_record_is_damaged() -> None:
+    node = filled(12)
+    node.disk.flip("0/0000000000000000004.idx", 128 + 2 * 8 + 7)
+    tool = codec_1(reopen(node), Port.ADMIN)
+    assert tool.ask(admin.SegmentReadRequest(1, 0, 4, -1 - 6, 50)).offset == 328
+    node.disk.flip("0/0000000000000000004.seg", 128 + 250)
+    again = codec_1(reopen(node), Port.ADMIN).ask(admin.SegmentReadRequest(1, 0, 4, -1 - 6, 50))
+    assert (again.code, again.detail) == (FailureCode.CORRUPT, 6)
+
+
+def test_ranges_of_records_are_cut_by_number_and_by_bytes() -> None:
+    tool = codec_1(filled(12), Port.ADMIN)
+
+    def ids(first: int, last: int, count: int, size: int) -> list[int]:
+        answer = tool.ask(admin.RecordRangeRequest(1, 0, first, last, count, size))
+        return [one.transaction_id for one in answer.records]
+
+    assert ids(2, 10, 0, 0) == list(range(2, 11))
+    assert ids(2, 10, 3, 0) == [2, 3, 4]
+    assert ids(2, 10, 0, 250) == [2, 3]
+    assert ids(2, 10, 0, 1) == [2]
+    assert ids(5, 4, 0, 0) == ids(12, 20, 0, 0) == []
 
 
 # ---- start ---------------------------------------------------------------------------------------
