@@ -178,7 +178,7 @@ def _hash_of_name(name: str) -> tuple[int, bool]:
 
 
 _SMALL = 1 << 31
-_INT_64 = range(-(1 << 63), 1 << 63)
+_INT_64 = 1 << 63
 
 
 def lock_hashes(locks: Iterable[LockLike], names: list[tuple[str, int] | None] | None = None) -> tuple[int, ...]:
@@ -193,5 +193,5 @@ def lock_hashes(locks: Iterable[LockLike], names: list[tuple[str, int] | None] |
         # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
         found.append(name_hash ^ (number if 0 <= number < _SMALL else id_hash(number)))
         if names is not None:
-            names.append((name, number) if tellable and number in _INT_64 else None)
+            names.append((name, number) if tellable and -_INT_64 <= number < _INT_64 else None)
     return tuple(found)

@@ -17,23 +17,22 @@ _BLOCK = 4096  # takings
 
 
 class _Block:
-    """Takings in the order of the log; `ordered` are its hashes by size, once it is full."""
+    """Takings in the order of the log; of a full one that was searched, `ordered` are its hashes by size."""
 
-    __slots__ = ("hashes", "ids", "ordered")
+    __slots__ = ("full", "hashes", "ids", "ordered")
 
     def __init__(self) -> None:
+        self.full = False
         self.hashes = array("i")
         self.ids = array("q")
         self.ordered: array[int] | None = None
 
-    def close(self) -> None:
-        """It is full."""
-        self.ordered = array("i", sorted(self.hashes))
-
     def newest(self, lock_hash: int, upper: int) -> int:
         """The newest transaction up to `upper` that took the lock, -1 if none did."""
-        ordered = self.ordered
-        if ordered is not None:
+        if self.full:
+            ordered = self.ordered
+            if ordered is None:
+                ordered = self.ordered = array("i", sorted(self.hashes))
             at = bisect_left(ordered, lock_hash)
             if at == len(ordered) or ordered[at] != lock_hash:
                 return -1
@@ -47,8 +46,8 @@ class _Block:
 
 
 class ExactLocks:
-    """The newest takings of locks, 16 bytes each. To note one costs next to nothing; they are searched only when an
-    append was refused, in time that grows with the blocks behind its client mark.
+    """The newest takings of locks, 12 to 16 bytes each. To note one costs next to nothing; they are searched only when
+    an append was refused, in time that grows with the blocks behind its client mark.
 
     Every taking behind `floor` is here: at least `capacity` of them, where there were as many, and a block more.
     """
@@ -70,7 +69,7 @@ class ExactLocks:
         block.hashes.extend(hashes)
         block.ids.extend(ids)
         if len(block.ids) >= _BLOCK:
-            block.close()
+            block.full = True
             self._blocks.append(_Block())
             if len(self._blocks) > self._blocks_max:
                 self.floor = self._blocks.popleft().ids[-1]

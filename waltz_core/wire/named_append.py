@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from waltz_core.errors import ProtocolError
 from waltz_core.wire.client_messages import NamedAppendRequest
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
 TYPE = 34
 _START = Struct(">x16sq")
 _HEAD = Struct(">B16sq")
-_WITHOUT_LOCKS = Struct(">B16sqiiiii")  # mark, three counts, header, length of the data
-_ONE = Struct(">x16sqiiBi")  # mark, count, and the only lock up to the length of its name
+_WITHOUT_LOCKS = Struct(">x16sqiiiii")  # mark, three counts, header, length of the data
+_WITHOUT_LOCKS_HEAD = Struct(">B16sqiiiii")
+_ONE_NAMED = Struct(">x16sqiixi")  # mark, count, and the only lock up to the length of its name
+_ONE_UNNAMED = Struct(">x16sqiiBiiii")  # mark, count, the only lock, two counts, header, length of the data
+_NO_LOCKS: tuple[int, ...] = ()
+_NO_NAMES: tuple[tuple[str, int] | None, ...] = ()
 _UNNAMED = Struct(">ib")
 _NAMED = Struct(">ibi")  # up to the name
 _INT = Struct(">i")
 _ID = Struct(">q")
 _END = Struct(">ii")  # header, length of the data
 _LOCK_SIZE_MIN = 5
-_AFTER_NAME = 24  # bytes from the id of a lock that is the only one to the data
 
 
 def encode_named_append(message: NamedAppendRequest, out: bytearray) -> None:
@@ -33,7 +37,7 @@ def encode_named_append(message: NamedAppendRequest, out: bytearray) -> None:
     data, names = message.data, message.names
     write, read, append = message.write_locks, message.read_locks, message.append_locks
     if not (write or read or append):
-        out += _WITHOUT_LOCKS.pack(TYPE, message.req_id, message.client_mark, 0, 0, 0, message.header, len(data))
+        out += _WITHOUT_LOCKS_HEAD.pack(TYPE, message.req_id, message.client_mark, 0, 0, 0, message.header, len(data))
     elif len(write) == 1 and names and names[0] is not None and not read and not append:
         name, number = names[0]
         pack, text = _one_lock(name)
@@ -96,20 +100,33 @@ def decode_named_append(buffer: bytes, start: int, end: int) -> tuple[NamedAppen
         ProtocolError: it is cut short, null, or does not match its checksum.
     """
     left = end - start - 49
-    if left >= 0:
-        _, req_id, mark, writes, reads, appends, header, size = _WITHOUT_LOCKS.unpack_from(buffer, start)
-        if writes == 0 and reads == 0 and appends == 0:
-            data, checksum, at = _data(buffer, start + 45, end, size)
-            return NamedAppendRequest(req_id, mark, (), (), (), header, data, checksum), at
-        if writes == 1:
-            _, _, _, lock_hash, named, name_size = _ONE.unpack_from(buffer, start)
-            if named == 1 and 0 <= name_size <= _NAME_CACHED and left + 11 >= name_size + _AFTER_NAME:
-                name, number, reads, appends, header, size = _after_name(name_size)(buffer, start + 38)
-                if reads == 0 and appends == 0:
-                    data, checksum, at = _data(buffer, start + 62 + name_size, end, size)
-                    locks, names = (lock_hash,), ((_text(name), number),)
-                    return NamedAppendRequest(req_id, mark, locks, (), (), header, data, checksum, names), at
-    return _decode_any(buffer, start, end)
+    if left < 0:
+        return _decode_any(buffer, start, end)
+    locks, names = _NO_LOCKS, _NO_NAMES
+    if buffer[start + 28] != 1:  # the lowest byte of the number of write locks
+        req_id, mark, writes, reads, appends, header, size = _WITHOUT_LOCKS.unpack_from(buffer, start)
+        at = start + 45
+    elif buffer[start + 33] == 1:
+        req_id, mark, writes, lock_hash, name_size = _ONE_NAMED.unpack_from(buffer, start)
+        at = start + 62 + name_size
+        if writes != 1 or not 0 <= name_size <= _NAME_CACHED or at > end:
+            return _decode_any(buffer, start, end)
+        name, number, reads, appends, header, size = _after_name(name_size)(buffer, start + 38)
+        locks, names, writes = (lock_hash,), ((_text(name), number),), 0
+    else:
+        req_id, mark, writes, lock_hash, _, reads, appends, header, size = _ONE_UNNAMED.unpack_from(buffer, start)
+        at = start + 50
+        if writes != 1 or at > end:
+            return _decode_any(buffer, start, end)
+        locks, writes = (lock_hash,), 0
+    stop = at + size
+    if writes or reads or appends or not at <= stop <= end - 4:
+        return _decode_any(buffer, start, end)
+    data = buffer[at:stop]
+    checksum = _INT.unpack_from(buffer, stop)[0]
+    if (crc32(data) ^ 0x80000000) - 0x80000000 != checksum:
+        verify(data, checksum)
+    return NamedAppendRequest(req_id, mark, locks, (), (), header, data, checksum, names), stop + 4
 
 
 def _decode_any(buffer: bytes, start: int, end: int) -> tuple[NamedAppendRequest, int]:
