@@ -156,6 +156,16 @@ def test_answers_beyond_what_is_sent_at_once_come_as_they_are_taken() -> None:
     client.wait(lambda: _payloads(client) == 40)
 
 
+def test_ranges_beyond_what_is_sent_at_once_come_as_they_are_taken() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    client.append(bytes(9 << 20))
+    client.wait(client.feed)
+    client.send(*(messages.RecordRangeRequest(client.req_id(), 0, 0, 0, 0, False) for _ in range(24)))
+    client.wait(lambda: sum(isinstance(one, messages.RecordRangeResponse) for one in client.received) == 24)
+
+
 def test_answers_that_nobody_takes_end_the_connection() -> None:
     cluster = opened(server_options={"unsent_max": 16 << 20})
     client, other = Client(cluster), Client(cluster, client_id=8)

@@ -52,6 +52,7 @@ from waltz_core.ids import ReqId, req_client, req_partition
 from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.roles import Access
 from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.connectivity import CHECK, ConnectivityChecks
@@ -96,12 +97,25 @@ CAPABILITIES = (
 )
 """What this server does of codec 5."""
 
+_Bulk: TypeAlias = messages.TransactionDataResponse | messages.RecordRangeResponse | messages.RecordHeaderRangeResponse
+_BULK = (messages.TransactionDataResponse, messages.RecordRangeResponse, messages.RecordHeaderRangeResponse)
 _OUT_MAX = 8 << 20  # bytes for one connection in one step; further payloads wait until it took these
 _CHECKS_MAX = 100  # checks of storage nodes that one connection may wait for
 _REFUSALS_TOLD = 20  # different ones of one connection
 _EXTENDED = 5  # codec since which every request can be answered by an error
 
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
+
+
+def _bulk_size(message: _Bulk) -> int:
+    """Bytes, about, of what a client asked for."""
+    match message:
+        case messages.TransactionDataResponse(data=data):
+            return len(data)
+        case messages.RecordRangeResponse(records=records):
+            return sum(RECORD_OVERHEAD + len(one.data) for one in records)
+        case messages.RecordHeaderRangeResponse(record_headers=headers):
+            return RECORD_OVERHEAD * len(headers)
 
 
 class _ClientConn(Peer):
@@ -130,7 +144,7 @@ class _ClientConn(Peer):
         self.held = False  # reading is off
         self.writable = True  # it takes what is sent to it
         self.gathered = 0  # bytes of its unfinished frame
-        self.backlog: deque[messages.TransactionDataResponse] = deque()  # payloads for when it takes them
+        self.backlog: deque[_Bulk] = deque()  # payloads for when it takes them
         self.backlog_bytes = 0
         self.partitions: set[int] = set()  # those it asked something of
         self.refused: set[str] = set()  # what it was refused, so that each is told once
@@ -538,7 +552,7 @@ class ServerNode:
         if conn is None or conn.closing:
             return
         if len(conn.out) > _OUT_MAX or conn.backlog:
-            if type(message) is messages.TransactionDataResponse:
+            if isinstance(message, _BULK):
                 self._put_off(conn, message)
                 return
             if len(conn.out) > 2 * _OUT_MAX:
@@ -549,10 +563,10 @@ class ServerNode:
         except ProtocolError as error:
             self._close(conn_id, str(error))
 
-    def _put_off(self, conn: _ClientConn, message: messages.TransactionDataResponse) -> None:
+    def _put_off(self, conn: _ClientConn, message: _Bulk) -> None:
         """Keep an answer with a payload until the client has taken what was sent before."""
         conn.backlog.append(message)
-        conn.backlog_bytes += len(message.data)
+        conn.backlog_bytes += _bulk_size(message)
         self._backlogged[conn.conn] = conn
         if conn.backlog_bytes > self._config.unsent_max:
             self._close(conn.conn, f"it takes data too slowly: {conn.backlog_bytes} bytes of payloads wait for it")
@@ -561,7 +575,7 @@ class ServerNode:
         for conn in list(self._backlogged.values()):
             while conn.backlog and conn.writable and len(conn.out) <= _OUT_MAX and not conn.closing:
                 message = conn.backlog.popleft()
-                conn.backlog_bytes -= len(message.data)
+                conn.backlog_bytes -= _bulk_size(message)
                 try:
                     conn.connection.encode(message, conn.out)
                 except ProtocolError as error:
