@@ -7,15 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+import attrs
+
+from tests.model.journal_disk import JournalDisk
 from tests.model.world import SimNode, World
 from tests.model.world_disk import WorldDisk
 from waltz_core.cluster import znodes
 from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.store_metadata import full_store
+from waltz_core.cluster.store_metadata import EMPTY_STORE, StoreChange, StoreMaps, full_store
 from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
 from waltz_core.ids import Endpoint
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.config import ServerConfig
+from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
@@ -60,9 +64,9 @@ class SimStorage:
         self.node.plugins[StorageStopped] = lambda effect: self.node.crash()
 
     @property
-    def holds(self) -> range:
+    def holds(self) -> tuple[int, ...]:
         """Partitions that the cluster's assignment gives to this node."""
-        return range(self.cluster.partitions if self in self.cluster.replicas else 0)
+        return dict(self.cluster.maps.replicas.replicas).get(str(self.data_endpoint), ())
 
     def start(self) -> None:
         """Start the process on what is on its disk."""
@@ -145,7 +149,9 @@ class SimCluster:
         self.storage_options = storage_options or {}
         self._preferred = preferred
         self._peers = 0
-        self.replicas: list[SimStorage] = []
+        self.maps: StoreMaps = EMPTY_STORE  # as they stand in ZooKeeper
+        self.journal: Mode = self._server_options.get("journal", Mode.OFF)
+        self.journals: list[JournalDisk] = []  # of servers that keep one
         self.storages = [SimStorage(self, n) for n in range(storage_nodes)]
         self.servers = [self._server(n) for n in range(servers)]
 
@@ -164,27 +170,42 @@ class SimCluster:
 
         node = SimNode(self.world, f"server{number}", machine)
         node.listening = {Port.CLIENT: endpoint}
+        if self.journal is not Mode.OFF:
+            self.journals.append(JournalDisk(self.world, node))
         return node
 
     # ---- setting up --------------------------------------------------------------------------
 
-    def start(self, replicas: int | None = None) -> None:
-        """Create the cluster, start everything, assign every partition to all storage nodes, or to the first few."""
-        self._create()
-        self.set_replicas(self.storages[:replicas])
+    @property
+    def replicas(self) -> list[SimStorage]:
+        """Storage nodes that hold some partition, as the assignment says."""
+        return [storage for storage in self.storages if storage.holds]
+
+    def replicas_of(self, partition: int) -> list[SimStorage]:
+        """Storage nodes that hold a partition, as the assignment says."""
+        return [storage for storage in self.storages if partition in storage.holds]
+
+    def start(self, replicas: int | None = None, spares: int = 0) -> None:
+        """Create the cluster, start everything, assign every partition to all storage nodes, or to the first few.
+
+        The last `spares` storage nodes run, and the cluster does not know them.
+        """
+        known = self.storages[: len(self.storages) - spares]
+        self._create(known)
+        self.set_replicas(known[:replicas])
         for storage in self.storages:
             storage.start()
         assert self.world.run_while(lambda: not all(s.ready for s in self.storages), 60_000)
-        for storage in self.storages:
+        for storage in known:
             self.assign(storage, range(self.partitions))
         for server in self.servers:
             server.start()
 
-    def _create(self) -> None:
+    def _create(self, known: Sequence[SimStorage]) -> None:
         paths = cluster_paths(ROOT)
-        nodes = [(str(storage.data_endpoint), number) for number, storage in enumerate(self.storages)]
-        ports = [(str(storage.data_endpoint), storage.admin_endpoint.port) for storage in self.storages]
-        store = full_store(self.partitions, nodes, ports)
+        nodes = [(str(storage.data_endpoint), number) for number, storage in enumerate(known)]
+        ports = [(str(storage.data_endpoint), storage.admin_endpoint.port) for storage in known]
+        self.maps = store = full_store(self.partitions, nodes, ports)
         params = znodes.encode_cluster_params(znodes.ClusterParams("simulated", self.partitions))
         created: list[tuple[str, bytes | None]] = [
             (paths.root, params),
@@ -202,11 +223,20 @@ class SimCluster:
 
     def set_replicas(self, storages: Sequence[SimStorage]) -> None:
         """Change the assignment: every partition on exactly these nodes."""
-        self.replicas = list(storages)
         everything = tuple(range(self.partitions))
         replicas = znodes.ReplicaAssignments(tuple((str(s.data_endpoint), everything) for s in storages))
-        path = cluster_paths(ROOT).assignment
-        self.world.zookeeper.write([ZkSet(0, path, znodes.encode_replica_assignments(replicas), -1)])
+        self.change_store(StoreChange(attrs.evolve(self.maps, replicas=replicas), ("assignment",)))
+
+    def change_store(self, change: StoreChange) -> None:
+        """Write the maps of the storage nodes, as an operator's tool does."""
+        paths, maps = cluster_paths(ROOT), change.after
+        self.maps = maps
+        writes = {
+            "group": (paths.groups, znodes.encode_group_descriptor(maps.groups)),
+            "assignment": (paths.assignment, znodes.encode_replica_assignments(maps.replicas)),
+            "connection": (paths.connections, znodes.encode_connection_metadata(maps.connections)),
+        }
+        self.world.zookeeper.write([ZkSet(0, *writes[name], -1) for name in change.written])
 
     def assign(self, storage: SimStorage, partitions: Sequence[int]) -> None:
         """Tell a storage node that it holds partitions, through its admin port."""

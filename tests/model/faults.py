@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from tests.model.cluster import ROOT, SimStorage
 from tests.model.disk import SimDisk
+from tests.model.moving import Plan
 from tests.model.world import SimNode
+from waltz_core.cluster import moves
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_core.edge import Shutdown, ZkSet
@@ -462,6 +464,74 @@ class Faults:
         self.cluster.set_replicas([joining if one is leaving else one for one in self.cluster.replicas])
         return f"{joining.node.name} for {leaving.node.name}"
 
+    def add_node(self) -> str:
+        """The operator adds a storage node, as one more replica of some partitions or of all."""
+        joining = self._stranger()
+        beside = self._leaving()
+        if joining is None or beside is None:
+            return ""
+        group = dict(self.cluster.maps.groups.groups)[str(beside.data_endpoint)]
+        count = self.rng.randint(1, self.cluster.partitions)
+        partitions = sorted(self.rng.sample(range(self.cluster.partitions), count))
+        name, port = str(joining.data_endpoint), joining.admin_endpoint.port
+        return self._move(
+            lambda view: moves.add(view, name, port, group, partitions),
+            f"{joining.node.name} with {partitions} to the group of {beside.node.name}",
+        )
+
+    def drain_node(self) -> str:
+        """The operator empties a storage node; its partitions go to others of its group."""
+        leaving = self._leaving()
+        if leaving is None:
+            return ""
+        name = str(leaving.data_endpoint)
+        return self._move(lambda view: moves.drain(view, name), leaving.node.name)
+
+    def replace_node(self) -> str:
+        """The operator puts a new storage node in the place of one that runs, or is down."""
+        joining, leaving = self._stranger(), self._leaving()
+        if joining is None or leaving is None:
+            return ""
+        if self.rng.random() < 0.3 and leaving.node.alive:
+            leaving.crash(power=False)
+        source, target, port = str(leaving.data_endpoint), str(joining.data_endpoint), joining.admin_endpoint.port
+        return self._move(
+            lambda view: moves.replace(view, source, target, port), f"{leaving.node.name} by {joining.node.name}"
+        )
+
+    def move_partition(self) -> str:
+        """The operator moves one partition to another storage node of the group."""
+        leaving = self._leaving()
+        if leaving is None:
+            return ""
+        groups = dict(self.cluster.maps.groups.groups)
+        source, partition = str(leaving.data_endpoint), self.rng.choice(leaving.holds)
+        others = [name for name, group in groups.items() if name != source and group == groups[source]]
+        if not others:
+            return ""
+        target = self.rng.choice(others)
+        return self._move(
+            lambda view: moves.move(view, [partition], source, target), f"{partition} from {source} to {target}"
+        )
+
+    def _move(self, plan: Plan, text: str) -> str:
+        moving = self.run.operator.moving
+        if moving.plan is not None or not moving.begin(plan, delete=self.rng.random() < 0.5):
+            return ""
+        return text
+
+    def _stranger(self) -> SimStorage | None:
+        """A storage node that the cluster does not know."""
+        known = dict(self.cluster.maps.groups.groups)
+        found = [one for one in self.cluster.storages if str(one.data_endpoint) not in known]
+        return self.rng.choice(found) if found else None
+
+    def _leaving(self) -> SimStorage | None:
+        """A replica that may go: any other than the victim may hold the only copy."""
+        if self.run.may_lose:
+            return self.victim if self.victim.holds else None
+        return self.rng.choice(self.cluster.replicas)
+
 
 KINDS = tuple(
     name
@@ -472,6 +542,9 @@ KINDS = tuple(
 
 LOSING = ("bit_rot", "wipe", "roll_back")
 """Kinds that damage or lose acknowledged bytes, of the victim only."""
+
+MEMBERSHIP = ("add_node", "drain_node", "replace_node", "move_partition")
+"""Kinds that change which storage nodes hold a partition, or how many do."""
 
 BEYOND_LEGACY = (
     "power_storage",

@@ -63,7 +63,7 @@ class Observer:
     """The point of view of nobody in the cluster.
 
     Attributes:
-        quorum: copies that make a commit; a run does not change the number of replicas.
+        quorum: copies that make a commit, at least: no partition has fewer replicas than in the beginning.
         logs: partition → the committed records, by id.
         lossy: storage nodes whose disk lost or damaged acknowledged records by our doing.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tests.model.cluster import KEY, RawPeer, SimStorage
 from tests.model.disk import SimDisk
+from tests.model.moving import Moving
 from tests.model.world import SimNode
 from waltz_core.rules import LEGACY
 from waltz_core.storage.replica import State
@@ -24,14 +26,24 @@ PATIENCE_MS = 40_000
 _PASSING_MS = 5_000  # so long an index file may be alone, while a segment is begun
 
 
-class _Assignment(RawPeer):
-    """Tells a storage node, through its admin port, that it holds all partitions."""
+class Order(RawPeer):
+    """Tells a storage node, through its admin port, that it holds partitions, or holds them no more."""
 
-    def __init__(self, run: Run, storage: SimStorage, number: int) -> None:
+    def __init__(
+        self,
+        run: Run,
+        storage: SimStorage,
+        number: int,
+        partitions: Sequence[int],
+        *,
+        holds: bool = True,
+        delete: bool = False,
+    ) -> None:
         self.done = False
         self._storage = storage
         self._connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0})
         self._count = run.cluster.partitions
+        self._request = admin.PartitionAssignmentRequest(1, tuple(partitions), holds, delete)
         self._world = run.world
         self._give_up = run.world.now + 5_000
         self._greeted = False
@@ -54,10 +66,7 @@ class _Assignment(RawPeer):
             self._asked = True
             data = bytearray()
             self._connection.encode(admin.AdminOpenRequest(-1, UUID(bytes=KEY), self._count), data)
-            self._connection.encode(
-                admin.PartitionAssignmentRequest(1, tuple(range(self._count)), True, False),
-                data,
-            )
+            self._connection.encode(self._request, data)
             self.send(bytes(data))
         if any(isinstance(answer, admin.AdminSuccessResponse) and answer.seq_num == 1 for answer in answers):
             self.done = True
@@ -75,7 +84,8 @@ class Operator:
         self.rng = Random(f"{run.seed}/operator")
         self._due: dict[str, int] = {}  # dead process → when it is started again
         self._unassigned: dict[str, SimStorage] = {}
-        self._assignments: dict[str, _Assignment] = {}
+        self._assignments: dict[str, Order] = {}
+        self.moving = Moving(run, self._order)
         self._orders = 0
         self._alone: dict[tuple[str, str], int] = {}  # node and index file without its data file → since when
         self._paused = False
@@ -101,6 +111,11 @@ class Operator:
         if not self._paused:
             self._look_after_storages()
             self._look_after_others()
+            self.moving.look()
+
+    def _order(self, storage: SimStorage, partitions: Sequence[int], **how: bool) -> Order:
+        self._orders += 1
+        return Order(self.run, storage, self._orders, partitions, **how)
 
     def _look_after_storages(self) -> None:
         for storage in self.run.cluster.storages:
@@ -165,11 +180,12 @@ class Operator:
     def _assign(self, storage: SimStorage) -> None:
         name = storage.node.name
         order = self._assignments.get(name)
-        if order is not None and order.done:
+        if not storage.holds:
+            del self._unassigned[name]
+        elif order is not None and order.done:
             del self._assignments[name], self._unassigned[name]
         elif order is None or order.failed:
-            self._orders += 1
-            self._assignments[name] = _Assignment(self.run, storage, self._orders)
+            self._assignments[name] = self._order(storage, storage.holds)
 
     def _mend(self, storage: SimStorage) -> None:
         """The faults are over: restart what stopped, replace what is damaged for good."""
@@ -184,5 +200,6 @@ class Operator:
                 assert name in self.run.observer.lossy, f"{name} is in limbo: {replica.reason}"
                 self.wipe(storage)
                 return
-            if replica.state is State.UNASSIGNED:  # rolled back to a time before it was told its partitions
+            if replica.state is State.UNASSIGNED and replica.partition_id in storage.holds:
+                # Rolled back to a time before it was told its partitions.
                 self._unassigned[storage.node.name] = storage

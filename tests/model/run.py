@@ -12,11 +12,12 @@ from typing import Any
 
 from tests.model.app import App, Habits
 from tests.model.cluster import SimCluster
-from tests.model.faults import BEYOND_LEGACY, KINDS, LOSING, Faults
+from tests.model.faults import BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.server.journal_format import Mode
 from waltz_core.store.session import SessionConfig
 
 SAFETY_MS = 54_000
@@ -42,6 +43,7 @@ class Plan:
     partitions: int
     replicas: int
     storages: int
+    spares: int  # of these, unknown to the cluster at first
     servers: int
     habits: tuple[Habits, ...]
     kinds: tuple[str, ...]
@@ -76,8 +78,9 @@ def draw_plan(seed: int) -> Plan:
     partitions = rng.choice((1, 1, 1, 2, 3))
     legacy_storages = rng.choice((0,) * 8 + (1, 3))
     often = rng.choice((0.12, 0.25, 0.5))
-    kinds = [kind for kind in KINDS if rng.random() < often]
-    kinds += rng.sample(KINDS, 3)
+    ordinary = [kind for kind in KINDS if kind not in MEMBERSHIP]
+    kinds = [kind for kind in ordinary if rng.random() < often]
+    kinds += rng.sample(ordinary, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
     if "zk_rewind" in kinds:
         # With metadata that forgot a session, nobody can tell a replica that lost what it appended then.
@@ -97,17 +100,26 @@ def draw_plan(seed: int) -> Plan:
         "lock_table_size": rng.choice((60, 30_000)),
         "min_fetch_size": rng.choice((2, 10, 100)),
         "retry_max_ms": rng.choice((2_000, 20_000)),
+        "journal": Random(f"{seed}/journal").choice((Mode.OFF, Mode.OFF, Mode.SYNC, Mode.SYNC, Mode.ASYNC)),
         "answer_timeout_ms": rng.choice((1_500, 10_000)),
         "session": SessionConfig(
             link_flight_bytes_max=rng.choice((300, 8 << 20)), tail_bytes_max=rng.choice((400, 16 << 20))
         ),
     }
     servers = rng.choice((2, 2, 2, 3))
+    spares, membership = _draw_membership(seed)
+    if replicas > 1 and membership:
+        # A move goes on for a while, and must not be overtaken by another hand.
+        kinds = [kind for kind in kinds if kind not in ("change_replicas", "zk_rewind")] + membership
+        storages, legacy_storages = replicas + spares, min(legacy_storages, replicas)
+    else:
+        spares = 0
     preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
     return Plan(
         partitions,
         replicas,
         storages,
+        spares,
         servers,
         habits,
         tuple(kinds),
@@ -118,6 +130,15 @@ def draw_plan(seed: int) -> Plan:
         rng.random() < 0.3,
         rng.choice((600, 1 << 20, 1 << 20)),
     )
+
+
+def _draw_membership(seed: int) -> tuple[int, list[str]]:
+    """In a part of the runs the operator changes who holds what; from a stream of its own. Spare nodes and kinds."""
+    rng = Random(f"{seed}/membership")
+    if rng.random() >= 0.25:
+        return 0, []
+    chosen = [kind for kind in MEMBERSHIP if rng.random() < 0.6]
+    return rng.choice((1, 2, 3)), chosen or ["add_node", "drain_node"]
 
 
 def _draw_habits(rng: Random, appends: int) -> Habits:
@@ -133,6 +154,7 @@ def _draw_habits(rng: Random, appends: int) -> Habits:
         size=rng.choice((20, 20, 100, 1000)),
         feed_buffer=rng.choice((8, 100, 100_000)),
         consume_ms=rng.choice((0, 0, 50, 500)),
+        names=rng.random() < 0.5,
     )
 
 
@@ -147,7 +169,6 @@ class Run:
         self.kinds = tuple(kind for kind in plan.kinds if kind not in without)
         self.may_lose = any(kind in LOSING for kind in self.kinds)
         self.cluster = SimCluster(
-        names=rng.random() < 0.5,
             seed,
             partitions=plan.partitions,
             storage_nodes=plan.storages,
@@ -168,6 +189,8 @@ class Run:
             self._set_clocks()
         if "zk_behind" in self.kinds:
             self.world.zookeeper.with_follower()
+        for journal in self.cluster.journals:
+            journal.draw_outages(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
         self.apps = [App(self.observer, number, habits) for number, habits in enumerate(plan.habits)]
         if plan.drifting:
@@ -202,7 +225,7 @@ class Run:
 
     def begin(self) -> None:
         """Everything runs and is loaded."""
-        self.cluster.start(self.plan.replicas)
+        self.cluster.start(self.plan.replicas, self.plan.spares)
         for app in self.apps:
             app.start()
         self.cluster.until_open()
@@ -260,9 +283,12 @@ class Run:
             text = app.unsettled()
             if text:
                 return text
+        if self.operator.moving.plan is not None:
+            return "the operator has not come to the end of a move"
         for storage in self.cluster.replicas:
             name = storage.node.name
-            for partition, log in enumerate(self.observer.logs):
+            for partition in storage.holds:
+                log = self.observer.logs[partition]
                 held = self.observer.durable[name].records[partition]
                 if len(log) - 1 not in held and log and name not in self.observer.lossy:
                     return f"{name} does not hold {partition}/{len(log) - 1}"

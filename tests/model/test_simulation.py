@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from tests.model.determinism import traces
+from tests.model.faults import MEMBERSHIP
 from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
 from tests.model.world_disk import WorldDisk
 from waltz_core.locks import LockTable
@@ -32,6 +33,14 @@ def test_a_cluster_keeps_its_promises_under_faults(seed: int) -> None:
     assert not result.failure
     assert result.commits >= COMMITS_MIN
     assert result.simulated_ms >= RUN_MS
+
+
+def test_so_does_one_whose_operator_adds_empties_and_replaces_storage_nodes_meanwhile() -> None:
+    seeds = [seed for seed in range(3000, 3030) if draw_plan(seed).spares][:4]
+    results = [run_seed(seed) for seed in seeds]
+    assert [result.failure for result in results] == [""] * 4
+    assert sum(result.counts.get("steps of moves", 0) for result in results) >= 20
+    assert len({kind for result in results for kind in result.faults} & set(MEMBERSHIP)) >= 3
 
 
 def test_so_does_one_with_seeds_that_nobody_has_seen() -> None:

@@ -7,9 +7,11 @@ that the replicas that are left are a quorum at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from waltz_core.cluster import store_metadata
+from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
 from waltz_core.cluster.view import ClusterView
 from waltz_core.errors import ClusterError
 from waltz_core.record import record
@@ -240,6 +242,21 @@ def add(view: ClusterView, storage: str, admin_port: int, group: int, partitions
         if not assigned or not view.is_level(partition_id, storage):
             steps.append(AwaitLevel(storage, partition_id))
     return tuple(steps)
+
+
+def change_of(step: AddNode | Assign | Swap | Unassign | RemoveNode) -> Callable[[StoreMaps, int], StoreChange]:
+    """What a step does to the maps in ZooKeeper, given them and the number of partitions."""
+    match step:
+        case AddNode(storage, port, group):
+            return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
+        case Assign(storage, partition_id):
+            return lambda maps, count: store_metadata.assign_partitions(maps, count, [partition_id], storage)
+        case Swap(source, target, partition_id):
+            return lambda maps, count: store_metadata.replace_replica(maps, count, partition_id, source, target)
+        case Unassign(storage, partition_id):
+            return lambda maps, _: store_metadata.unassign_partitions(maps, [partition_id], storage)
+        case RemoveNode(storage):
+            return lambda maps, _: store_metadata.remove_storage_node(maps, storage)
 
 
 # ---- looking ---------------------------------------------------------------------------------

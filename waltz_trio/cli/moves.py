@@ -9,9 +9,8 @@ from functools import partial
 
 import trio
 
-from waltz_core.cluster import moves, store_metadata
+from waltz_core.cluster import moves
 from waltz_core.cluster.moves import Step, describe
-from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
 from waltz_core.cluster.view import ClusterView
 from waltz_core.errors import WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
@@ -86,23 +85,7 @@ async def _do(tool: Tool, step: Step, patience: int, *, delete: bool) -> None:
         case moves.AwaitWithout(storage, partition_id):
             await _wait(tool, patience, lambda view: moves.is_without(view, partition_id, storage))
         case _:
-            await change_store(tool.zk, tool.paths, _change_of(step))
-
-
-def _change_of(
-    step: moves.AddNode | moves.Assign | moves.Swap | moves.Unassign | moves.RemoveNode,
-) -> Callable[[StoreMaps, int], StoreChange]:
-    match step:
-        case moves.AddNode(storage, port, group):
-            return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
-        case moves.Assign(storage, partition_id):
-            return lambda maps, count: store_metadata.assign_partitions(maps, count, [partition_id], storage)
-        case moves.Swap(source, target, partition_id):
-            return lambda maps, count: store_metadata.replace_replica(maps, count, partition_id, source, target)
-        case moves.Unassign(storage, partition_id):
-            return lambda maps, _: store_metadata.unassign_partitions(maps, [partition_id], storage)
-        case moves.RemoveNode(storage):
-            return lambda maps, _: store_metadata.remove_storage_node(maps, storage)
+            await change_store(tool.zk, tool.paths, moves.change_of(step))
 
 
 async def _wait(tool: Tool, patience: int, reached: Callable[[ClusterView], bool]) -> None:

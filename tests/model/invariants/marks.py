@@ -33,6 +33,9 @@ class Marks(Invariant):
             before = self._control.get(key)
             if now == before:
                 continue
+            if replica.partition_id not in storage.holds:
+                self._control.pop(key, None)  # given up: its files may be deleted
+                continue
             self._control[key] = now
             if before is not None and name not in self.observer.lossy:
                 self.require(

@@ -24,7 +24,7 @@ class Truncation(Invariant):
                 )
 
     def on_gone(self, storage: Any, partition: int, ids: Sequence[int]) -> None:
-        if storage.node.name in self.observer.lossy or not storage.node.alive:
+        if storage.node.name in self.observer.lossy or not storage.node.alive or partition not in storage.holds:
             return
         machine = storage.node.machine
         if partition < len(machine.replicas):

@@ -75,9 +75,12 @@ class Witness(Invariant):
 
     def at_end(self) -> None:
         observer = self.observer
-        holders = [one.node.name for one in observer.cluster.replicas if one.node.name not in observer.lossy]
         replicas = {
-            partition: [_entries(observer.durable[name].records[partition]) for name in holders]
+            partition: [
+                _entries(observer.durable[one.node.name].records[partition])
+                for one in observer.cluster.replicas_of(partition)
+                if one.node.name not in observer.lossy
+            ]
             for partition in range(observer.cluster.partitions)
         }
         marks = {partition: len(log) - 1 for partition, log in enumerate(observer.logs)}
