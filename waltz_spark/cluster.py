@@ -10,19 +10,23 @@ import attrs
 import trio
 
 from waltz_core.cluster.paths import cluster_paths
+from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.record import record
 from waltz_core.wire.client_messages import ClusterInfoResponse
-from waltz_spark.errors import UnreachableError
+from waltz_spark.errors import OptionError, UnreachableError
 from waltz_spark.options import Options
 from waltz_spark.planning import Place, ServerPlace, StoragePlace
 from waltz_spark.ports import AdminPort, ClientPort
 from waltz_trio.cluster_admin import ClusterDump, read_cluster
+from waltz_trio.config import Config
 from waltz_trio.connect import parse_url
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.zk.client import open_znode_client
+from waltz_trio.zk.security import zookeeper_security
 
 _SESSION_TIMEOUT_MS = 30_000
+_OWN_KEYS = ("zookeeper.connectString", "zookeeper.sessionTimeout")
 _UNKNOWN_SESSION = 1 << 62  # no replica took part in it, so each is read to its own mark only
 
 
@@ -53,6 +57,8 @@ class Connection(Protocol):
     @property
     def cluster_root(self) -> str | None: ...
     @property
+    def zookeeper_config(self) -> str | None: ...
+    @property
     def ssl_ca(self) -> str | None: ...
     @property
     def ssl_certificate(self) -> str | None: ...
@@ -76,6 +82,21 @@ def _tls_of(options: Connection) -> TlsSettings:
     return tls
 
 
+def _zookeeper_keys(options: Connection) -> dict[str, object]:
+    """What the file of `zookeeperConfig` says of the way to ZooKeeper, its address apart.
+
+    Raises:
+        OptionError: it cannot be used.
+    """
+    if options.zookeeper_config is None:
+        return {}
+    try:
+        found = Config.load(options.zookeeper_config).under("zookeeper.")
+    except ConfigError as error:
+        raise OptionError(f"zookeeperConfig: {error}") from error
+    return {key: value for key, value in found.items() if key not in _OWN_KEYS}
+
+
 def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
     """What `open_client` wants to know: an address, or keys of a configuration with their values."""
     tls = _tls_of(options)
@@ -86,6 +107,7 @@ def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
             query["verify"] = "off"
         return f"waltz://{endpoint}" + (f"?{urlencode(query)}" if query else "")
     pairs: list[tuple[str, object]] = [
+        *_zookeeper_keys(options).items(),
         ("zookeeper.connectString", options.zookeeper),
         ("zookeeper.sessionTimeout", _SESSION_TIMEOUT_MS),
         ("cluster.root", options.cluster_root),
@@ -157,8 +179,15 @@ class Cluster:
         assert options.cluster_root is not None
         where, root = options.zookeeper, options.cluster_root
 
+        try:
+            security = zookeeper_security(Config(_zookeeper_keys(options), "zookeeperConfig"))
+        except ConfigError as error:
+            raise OptionError(f"zookeeperConfig: {error}") from error
+
         async def read() -> ClusterDump:
-            async with open_znode_client(where, connect_timeout_ms=options.request_timeout_ms) as client:
+            async with open_znode_client(
+                where, connect_timeout_ms=options.request_timeout_ms, security=security
+            ) as client:
                 return await read_cluster(client, cluster_paths(root))
 
         dump = trio.run(read)

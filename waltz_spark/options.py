@@ -74,6 +74,7 @@ CONNECTION: Known = {
     "url": (text_option, None),
     "zookeeper": (text_option, None),
     "clusterRoot": (text_option, None),
+    "zookeeperConfig": (text_option, None),
     "requestTimeoutMs": (number_option, 10_000),
     "retries": (number_option, 3),
     "ssl.ca": (text_option, None),
@@ -120,6 +121,7 @@ class Options:
     url: str | None
     zookeeper: str | None
     cluster_root: str | None
+    zookeeper_config: str | None
     directory: tuple[str, ...]
     archive: str | None
     via: str

@@ -79,6 +79,10 @@ class Config:
         """The keys present."""
         return tuple(self._values)
 
+    def under(self, prefix: str) -> dict[str, object]:
+        """The keys that begin with `prefix`, and their values."""
+        return {key: value for key, value in self._values.items() if key.startswith(prefix)}
+
     def with_values(self, values: Mapping[str, object]) -> Config:
         """A copy in which `values` win."""
         return Config({**self._values, **values}, self.source)

@@ -30,6 +30,9 @@ from waltz_core.record import record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_spark.cluster import Cluster as Map
+from waltz_spark.errors import OptionError
+from waltz_spark.options import parse_options
 from waltz_trio.admin import open_admin
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.cluster_admin import read_store_params
@@ -369,6 +372,23 @@ async def test_a_wrong_password_ends_a_tool_with_an_error(cluster: Cluster, guar
     with pytest.raises(WaltzError):
         async with open_znode_client(hosts, connect_timeout_ms=3000, security=security):
             pass
+
+
+def test_the_pipeline_finds_the_cluster_with_the_same_keys(cluster: Cluster, guarded: Guarded, tmp_path: Path) -> None:
+    tls = cluster.tls
+    assert tls is not None
+    file = tmp_path / "zookeeper.yml"
+    file.write_text(yaml.safe_dump(dict(guarded.settings)))
+    options = {"zookeeper": guarded.hosts, "clusterRoot": "/cluster", "requestTimeoutMs": "3000"}
+    options |= {"ssl.ca": str(tls.ca), "ssl.certificate": str(tls.directory / "tools.pem")}
+    found = Map(parse_options({**options, "zookeeperConfig": str(file)}))
+    assert found.partition_count == 2
+    assert len(found.places(0, -1, "storage")) == 3
+    with pytest.raises(WaltzError):
+        Map(parse_options(options))
+    file.write_text("zookeeper.sasl.mechanism: digest-md5")
+    with pytest.raises(OptionError, match=r"zookeeperConfig: .*username"):
+        Map(parse_options({**options, "zookeeperConfig": str(file)}))
 
 
 async def test_digest_authentication_and_grants_by_name(cluster: Cluster, guarded: Guarded) -> None:
