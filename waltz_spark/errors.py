@@ -81,3 +81,37 @@ class WentBackError(PipelineError):
 
 class ArchiveError(PipelineError):
     """An archive contradicts itself, or what it is compared with."""
+
+
+class FencedError(PipelineError):
+    """Another attempt at the same rows has taken over; nothing more of this one will be committed."""
+
+    def __init__(self, partition: int, task: int, batch: int, attempt: str) -> None:
+        super().__init__(partition, task, batch, attempt)
+        self.partition = partition
+        self.task = task
+        self.batch = batch
+        self.attempt = attempt
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: task {self.task} of batch {self.batch} (attempt {self.attempt}) has taken "
+            "over; if that is another task of the same job, to bring the rows of a partition together: "
+            "waltz_spark.sink.arrange"
+        )
+
+
+class DifferentRowsError(PipelineError):
+    """An earlier attempt at a batch wrote rows that this one does not have."""
+
+    def __init__(self, partition: int, count: int) -> None:
+        super().__init__(partition, count)
+        self.partition = partition
+        self.count = count
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition}: an earlier attempt at this batch wrote {self.count} rows that are not "
+            "among the rows of this one: rows must be the same every time they are computed, and there must be one "
+            "task for each partition; to bring the rows of a partition together: waltz_spark.sink.arrange"
+        )

@@ -1,4 +1,4 @@
-"""The source `waltz` of Spark: thin, all decisions are made by plain objects that need no JVM.
+"""The format `waltz` of Spark, its reading side: thin, all decisions are made by plain objects that need no JVM.
 
 Readers travel to executors as pickles: they hold options and plans, never files, sockets or Trio objects.
 """
@@ -81,7 +81,7 @@ def _read(task: Task, options: Options, shape: Shape) -> Iterator[Any]:
 
 
 class WaltzDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looked into
-    """`spark.read.format("waltz")`, `spark.readStream.format("waltz")`."""
+    """`spark.read.format("waltz")`, `spark.readStream`, `df.write` and `df.writeStream` likewise."""
 
     @classmethod
     def name(cls) -> str:
@@ -99,6 +99,18 @@ class WaltzDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looke
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
         """A streaming reader."""
         return StreamReader(parse_options(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """A batch writer."""
+        from waltz_spark.sink import batch_writer
+
+        return batch_writer(self.options, schema.names, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        """A streaming writer."""
+        from waltz_spark.sink import stream_writer
+
+        return stream_writer(self.options, schema.names, overwrite)
 
 
 # ---- batch -----------------------------------------------------------------------------------

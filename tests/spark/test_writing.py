@@ -1,0 +1,272 @@
+"""Writing into a running cluster, without Spark: what a task does, and what becomes of its rows."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+
+import waltz_trio as waltz
+from waltz_spark.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
+from waltz_spark.sink_options import check_columns, parse_sink_options
+from waltz_spark.sink_state import SinkState
+from waltz_spark.writing import Job, TaskResult, Written, cluster_marks, write_batches
+from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+
+T = TypeVar("T")
+
+
+async def outside(work: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(work)
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[Any]:
+    locks = pa.list_(pa.struct([("name", pa.string()), ("id", pa.int64())]))
+    types = {"partition": pa.int32(), "data": pa.binary(), "header": pa.int32(), "write_locks": locks}
+    schema = pa.schema([(name, types.get(name, pa.int64())) for name in rows[0]])
+    yield from pa.Table.from_pylist(rows, schema).to_batches(max_chunksize=40)
+
+
+def numbered(count: int, partitions: int = 2) -> list[dict[str, Any]]:
+    return [{"partition": at % partitions, "data": b"%d" % at, "header": at % 3} for at in range(count)]
+
+
+async def read_all(cluster: EmbeddedCluster, partition: int) -> list[tuple[bytes, int]]:
+    """What an application sees."""
+    async with waltz.open_client(cluster.url) as client:
+        mark = await client.committed_mark(partition)
+        found = []
+        if mark >= 0:
+            async with client.feed(partition, after=-1) as feed:
+                feed.markers = True
+                async for txn in feed:
+                    if txn.header > -1000:
+                        found.append((txn.load(), txn.header))
+                    if txn.id == mark:
+                        break
+        return found
+
+
+def contents(rows: list[dict[str, Any]], partition: int) -> Counter[tuple[bytes, int]]:
+    return Counter((row["data"], row["header"]) for row in rows if row["partition"] == partition)
+
+
+def job_of(cluster: EmbeddedCluster, **options: str) -> Job:
+    values = parse_sink_options({"url": cluster.url, "requestTimeoutMs": "10000", **options})
+    _, marks = cluster_marks(values)
+    return Job(values, "sink", 0, marks)
+
+
+def rejected(result: TaskResult) -> list[dict[str, Any]]:
+    assert result.rejects is not None
+    found: list[dict[str, Any]] = pq.read_table(io.BytesIO(result.rejects)).to_pylist()
+    return found
+
+
+async def test_rows_are_written_once_however_often_the_task_is_repeated(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=3, storage_nodes=1) as cluster:
+        rows = numbered(150)
+        job = await outside(lambda: job_of(cluster))
+        first = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        assert first.partitions == (Written(0, 75, 75, 0, 1, 0), Written(1, 75, 75, 0, 1, 0))
+        again = await outside(lambda: write_batches(table(rows), job, 0, "b"))
+        assert [(one.appended, one.found) for one in again.partitions] == [(0, 75), (0, 75)]
+        for partition in range(3):
+            assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
+        later = attrs.evolve(job, batch=1, marks=tuple([one.last_id for one in again.partitions] + [-1]))
+        await outside(lambda: write_batches(table(rows), later, 0, "c"))
+        assert Counter(await read_all(cluster, 0)) == contents(rows + rows, 0)
+
+
+async def test_an_attempt_that_was_given_up_is_fenced_when_it_goes_on(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
+        rows = numbered(200)
+        job = await outside(lambda: job_of(cluster))
+        halfway, go_on = threading.Event(), threading.Event()
+
+        def slowly() -> Iterator[Any]:
+            for at, batch in enumerate(table(rows)):
+                if at == 3:
+                    halfway.set()
+                    go_on.wait(60)
+                yield batch
+
+        failures: list[BaseException] = []
+
+        def zombie() -> None:
+            try:
+                write_batches(slowly(), job, 0, "zombie")
+            except Exception as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, zombie)
+            await outside(lambda: halfway.wait(60))
+            result = await outside(lambda: write_batches(table(rows), job, 0, "heir"))
+            go_on.set()
+        assert [type(error) for error in failures] == [FencedError]
+        assert "attempt heir" in str(failures[0])
+        assert sum(one.found for one in result.partitions) > 0
+        for partition in range(2):
+            assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
+
+
+async def test_servers_and_storage_nodes_may_die_meanwhile(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=2, storage_nodes=3, servers=2) as cluster:
+        rows = numbered(1200)
+        job = await outside(lambda: job_of(cluster))
+        reached, go_on = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+        def slowly() -> Iterator[Any]:
+            for at, batch in enumerate(table(rows)):
+                if at in (8, 16):
+                    reached[at // 16].set()
+                    go_on[at // 16].wait(60)
+                yield batch
+
+        results: list[TaskResult] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, lambda: results.append(write_batches(slowly(), job, 0, "a")))
+            for at, kill in enumerate((cluster.kill_storage, cluster.kill_server)):
+                await outside(lambda at=at: reached[at].wait(60))  # type: ignore[misc]
+                await kill(1)
+                go_on[at].set()
+        assert sum(one.appended + one.found for one in results[0].partitions) == len(rows)
+        for partition in range(2):
+            assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
+
+
+async def test_rows_in_conflict_with_a_live_client_are_rejected_one_by_one(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        async with waltz.open_client(cluster.url) as client:
+            await client.append(0, waltz.Append(b"old", write=[("account", 3)]), based_on=-1)
+            taken = await client.append(0, waltz.Append(b"live", write=[("account", 7)]), based_on=0)
+        rows = [
+            {"partition": 0, "data": b"%d" % at, "write_locks": [{"name": "account", "id": at}]} for at in range(10)
+        ]
+        more = {"mode": "conditional", "rejects": str(tmp_path / "rejects"), "cut": '{"0": 1}'}
+        job = await outside(lambda: job_of(cluster, **more))
+        result = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        (row,) = rejected(result)
+        assert (row["data"], row["client_high_water_mark"], row["blocking_transaction_id"]) == (b"7", 0, taken)
+        assert row["write_locks"] == [{"name": "account", "id": 7}]
+        assert result.partitions[0].rejected == 1
+        again = await outside(lambda: write_batches(table(rows), job, 0, "b"))
+        assert (again.partitions[0].found, again.partitions[0].rejected) == (9, 1)
+        written = [data for data, _ in await read_all(cluster, 0)]
+        assert sorted(written) == sorted([b"old", b"live", *(b"%d" % at for at in range(10) if at != 7)])
+
+
+async def test_a_mark_of_each_row_is_what_its_locks_are_checked_against(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        async with waltz.open_client(cluster.url) as client:
+            taken = await client.append(0, waltz.Append(b"live", write=[("account", 7)]), based_on=-1)
+        lock = [{"name": "account", "id": 7}]
+        rows = [
+            {"partition": 0, "data": b"%d" % mark, "write_locks": lock, "client_high_water_mark": mark}
+            for mark in (taken - 1, taken)
+        ]
+        job = await outside(lambda: job_of(cluster, mode="conditional", rejects=str(tmp_path / "rejects")))
+        result = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        assert [row["data"] for row in rejected(result)] == [b"%d" % (taken - 1)]
+
+
+async def test_at_least_once_writes_without_a_marker(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
+        rows = numbered(60)
+        job = await outside(lambda: job_of(cluster, mode="at-least-once"))
+        result = await outside(lambda: write_batches(table(rows), job, 0, "a"))
+        assert [(one.last_id, one.markers) for one in result.partitions] == [(29, 0), (29, 0)]
+        for partition in range(2):
+            assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
+
+
+async def test_rows_that_cannot_be_written_are_explained(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=2, storage_nodes=1) as cluster:
+        job = await outside(lambda: job_of(cluster))
+        for rows, problem in (
+            ([{"partition": 2, "data": b""}], "partition 2: this cluster has 0 to 1"),
+            ([{"partition": 0, "data": None}], "column data has no value in 1 rows"),
+            ([{"partition": 0, "data": b"x" * (17 << 20)}], "partition 0: a row cannot be written: payload of"),
+        ):
+            with pytest.raises(OptionError, match=problem):
+                await outside(lambda rows=rows: write_batches(table(rows), job, 0, "a"))  # type: ignore[misc]
+        await outside(lambda: write_batches(table([{"partition": 0, "data": b"now"}]), job, 0, "b"))
+        with pytest.raises(DifferentRowsError, match="wrote 1 rows that are not among the rows of this one"):
+            await outside(lambda: write_batches(table([{"partition": 0, "data": b"later"}]), job, 0, "c"))
+
+
+async def test_a_cluster_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        job = await outside(lambda: job_of(cluster, requestTimeoutMs="300", retries="1"))
+        await cluster.kill_storage(0)
+        with pytest.raises(UnreachableError, match="partition 0: no progress within 0 s"):
+            await outside(lambda: write_batches(table(numbered(1)), job, 0, "a"))
+
+
+# ---- options and state
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "say where to write to"),
+        ({"url": "waltz://h:1", "modus": "append"}, "unknown option modus; did you mean mode?"),
+        ({"url": "waltz://h:1", "mode": "exactly"}, "expected one of append, conditional, at-least-once"),
+        ({"url": "waltz://h:1", "mode": "conditional"}, "needs rejects"),
+        ({"url": "waltz://h:1", "cut": "{}"}, "are for mode=conditional"),
+        ({"url": "waltz://h:1", "mode": "conditional", "rejects": "/r", "cut": "5"}, "expected next ids such as"),
+        ({"url": "waltz://h:1", "batchId": "1"}, "batchId needs checkpointLocation"),
+        ({"url": "waltz://h:1", "zookeeper": "h:2"}, "both name a cluster"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_explained(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        parse_sink_options(options)
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (
+            ["partition", "data", "readlocks"],
+            "there is no column readlocks in a row of a log; did you mean read_locks?",
+        ),
+        (["partition"], "rows need the column data"),
+        (["data"], "one of the columns partition"),
+        (["partition", "key", "data"], "one of the columns partition"),
+        (["key", "data", "write_locks"], "locks are checked with mode=conditional only"),
+    ],
+)
+def test_columns_that_cannot_be_meant_are_explained(names: list[str], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        check_columns(names, parse_sink_options({"url": "waltz://h:1"}))
+
+
+def test_the_state_tells_where_each_batch_begins(tmp_path: Path) -> None:
+    state = SinkState(f"file:{tmp_path}")
+    assert not state.begun()
+    start = state.begin("bank", (3, -1))
+    assert SinkState(str(tmp_path)).begin("bank", (9, 9)) == start, "only the first call counts"
+    assert state.base(0) == (3, -1)
+    state.finish(0, {1: 5}, {})
+    assert (state.finished(0), state.finished(1), state.base(0), state.base(1)) == (True, False, (3, -1), (3, 5))
+    state.finish(0, {1: 99}, {})
+    assert state.base(1) == (3, 5)
+    state.finish(2, {0: 8}, {"one.parquet": b"rows"})
+    target = tmp_path / "rejects"
+    for _ in range(2):
+        state.publish_rejects(2, str(target))
+    assert (target / "one.parquet").read_bytes() == b"rows"
+    assert state.base(7) == (8, 5)
+    with pytest.raises(WrongClusterError, match="belongs to cluster bank, not to other"):
+        state.begin("other", (3, -1))

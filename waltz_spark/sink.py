@@ -1,0 +1,171 @@
+"""The sink `waltz` of Spark: exactly once into the log, over retries, speculation, zombies and restarts.
+
+Thin: what is appended is decided in `epochs`, carried out in `writing`, remembered in `sink_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from waltz_spark.errors import OptionError
+from waltz_spark.sink_options import SinkOptions, check_columns, parse_sink_options
+from waltz_spark.sink_state import SinkState, publish
+from waltz_spark.writing import Job, TaskResult, cluster_marks, write_batches
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+class Message(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not looked into
+    """What a task tells the driver; without a result, its batch was finished before."""
+
+    def __init__(self, result: TaskResult | None) -> None:
+        self.result = result
+
+
+def arrange(frame: Any, options: Mapping[str, str] | None = None, **more: str) -> Any:
+    """A frame whose rows of one partition of the log are together in one task, as the sink needs them.
+
+    A column `key` becomes the column `partition` by the rule of `Client.partition_of`. The options are those
+    of the sink: the cluster is asked how many partitions it has.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    if "partition" not in frame.columns:
+        if "key" not in frame.columns:
+            raise OptionError("rows need one of the columns partition (int) and key (string or bigint)")
+        _, marks = cluster_marks(parse_sink_options({**(options or {}), **more}))
+        is_text = dict(frame.dtypes)["key"] == "string"
+        number = F.crc32(F.encode("key", "utf-8")) if is_text else F.col("key")
+        frame = frame.withColumn("partition", F.pmod(number, F.lit(len(marks))).cast("int")).drop("key")
+    return frame.repartition("partition")
+
+
+def batch_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> BatchWriter:
+    """The writer of `df.write`; called on the driver.
+
+    Raises:
+        OptionError: the options or the columns cannot be used.
+        UnreachableError: the cluster does not answer.
+    """
+    options = _checked(values, names, overwrite)
+    cluster, marks = cluster_marks(options)
+    if options.batch_id is None:
+        return BatchWriter(Job(options, uuid4().hex, 0, marks), finished=False)
+    assert options.checkpoint_location is not None
+    state = SinkState(options.checkpoint_location)
+    start = state.begin(cluster, marks)
+    batch = options.batch_id
+    return BatchWriter(Job(options, start.sink, batch, state.base(batch)), finished=state.finished(batch))
+
+
+def stream_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> StreamWriter:
+    """The writer of `df.writeStream`; called on the driver, for every batch and every commit.
+
+    Errors as `batch_writer`.
+    """
+    options = _checked(values, names, overwrite)
+    if options.batch_id is not None:
+        raise OptionError("batchId is for batch writes; a stream numbers its batches itself")
+    if options.checkpoint_location is None:
+        raise OptionError("a stream into a log needs checkpointLocation")
+    state = SinkState(options.checkpoint_location)
+    if not state.begun():
+        state.begin(*cluster_marks(options))
+    return StreamWriter(options)
+
+
+def _checked(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> SinkOptions:
+    options = parse_sink_options(values)
+    if overwrite:
+        raise OptionError('a log is only ever appended to: use mode("append"), or outputMode("append")')
+    check_columns(names, options)
+    return options
+
+
+def _perform(job: Job, iterator: Iterator[Any]) -> Message:
+    context = TaskContext.get()
+    task = context.partitionId() if context is not None else 0
+    return Message(write_batches(iterator, job, task, uuid4().hex))
+
+
+def _last_ids(results: Iterable[TaskResult]) -> dict[int, int]:
+    return {one.partition: one.last_id for result in results for one in result.partitions}
+
+
+def _rejects(job_name: str, results: Iterable[TaskResult]) -> dict[str, bytes]:
+    return {f"{job_name}-{result.task:05}.parquet": result.rejects for result in results if result.rejects is not None}
+
+
+def _results(messages: Iterable[Any]) -> list[TaskResult]:
+    return [message.result for message in messages if message is not None and message.result is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not looked into
+    """One job. With `batchId`, a job that is started again finds what it has done."""
+
+    def __init__(self, job: Job, *, finished: bool) -> None:
+        self.job = job
+        self.finished = finished
+
+    def write(self, iterator: Iterator[Any]) -> Message:
+        """The rows of one task; runs in an executor."""
+        return Message(None) if self.finished else _perform(self.job, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """All tasks are done."""
+        options, results = self.job.options, _results(messages)
+        rejects = _rejects(f"{self.job.sink}-{self.job.batch}", results)
+        if options.batch_id is not None:
+            assert options.checkpoint_location is not None
+            state = SinkState(options.checkpoint_location)
+            state.finish(options.batch_id, _last_ids(results), rejects)
+            state.publish_rejects(options.batch_id, options.rejects)
+        elif options.rejects is not None:
+            publish(options.rejects, rejects)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Nothing: what is in the log stays there. With `batchId`, the same job again completes it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not looked into
+    """All batches of a query: which one it is, tasks are told by Spark."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def _state(self) -> SinkState:
+        assert self.options.checkpoint_location is not None
+        return SinkState(self.options.checkpoint_location)
+
+    def write(self, iterator: Iterator[Any]) -> Message:
+        """The rows of one task; runs in an executor."""
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+        if batch is None:
+            raise OptionError(
+                f"Spark does not tell the number of the batch ({_BATCH_PROPERTY}); use foreachBatch with the "
+                "options batchId and checkpointLocation"
+            )
+        state = self._state()
+        if state.finished(int(batch)):
+            return Message(None)
+        return _perform(Job(self.options, state.start().sink, int(batch), state.base(int(batch))), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks of the batch are done; Spark notes that later, and until then may ask for it again."""
+        state, results = self._state(), _results(messages)
+        rejects = _rejects(f"{state.start().sink}-{batchId}", results)
+        state.finish(batchId, _last_ids(results), rejects)
+        state.publish_rejects(batchId, self.options.rejects)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing: the next attempt at the batch completes it."""

@@ -1,0 +1,106 @@
+"""What a sink remembers between batches, beside Spark's own checkpoint: `<checkpointLocation>/waltz-sink/`.
+
+`start.json` says who the sink is and where the log ended when it began; `batches/<number>.json` is there if and only
+if every row of that batch is in the log or rejected, and says behind which ids the next one is. Files are only
+created, never changed; of two drivers that finish the same batch, the first one is believed, and either is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from uuid import uuid4
+
+from waltz_core.record import record
+from waltz_spark.errors import OptionError, WrongClusterError
+from waltz_spark.objects import Store, open_store
+
+FOLDER = "waltz-sink"
+_START = "start.json"
+_BATCHES = "batches"
+_DIGITS = 19
+
+
+@record
+class Start:
+    """How a sink began."""
+
+    sink: str
+    cluster: str
+    marks: tuple[int, ...]  # committed marks of all partitions
+
+
+def _plain(root: str) -> str:
+    """Spark also writes local paths as `file:/path`."""
+    return root.removeprefix("file:") if root.startswith("file:/") and not root.startswith("file://") else root
+
+
+class SinkState:
+    """The folder of one sink; made by the driver, looked at by executors."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._store: Store = open_store(f"{_plain(checkpoint).rstrip('/')}/{FOLDER}")
+
+    def begin(self, cluster: str, marks: tuple[int, ...]) -> Start:
+        """The beginning as it was recorded first, by this call or an earlier one.
+
+        Raises:
+            WrongClusterError: the checkpoint is of another cluster.
+        """
+        found = {"version": 1, "sink": uuid4().hex, "cluster": cluster, "marks": list(marks)}
+        self._store.put_if_absent(_START, json.dumps(found).encode())
+        start = self.start()
+        if (start.cluster, len(start.marks)) != (cluster, len(marks)):
+            raise WrongClusterError(f"{self._store.root}: the checkpoint", cluster, start.cluster)
+        return start
+
+    def begun(self) -> bool:
+        """`begin` was called."""
+        return _START in self._store.names(".")
+
+    def start(self) -> Start:
+        """How it began; raises UnreachableError if it did not."""
+        found = json.loads(self._store.read(_START))
+        if found.get("version") != 1:
+            raise OptionError(f"{self._store.root}/{_START}: written by a later version of this package")
+        return Start(found["sink"], found["cluster"], tuple(found["marks"]))
+
+    def finished(self, batch: int) -> bool:
+        """Every row of the batch is in the log or rejected."""
+        return _name(batch) in self._store.names(_BATCHES)
+
+    def base(self, batch: int) -> tuple[int, ...]:
+        """By partition, a mark that is behind all earlier batches and before everything of this one."""
+        earlier = [name for name in self._store.names(_BATCHES) if name < _name(batch)]
+        if not earlier:
+            return self.start().marks
+        return tuple(json.loads(self._store.read(f"{_BATCHES}/{earlier[-1]}"))["marks"])
+
+    def finish(self, batch: int, last_ids: Mapping[int, int], rejects: Mapping[str, bytes]) -> None:
+        """Every row of the batch is in the log, up to `last_ids`, or in `rejects`: Parquet files by name."""
+        if self.finished(batch):
+            return
+        names = {}
+        for name, data in rejects.items():
+            names[name] = f"rejects/{uuid4().hex}.parquet"
+            self._store.put_if_absent(names[name], data)
+        marks = [max(mark, last_ids.get(at, mark)) for at, mark in enumerate(self.base(batch))]
+        found = {"version": 1, "batch": batch, "marks": marks, "rejects": names}
+        self._store.put_if_absent(f"{_BATCHES}/{_name(batch)}", json.dumps(found).encode())
+
+    def publish_rejects(self, batch: int, target: str | None) -> None:
+        """Put the rejected rows of a finished batch where users look for them; may be done again."""
+        names = json.loads(self._store.read(f"{_BATCHES}/{_name(batch)}"))["rejects"]
+        if target is not None and names:
+            publish(target, {name: self._store.read(kept) for name, kept in names.items()})
+
+
+def publish(target: str, files: Mapping[str, bytes]) -> None:
+    """Create files of rejected rows; those that are there stay."""
+    store = open_store(_plain(target))
+    for name, data in files.items():
+        store.put_if_absent(name, data)
+
+
+def _name(batch: int) -> str:
+    return f"{batch:0{_DIGITS}}.json"
