@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,3 +29,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> object:
     if os.environ.get("CI") and report.skipped and item.get_closest_marker("java") is None:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, which CI does not allow: {report.longrepr}"
+
+
+@pytest.fixture(autouse=True)
+def cluster_witness(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The disks of every cluster that runs inside a test are judged when it ends, see tests/witness."""
+    if "waltz_trio.embedded" not in sys.modules:
+        return None
+    from tests.witness.embedded import EmbeddedWitness
+
+    return EmbeddedWitness(monkeypatch)

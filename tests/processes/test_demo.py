@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes.cluster import poll
+from tests.witness.log import Attempt, Payload, Verdict, check, read_replica
+from waltz_trio.demo import journal
+from waltz_trio.demo.bank import ENTRIES
 from waltz_trio.demo.files import read_database, read_log
 
 pytestmark = pytest.mark.processes
@@ -59,6 +62,38 @@ def test_the_bank_survives_kills_and_proves_it(tmp_path: Path) -> None:
     database = read_database(directory / "client-0.db", 0)
     assert {partition: len(log) - 1 for partition, log in logs[0].items()} == dict(database.marks)
     assert logs[0] == logs[1] == logs[2]
+    verdict = witness(directory, dict(database.marks))
+    assert verdict.committed == found["committed"]
+
+
+def witness(directory: Path, marks: dict[int, int]) -> Verdict:
+    """The judge of all clusters goes through the files that the demonstration left, which has a judge of its own."""
+    disks = [directory / "cluster" / f"storage-{index}" for index in range(3)]
+    replicas = {partition: [read_replica(disk, partition) for disk in disks] for partition in marks}
+    payloads = {
+        payload.name: payload
+        for partition, mark in marks.items()
+        for payload in [payload_of(entry.data) for entry in replicas[partition][0][: mark + 1]]
+    }
+    attempts: dict[str, Attempt] = {}
+    for path in sorted(directory.glob("client-*.journal")):
+        client = int(path.stem.rpartition("-")[2])
+        for event in journal.read(path, client):
+            name = f"{client}/{event.request}"
+            if event.kind == journal.ASKED:
+                payload = payloads.get(name, Payload(name, -1))
+                attempts[name] = Attempt(event.partition, payload, event.time)
+            elif event.kind == journal.COMMITTED:
+                attempts[name].returned, attempts[name].transaction_id = event.time, event.transaction_id
+            elif event.kind == journal.DECLINED:
+                attempts[name].returned, attempts[name].why = event.time, event.kind
+    return check(replicas, marks, attempts, {}, payload_of=payload_of)
+
+
+def payload_of(data: bytes) -> Payload:
+    """What a transaction of the bank says about itself."""
+    entry = ENTRIES.loads(data)
+    return Payload(f"{entry.client}/{entry.request}", entry.mark, entry.write, entry.read)
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:

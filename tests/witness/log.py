@@ -214,6 +214,37 @@ def check(
     return verdict
 
 
+def check_disks(
+    replicas: Mapping[int, Sequence[Sequence[Entry]]],
+    marks: Mapping[int, int],
+    acknowledged: Mapping[tuple[int, int], bytes],
+) -> None:
+    """Judge the disks of a cluster whose clients did not name their appends, and some of whose nodes may be behind.
+
+    Args:
+        replicas: partition → its log on each storage node.
+        marks: partition → committed mark that a server told at the end.
+        acknowledged: (partition, id) → payload that was acknowledged as that transaction.
+
+    Raises:
+        AssertionError: an id is missing, or not on a majority of the disks, or other bytes than those acknowledged.
+    """
+    for partition, logs in replicas.items():
+        for number, log in enumerate(logs):
+            ids = [entry.transaction_id for entry in log]
+            assert ids == list(range(len(log))), f"partition {partition}: ids of replica {number} are not dense"
+    for (partition, number), data in acknowledged.items():
+        assert number <= marks.get(partition, number), f"{partition}/{number} was acknowledged and is not committed"
+        copies = [log[number].data for log in replicas[partition] if len(log) > number]
+        found = sum(copy == data for copy in copies)
+        assert 2 * found > len(replicas[partition]), f"{partition}/{number} was acknowledged, and is on {found} disks"
+    for partition, mark in marks.items():
+        for number in range(mark + 1):
+            held = Counter(log[number] for log in replicas[partition] if len(log) > number)
+            count = max(held.values(), default=0)
+            assert 2 * count > len(replicas[partition]), f"{partition}/{number} is committed and on {count} disks"
+
+
 def _committed_log(partition: int, copies: Sequence[Sequence[Entry]], mark: int) -> list[Entry]:
     """Dense ids, and the same bytes on every replica up to the committed mark."""
     for number, copy in enumerate(copies):

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.witness.log import Attempt, Entry, Journal, Payload, check, read_journals, read_replica
+from tests.witness.log import Attempt, Entry, Journal, Payload, check, check_disks, read_journals, read_replica
 
 STOCK = ("stock", 1)
 
@@ -208,3 +208,32 @@ def test_a_replica_is_read_up_to_its_torn_end(tmp_path: Path) -> None:
     found = read_replica(tmp_path, 0)
 
     assert [(one.transaction_id, one.header, one.data) for one in found] == [(n, n, b"ab") for n in range(3)]
+
+
+def test_disks_of_which_a_majority_holds_everything_are_accepted() -> None:
+    log = right().replicas[0]
+    check_disks({0: [log, log, log[:1]]}, {0: 2}, {(0, 1): log[1].data})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda logs: logs[1].pop(), "0/2 is committed and on 1 disks"),
+        (lambda logs: logs[1].pop(1), "ids of replica 1 are not dense"),
+        (lambda logs: logs[1].__setitem__(2, attrs.evolve(logs[1][2], header=5)), "0/2 is committed and on 1 disks"),
+        (lambda logs: logs[1].__setitem__(1, attrs.evolve(logs[1][1], data=b"?")), "0/1 was acknowledged, and is on 1"),
+    ],
+    ids=["shorter", "hole", "header", "payload"],
+)
+def test_disks_that_lack_something_are_not(spoil: Callable[[list[list[Entry]]], object], text: str) -> None:
+    log = right().replicas[0]
+    logs = [list(log), list(log), list(log[:1])]
+    spoil(logs)
+    with pytest.raises(AssertionError, match=text):
+        check_disks({0: logs}, {0: 2}, {(0, 1): log[1].data})
+
+
+def test_an_acknowledgement_above_the_mark_is_a_lie() -> None:
+    log = right().replicas[0]
+    with pytest.raises(AssertionError, match="0/2 was acknowledged and is not committed"):
+        check_disks({0: [log, log, log]}, {0: 1}, {(0, 2): log[2].data})
