@@ -8,7 +8,8 @@ started again. It must serve, without an operator: all that was acknowledged, no
 session, no lower mark. What the start itself writes is cut off in the same way, once more.
 
 Requests: a = append a record, b = append three, in two segments, m = a new session sets its mark, t = truncate
-the last record, w = time passes and the durable mark is written, r = power fails between two requests.
+the last record, w = time passes and the durable mark is written, r = power fails between two requests; in lives
+that are two requests shorter also s = the log start is raised as far as it may be, j = it is raised beyond the end.
 
 `python -m tests.model.crash_sweep [--length N] [--json PATH]`: exit status 1 on any violation.
 """
@@ -59,6 +60,7 @@ from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connect
 
 KEY = UUID(int=7)
 LETTERS = "abmtwr"
+MORE_LETTERS = LETTERS + "sj"
 LENGTH = 6
 THRESHOLD = 600  # bytes, after which a segment is followed by another
 _DATA = 170  # bytes of a record: three of them cross the border of a sector
@@ -206,6 +208,9 @@ class Promise:
         self.floor_asked = -1
         self.session = 0
         self.made = 0
+        self.base = 0  # id of the first of `acked`
+        self.start = 0  # below it nothing may be given out
+        self.start_asked: int | None = None  # the same, while it is being raised
 
     def key(self) -> Any:
         records = (*self.acked, *self.sent)
@@ -215,15 +220,24 @@ class Promise:
             self.kept if self.truncating else None,
             self.floor,
             self.session,
+            (self.base, self.start, self.start_asked),
         )
 
-    def judge(self, found: list[Record], fence: int, mark: int) -> None:
-        lowest = min(len(self.acked), self.kept + 1) if self.truncating else len(self.acked)
+    @property
+    def next_id(self) -> int:
+        """Behind what was acknowledged."""
+        return self.base + len(self.acked)
+
+    def judge(self, start: int, found: list[Record], fence: int, mark: int) -> None:
+        if start not in (self.start, self.start_asked):
+            raise Violation(f"the log starts at {start}, it was raised to {self.start}")
+        acked = self.acked[max(0, start - self.base) :]
+        lowest = min(len(acked), self.kept + 1 - start) if self.truncating else len(acked)
         if len(found) < lowest:
             raise Violation(f"{len(found)} records are left, {lowest} were acknowledged")
-        if found[: len(self.acked)] != self.acked[: len(found)]:
+        if found[: len(acked)] != acked[: len(found)]:
             raise Violation("an acknowledged record was altered")
-        beyond = found[len(self.acked) :]
+        beyond = found[len(acked) :]
         if tuple(beyond) != self.sent[: len(beyond)]:
             raise Violation("records that nobody sent")
         if fence < self.session:
@@ -251,7 +265,7 @@ class Process:
             (2, Port.STORAGE, STORAGE_PROTOCOL, wire.OpenRequest(-1, -1, -1, KEY, 1)),
         )
         for conn, port, protocol, opening in openings:
-            made = self._conns[conn] = Connection[Any](protocol, "", (0,))
+            made = self._conns[conn] = Connection[Any](protocol, "", (0, 1))
             self.step([Accepted(conn, port, ""), Received(conn, made.hello())])
             self.ask(conn, opening)
 
@@ -314,19 +328,29 @@ class Life:
                 self._append(3)
             case "m":
                 self._greet(promise.session + 1)
-                mark = len(promise.acked) - 1
+                mark = promise.next_id - 1
                 answer = self.process.ask(2, wire.SetLowWaterMarkRequest(promise.session, 1, 0, mark, False))
                 assert isinstance(answer, wire.SuccessResponse), answer
                 promise.floor = mark
             case "t":
-                target = max(promise.floor, len(promise.acked) - 2)
-                if target >= len(promise.acked) - 1:
+                target = max(promise.floor, promise.start - 1, promise.next_id - 2)
+                if target >= promise.next_id - 1:
                     return False
                 promise.kept, promise.truncating = target, True
                 answer = self.process.ask(2, wire.TruncateRequest(*ids, target, False))
                 assert isinstance(answer, wire.MaxTransactionIdResponse), answer
-                del promise.acked[target + 1 :]
+                del promise.acked[target + 1 - promise.base :]
                 promise.truncating = False
+            case "s" | "j":
+                promise.start_asked = promise.floor + 1 if letter == "s" else promise.next_id + 2
+                if promise.start_asked <= promise.start:
+                    promise.start_asked = None
+                    return False
+                answer = self.process.ask(2, wire.SetLogStartRequest(*ids, promise.start_asked))
+                assert isinstance(answer, wire.SuccessResponse), answer
+                promise.start, promise.start_asked = promise.start_asked, None
+                if letter == "j":
+                    promise.acked, promise.base = [], promise.start
             case "w":
                 self.process.now += 2000
                 self.process.step([])
@@ -343,7 +367,7 @@ class Life:
 
     def _append(self, count: int) -> None:
         promise = self.promise
-        first = len(promise.acked)
+        first = promise.next_id
         made = []
         for one in range(first, first + count):
             promise.made += 1
@@ -380,7 +404,8 @@ class Sweep:
 
     def run(self, report: bool = False) -> None:
         for length in range(1, self.length + 1):
-            for letters in itertools.product(LETTERS, repeat=length):
+            alphabet = MORE_LETTERS if length <= max(2, self.length - 2) else LETTERS
+            for letters in itertools.product(alphabet, repeat=length):
                 word = "".join(letters)
                 if any(word[:at] in self._idle for at in range(1, length)):
                     continue
@@ -437,23 +462,24 @@ class Sweep:
             if replica is None or replica.state is not State.OPEN:
                 reason = "the node does not start" if replica is None else f"{replica.state.value}: {replica.reason}"
                 raise Violation(f"after a mere power failure: {reason}")
-            promise.judge(_records(process), replica.fence, replica.session_info().low_water_mark)
+            mark = replica.session_info().low_water_mark
+            promise.judge(replica.log_start, _records(process), replica.fence, mark)
         except Violation as violation:
             self.violations.append(f"{word}: {violation}")
 
 
 def _records(process: Process) -> list[Record]:
     """Everything the node would give out, read by its own procedure."""
-    log = process.node.replicas[0].log
+    log, start = process.node.replicas[0].log, process.node.replicas[0].log_start
     assert log is not None
-    work = read_range(log, 0, 1000, 1 << 30)
+    work = read_range(log, start, 1000, 1 << 30)
     answer: Any = None
     while True:
         try:
             wanted = work.send(answer)
         except StopIteration as end:
             records, damaged = end.value
-            if damaged is not None or len(records) <= log.max_id:
+            if damaged is not None or start + len(records) <= log.max_id:
                 raise Violation(f"transaction {damaged} of {log.max_id + 1} cannot be read") from None
             return list(records)
         answer = None
@@ -474,7 +500,7 @@ def sweep(length: int, report: bool = False, enough: float = inf) -> dict[str, A
     made.run(report)
     return {
         "length": length,
-        "requests": len(LETTERS),
+        "requests": len(MORE_LETTERS),
         "sequences": made.sequences,
         "points": made.points,
         "states": made.states,

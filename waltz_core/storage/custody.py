@@ -25,13 +25,13 @@ from waltz_core.storage.effects import (
     Unlink,
     WriteAt,
 )
-from waltz_core.storage.log_files import Ground, LogFiles, Segment, remove_operations
+from waltz_core.storage.log_files import Ground, LogFiles, Segment, create_operations, remove_operations, segment_of
 from waltz_core.storage.opening import CHUNK, Opened, Opening
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.reading import end_of, read_range
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
 from waltz_core.storage.segment import HEADER_SIZE, index_name
-from waltz_core.storage.side import Belongs
+from waltz_core.storage.side import Belongs, LogStart
 from waltz_core.storage.sides import SideFiles
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
@@ -90,11 +90,16 @@ class Custody:
         return -1 if self.log is None else self.log.max_id
 
     @property
+    def log_start(self) -> int:
+        """The smallest id that is kept; 0 unless somebody raised it."""
+        return self._sides.start.first_id
+
+    @property
     def usable_end(self) -> int:
         """Up to where the log has neither holes nor damaged records: what an operator can accept as all there is."""
         if self.log is None:
             return -1
-        following = 0
+        following = min(self.log.segments[0].first_id, self.log_start)
         for segment in self.log.segments:
             if segment.first_id != following:
                 break
@@ -134,7 +139,7 @@ class Custody:
             self.session_info(),
             self.fence,
             self.max_id,
-            0,
+            self.log_start,
             self.usable_end if self.state is State.LIMBO else self.max_id,
             self.condition(),
             self.suspects(),
@@ -280,6 +285,8 @@ class Custody:
             opened = Opened()
             opened.blame(self._control_problem)
             return opened
+        if self.log_start and not assigned and not any(one.name.endswith(".seg") for one in found):
+            yield from self._sides.forget_start()
         current = self.entry.current
 
         def mark_beside(last_segment: int) -> int | None:
@@ -293,6 +300,7 @@ class Custody:
             self._rules,
             assigned=assigned,
             created_ms=self._shared.wall_ms,
+            start=self._sides.start,
         )
         return (yield from opening.run())
 
@@ -351,10 +359,58 @@ class Custody:
     def _recheck_faults(self) -> Procedure[None]:
         """Read again what was damaged: the partition may have been repaired by other means."""
         for first, last in self._sides.remembered:
-            for transaction_id in range(max(0, first), min(last, self.max_id, first + 1000) + 1):
+            for transaction_id in range(max(self.log_start, first), min(last, self.max_id, first + 1000) + 1):
                 records, damaged = yield from read_range(self._files, transaction_id, 1, 1)
                 if damaged is not None and not records:
                     self.faults.add(transaction_id)
+
+    # ---- the log start ---------------------------------------------------------------------------
+
+    def _raise_start(self, first_id: int, *, anew: bool) -> Procedure[None]:
+        """Give up everything below an id, durably: first the decision, then the files, the oldest first.
+
+        Args:
+            anew: the id may lie behind the end of the log, which then begins there with nothing in it.
+
+        Raises:
+            Refusal: records that may not be committed, or that others may need, would be given up.
+        """
+        log, allowed = self._files, self.entry.current.local_low_water_mark + 1
+        if first_id <= self.log_start:
+            return
+        if first_id > log.max_id + 1 and anew:
+            yield from self._begin_anew(log, first_id)
+            return
+        if first_id > min(allowed, log.max_id + 1):
+            text = (
+                f"{SE}partition {self.partition_id}: the log start can be raised up to {allowed}, where the present "
+                f"store session began, not to {first_id}"
+            )
+            raise Refusal(text, FailureCode.BELOW_MARK, allowed)
+        yield from self._write_start(LogStart(first_id, anew=False))
+        while len(log.segments) > 1 and log.segments[1].first_id <= first_id:
+            gone = log.segments[0]
+            yield from self._write(*remove_operations(self._ground.directory, gone.index_path, gone.data_path))
+            log.drop_first()
+        self.faults = {fault for fault in self.faults if fault >= first_id}
+
+    def _begin_anew(self, log: LogFiles, first_id: int) -> Procedure[None]:
+        """The other replicas begin behind our end: so do we."""
+        yield from self._write_start(LogStart(first_id, anew=True))
+        segment = segment_of(self._ground, first_id)
+        yield from self._write(*create_operations(self._ground, segment, self._shared.wall_ms))
+        log.add(segment)
+        while log.segments[0] is not segment:
+            gone = log.segments[0]
+            yield from self._write(*remove_operations(self._ground.directory, gone.index_path, gone.data_path))
+            log.drop_first()
+        self.faults.clear()
+        yield from self._refresh_sides()
+        yield from self._write_start(LogStart(first_id, anew=False))
+
+    def _write_start(self, start: LogStart) -> Procedure[None]:
+        yield from self._write(*self._sides.start_operations(start, self._belongs()))
+        self._sides.start = start
 
     # ---- an operator's word ----------------------------------------------------------------------
 

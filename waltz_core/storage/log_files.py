@@ -112,6 +112,10 @@ class LogFiles:
         self.segments.append(segment)
         self._firsts.append(segment.first_id)
 
+    def drop_first(self) -> None:
+        """The oldest segment is gone."""
+        del self.segments[0], self._firsts[0]
+
     def drop_last(self) -> None:
         """The newest segment is gone."""
         del self.segments[-1], self._firsts[-1]

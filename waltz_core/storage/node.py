@@ -59,7 +59,9 @@ from waltz_core.wire.shared import Condition, FailureCode
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
 CAPABILITIES = (
-    admin.AdminCapability.REPLICA_STATE
+    admin.AdminCapability.LOG_START
+    | admin.AdminCapability.SET_LOG_START
+    | admin.AdminCapability.REPLICA_STATE
     | admin.AdminCapability.REPAIR
     | admin.AdminCapability.ACCEPT_LIMBO
     | admin.AdminCapability.SEGMENTS
@@ -77,8 +79,6 @@ Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent 
 _NOT_IMPLEMENTED = frozenset(
     {
         admin.DigestRequest,
-        admin.LogStartRequest,
-        admin.SetLogStartRequest,
     }
 )
 
@@ -194,6 +194,8 @@ class StorageNode:
             admin.ReplicaStateRequest: self._on_replica_state,
             admin.RepairRequest: self._on_repair,
             admin.AcceptLimboRequest: self._on_accept_limbo,
+            admin.LogStartRequest: self._on_log_start,
+            admin.SetLogStartRequest: self._on_set_log_start,
             admin.StatisticsRequest: self._on_statistics,
         }
 
@@ -662,20 +664,36 @@ class StorageNode:
         self._outbox.reply(peer.conn, admin.StatisticsResponse(message.seq_num, shared.wall_ms, found))
 
     def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
+        what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"
         replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
-        if replica is None:
-            return
+        if replica is not None:
+            replica.accept_limbo(message.max_transaction_id, self._when_changed(peer, message.seq_num, what))
+            self._touched[message.partition_id] = replica
+
+    def _on_log_start(self, peer: _Peer, message: admin.LogStartRequest, out: list[object]) -> None:
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is not None:
+            ends = replica.log_start, replica.max_id
+            self._outbox.reply(peer.conn, admin.LogStartResponse(message.seq_num, message.partition_id, *ends))
+
+    def _on_set_log_start(self, peer: _Peer, message: admin.SetLogStartRequest, out: list[object]) -> None:
+        what = f"raise the log start of partition {message.partition_id} to {message.log_start}"
+        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        if replica is not None:
+            replica.set_log_start(message.log_start, self._when_changed(peer, message.seq_num, what))
+            self._touched[message.partition_id] = replica
+
+    def _when_changed(self, peer: _Peer, seq_num: int, what: str) -> AdminDone:
+        """Nothing else of this peer is done until then; it is answered and noted."""
         peer.busy = True
 
         def done(refusal: str | None) -> None:
-            answer: admin.AdminMessage = admin.AdminSuccessResponse(message.seq_num)
+            answer: admin.AdminMessage = admin.AdminSuccessResponse(seq_num)
             if refusal is not None:
-                answer = admin.AdminFailureResponse(message.seq_num, refusal)
-            what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"
+                answer = admin.AdminFailureResponse(seq_num, refusal)
             self._change_done(peer, what, answer)
 
-        replica.accept_limbo(message.max_transaction_id, done)
-        self._touched[message.partition_id] = replica
+        return done
 
     def _audit(self, peer: _Peer, what: str, outcome: str) -> None:
         """One line for every change that somebody asked for."""

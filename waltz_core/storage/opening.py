@@ -15,7 +15,15 @@ from waltz_core.rules import SafetyRules
 from waltz_core.storage import index as index_file
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.log_files import WINDOW, Ground, LogFiles, Segment, create_operations, segment_of
+from waltz_core.storage.log_files import (
+    WINDOW,
+    Ground,
+    LogFiles,
+    Segment,
+    create_operations,
+    remove_operations,
+    segment_of,
+)
 from waltz_core.storage.procedure import Procedure, read, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size, check_record
 from waltz_core.storage.segment import (
@@ -30,6 +38,7 @@ from waltz_core.storage.segment import (
     resync,
     scan,
 )
+from waltz_core.storage.side import FROM_ZERO, LogStart
 
 CHUNK = 1 << 20  # bytes read at once while scanning
 RESYNC_WINDOW = 64 << 20  # bytes searched for an intact record behind a bad one
@@ -61,6 +70,7 @@ class Opening:
         mark_beside: durable mark written beside a last segment with this first id, None if there is none.
         found: content of the partition's directory.
         assigned: the control file says that files exist.
+        start: where the log begins.
     """
 
     def __init__(
@@ -73,6 +83,7 @@ class Opening:
         *,
         assigned: bool,
         created_ms: int,
+        start: LogStart = FROM_ZERO,
     ) -> None:
         self._ground = ground
         self._mark_beside = mark_beside
@@ -81,6 +92,7 @@ class Opening:
         self._rules = rules
         self._assigned = assigned
         self._created_ms = created_ms
+        self._start = start
         self._sizes = {one.name: one.size for one in found if not one.is_directory}
         self._out = Opened()
 
@@ -93,6 +105,7 @@ class Opening:
         names = self._data_names()
         self._find_floor(names)
         kept = yield from self._without_leftover(names)
+        kept = yield from self._without_given_up(kept)
         if kept != names:
             names = kept
             self._find_floor(names)
@@ -178,8 +191,29 @@ class Opening:
         self._out.notes.append(f"removed {self._path(name)}, left over from a segment that was never begun")
         return names[:-1]
 
+    def _without_given_up(self, names: list[str]) -> Procedure[list[str]]:
+        """Go on where raising the log start was cut short: files that end below it go, the oldest first."""
+        start = self._start.first_id
+        firsts = [found for name in names if (found := id_of_name(name)) is not None]
+        if not start or not firsts or len(firsts) != len(names):
+            return names
+        if self._start.anew and firsts[-1] < start:
+            segment = segment_of(self._ground, start)
+            yield from write(*create_operations(self._ground, segment, self._created_ms))
+            self._sizes[data_name(start)] = self._sizes[index_name(data_name(start))] = HEADER_SIZE
+            names, firsts = [*names, data_name(start)], [*firsts, start]
+        count = sum(following <= start for following in firsts[1:])
+        for name in names[:count]:
+            path, index = self._path(name), index_name(name)
+            yield from write(*remove_operations(self._ground.directory, self._path(index), path))
+            del self._sizes[name]
+            self._sizes.pop(index, None)
+            self._out.notes.append(f"removed {path}, which ends below the log start, {start}")
+        return names[count:]
+
     def _check_gap(self, segments: list[Segment], first: int) -> None:
-        expected = segments[-1].next_id if segments else 0
+        # The first file may begin before the log does: files go as a whole.
+        expected = segments[-1].next_id if segments else min(first, self._start.first_id)
         if first == expected or not self._rules.headers_checked:
             return
         if first > expected:

@@ -44,6 +44,7 @@ AdminReading: TypeAlias = (
     admin.RecordListRequest | admin.RecordRangeRequest | admin.SegmentListRequest | admin.SegmentReadRequest
 )
 _READS = (wire.RecordRequest, wire.RecordHeaderRequest, wire.RecordListRequest, wire.RecordHeaderListRequest)
+_EXCLUSIVE = (wire.TruncateRequest, wire.SetLogStartRequest)  # files go: no read may be under way
 _ONE = (wire.RecordRequest, wire.RecordHeaderRequest)
 
 _COUNTERS: dict[type, str] = {
@@ -137,7 +138,7 @@ class StorageReplica(Custody):
                 self._answered(conn, message, self._serve_read(conn, message)), self._read_done, out
             )
             return
-        self._queue(_Job(conn, message, exclusive=type(message) is wire.TruncateRequest))
+        self._queue(_Job(conn, message, exclusive=type(message) in _EXCLUSIVE))
 
     def read_for_admin(self, conn: int, request: AdminReading, out: list[object]) -> None:
         """A read of the admin port: no session, no availability."""
@@ -180,6 +181,7 @@ class StorageReplica(Custody):
         if self._lane_is_closed():
             return False
         self._reads += 1
+        first = max(first, self.log_start)
         self._shared.runner.start(self._scrub(first, count, size_max, done), self._read_done, out)
         return True
 
@@ -214,6 +216,16 @@ class StorageReplica(Custody):
         """An operator's word that the log counts as complete up to `max_id`; `pump` follows."""
         self._queue(_Job(work=lambda: self._accept_limbo(max_id, done), exclusive=True, refuse=done))
 
+    def set_log_start(self, first_id: int, done: AdminDone) -> None:
+        """Raise the log start at an operator's word; `pump` follows."""
+        self._queue(_Job(work=lambda: self._set_log_start(first_id, done), exclusive=True, refuse=done))
+
+    def _set_log_start(self, first_id: int, done: AdminDone) -> Procedure[None]:
+        if self.state is not State.OPEN:
+            raise self.out_of_service()
+        yield from self._raise_start(first_id, anew=False)
+        done(None)
+
     def _survey(self, done: Callable[[list[tuple[int, int]]], None]) -> Procedure[None]:
         try:
             if self.state is State.LIMBO:
@@ -239,7 +251,7 @@ class StorageReplica(Custody):
         for fault in sorted(self.faults):
             for step in (-1, 1):
                 near = fault + step
-                while 0 <= near <= self.max_id and near not in self.faults:
+                while self.log_start <= near <= self.max_id and near not in self.faults:
                     if (yield from mending.is_intact(self._files, near)):
                         break
                     self.faults.add(near)
@@ -386,6 +398,14 @@ class StorageReplica(Custody):
                 yield from self._enter(message, message.used_by_offline_recovery)
                 self._count(_COUNTERS[type(message)])
                 self._answer_id(conn, message, (yield from self._truncate(message.transaction_id)))
+            case wire.LogStartRequest():
+                yield from self._enter(message, False)
+                ids = message.session_id, message.seq_num, self.partition_id
+                self._outbox.reply(conn, wire.LogStartResponse(*ids, self.log_start, self.max_id))
+            case wire.SetLogStartRequest():
+                yield from self._enter(message, False)
+                yield from self._raise_start(message.log_start, anew=True)
+                self._succeed(conn, message)
             case _:
                 yield from self._enter(message, False)
                 number = _TYPE_CODES.get(type(message))
@@ -659,7 +679,8 @@ class StorageReplica(Custody):
         current = self.entry.current
         if not self._rules.truncation_floor:
             return -1
-        return current.low_water_mark if max_id >= current.low_water_mark else current.local_low_water_mark
+        mark = current.low_water_mark if max_id >= current.low_water_mark else current.local_low_water_mark
+        return max(mark, self.log_start - 1)
 
     def _cut_place(self, log: LogFiles, segment: Segment, last_kept: int) -> Procedure[int]:
         """Offset behind the last record kept, verified: a wrong index must not decide where to cut."""
@@ -709,6 +730,9 @@ class StorageReplica(Custody):
             StorageError: the first of them is damaged.
         """
         log = self._files
+        if 0 <= first < self.log_start:
+            text = f"{SE}transaction {first} is below the log start of partition {self.partition_id}, {self.log_start}"
+            raise Refusal(text, FailureCode.BEFORE_START, self.log_start)
         if not self._rules.reads_verified:
             return (yield from self._read_unverified(log, first, count))
         limit = self._shared.config.read_size_max

@@ -6,6 +6,8 @@ Per partition three files of two alternating slots each, so that a torn write le
 * `waltz.mark`: the durable mark, the highest id known to be on disk (written lazily, lowered durably);
 * `waltz.faults`: ids whose records were found damaged.
 
+A fourth one, `waltz.start`, exists where somebody raised the log start: the smallest id that is kept.
+
 Every slot names the control struct (sequence number, session) and the last segment it was written
 beside. If they differ at opening, 0.13.2 ran here in between: the mark is ignored, the fence kept if higher.
 """
@@ -21,6 +23,7 @@ from waltz_core.storage.control import ControlStruct
 FENCE = "waltz.fence"
 MARK = "waltz.mark"
 FAULTS = "waltz.faults"
+START = "waltz.start"
 SLOT_SIZE = 4096  # a slot each in its own block: one bad sector does not lose both
 RANGES_MAX = 200  # of faults, beyond which the ranges are merged
 
@@ -30,6 +33,7 @@ _CHECKSUM = Struct(">I")
 _FENCE = Struct(">q?qqi")
 _MARK = Struct(">q")
 _RANGE = Struct(">qq")
+_START = Struct(">q?")
 
 
 @record
@@ -136,6 +140,29 @@ def decode_faults(slot: Slot | None) -> list[tuple[int, int]]:
     if slot is None or len(slot.payload) % _RANGE.size:
         return []
     return [(a, b) for a, b in _RANGE.iter_unpack(slot.payload) if a <= b]
+
+
+@record
+class LogStart:
+    """Payload of `waltz.start`."""
+
+    first_id: int  # the smallest id that is kept
+    anew: bool  # the log ended before it: nothing of what was there is kept, the log begins anew at `first_id`
+
+
+FROM_ZERO = LogStart(0, False)
+
+
+def encode_start(start: LogStart, belongs: Belongs, counter: int) -> bytes:
+    """A slot of `waltz.start`."""
+    return encode_slot(Slot(counter, belongs, _START.pack(start.first_id, start.anew)))
+
+
+def decode_start(slot: Slot | None) -> LogStart:
+    """Read the payload of `waltz.start`; it holds whatever it was written beside."""
+    if slot is None or len(slot.payload) != _START.size:
+        return FROM_ZERO
+    return LogStart(*_START.unpack(slot.payload))
 
 
 def ranges_of(ids: set[int]) -> list[tuple[int, int]]:

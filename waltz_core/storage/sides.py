@@ -6,22 +6,24 @@ from waltz_core.storage import side
 from waltz_core.storage.control import ControlStruct
 from waltz_core.storage.effects import Create, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.procedure import Procedure, read, write
-from waltz_core.storage.side import Belongs, Fence
+from waltz_core.storage.side import FROM_ZERO, Belongs, Fence, LogStart
 
 NAMES = (side.FENCE, side.MARK, side.FAULTS)
+_ALL = (*NAMES, side.START)
 
 
 class SideFiles:
-    """Counters and values of the three files; values are as of the last durable write."""
+    """Counters and values of the files; values are as of the last durable write."""
 
-    __slots__ = ("_counters", "_directory", "_present", "fence", "mark", "remembered", "slots")
+    __slots__ = ("_counters", "_directory", "_present", "fence", "mark", "remembered", "slots", "start")
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._counters = dict.fromkeys(NAMES, 0)
+        self._counters = dict.fromkeys(_ALL, 0)
         self._present: set[str] = set()
-        self.slots: dict[str, side.Slot | None] = dict.fromkeys(NAMES)
+        self.slots: dict[str, side.Slot | None] = dict.fromkeys(_ALL)
         self.fence = Fence(-1, None)
+        self.start = FROM_ZERO
         self.mark = -1  # as written beside the present control struct and last segment
         self.remembered: list[tuple[int, int]] = []  # ranges of damaged ids
 
@@ -31,8 +33,8 @@ class SideFiles:
         Raises:
             DiskError: a file is there and cannot be read.
         """
-        self._present = {one.name for one in found} & set(NAMES)
-        for name in NAMES:
+        self._present = {one.name for one in found} & set(_ALL)
+        for name in _ALL:
             data, path = b"", self._path(name)
             if name in self._present:
                 data = yield from read(path, 0, 2 * side.SLOT_SIZE)
@@ -42,14 +44,15 @@ class SideFiles:
             self._counters[name] = 0 if slot is None else slot.counter
         self.fence = side.decode_fence(self.slots[side.FENCE]) or Fence(-1, None)
         self.remembered = side.decode_faults(self.slots[side.FAULTS])
+        self.start = side.decode_start(self.slots[side.START])
 
     def mark_beside(self, belongs: Belongs) -> int | None:
         """The durable mark if it was written beside these files, else None."""
         return side.decode_mark(self.slots[side.MARK], belongs)
 
-    def create_missing(self) -> tuple[Operation, ...]:
+    def create_missing(self, names: tuple[str, ...] = NAMES) -> tuple[Operation, ...]:
         """Make the files that are not there yet; their names are durable afterwards."""
-        missing = [name for name in NAMES if name not in self._present]
+        missing = [name for name in names if name not in self._present]
         self._present.update(missing)
         if not missing:
             return ()
@@ -83,10 +86,30 @@ class SideFiles:
         path, counter = self._path(side.FAULTS), self._next(side.FAULTS)
         return WriteAt(path, side.slot_place(counter), side.encode_faults(faults, belongs, counter)), SyncFile(path)
 
+    def start_operations(self, start: LogStart, belongs: Belongs) -> tuple[Operation, ...]:
+        """Write the log start into both slots, one after the other, as the fence: an older one must not come back."""
+        operations = [*self.create_missing((side.START,))]
+        for _ in range(2):
+            path, counter = self._path(side.START), self._next(side.START)
+            data = side.encode_start(start, belongs, counter)
+            operations += (WriteAt(path, side.slot_place(counter), data), SyncFile(path))
+        return tuple(operations)
+
+    def forget_start(self) -> Procedure[None]:
+        """The log that had a start is gone: a new one begins at 0.
+
+        Raises:
+            DiskError: the file may still be there.
+        """
+        self._present.discard(side.START)
+        yield from write(Unlink(self._path(side.START)), SyncDirectory(self._directory))
+        self.start = FROM_ZERO
+
     def remove_operations(self) -> tuple[Operation, ...]:
-        """Remove all three."""
+        """Remove all of them."""
         self._present.clear()
-        return tuple(Unlink(self._path(name)) for name in NAMES)
+        self.start = FROM_ZERO
+        return tuple(Unlink(self._path(name)) for name in _ALL)
 
     def _next(self, name: str) -> int:
         self._counters[name] += 1

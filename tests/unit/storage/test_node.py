@@ -581,7 +581,7 @@ def test_codec_1_tells_fence_condition_and_codes() -> None:
         (wire.MaxTransactionIdRequest(7, 1, 1, False), FailureCode.NOT_ASSIGNED, -1),
         (wire.MaxTransactionIdRequest(7, 1, 0, True), FailureCode.UNAVAILABLE, -1),
         (wire.RecordRequest(7, 1, 0, 1), FailureCode.CORRUPT, 1),
-        (wire.LogStartRequest(7, 1, 0), FailureCode.NOT_IMPLEMENTED, -1),
+        (wire.RecordRangeRequest(7, 1, 0, 0, 9, 0, 0), FailureCode.NOT_IMPLEMENTED, -1),
         (wire.OpenRequest(-1, -1, -1, KEY, 9), FailureCode.WRONG_CLUSTER, -1),
     ]
     for message, code, detail in cases:
@@ -592,7 +592,7 @@ def test_codec_1_tells_fence_condition_and_codes() -> None:
     assert (state.fence, state.max_transaction_id, state.condition) == (7, 11, Condition.SUSPECT)
     assert tool.ask(admin.ReplicaStateRequest(1, 1)).code == FailureCode.NOT_ASSIGNED
     assert tool.ask(admin.NodeInfoRequest(1)).key == KEY
-    assert tool.ask(admin.LogStartRequest(1, 0)).code == FailureCode.NOT_IMPLEMENTED
+    assert tool.ask(admin.DigestRequest(1, 0, 0, 9)).code == FailureCode.NOT_IMPLEMENTED
 
 
 def test_limbo_is_told_to_codec_1_and_refused_to_codec_0() -> None:
