@@ -24,6 +24,7 @@ from waltz_spark.errors import ArchiveError, OptionError, PipelineError
 from waltz_spark.inventory import Inventory, Look
 from waltz_spark.manifest import read_archive
 from waltz_spark.options import parse_options
+from waltz_spark.pages import page
 from waltz_spark.planning import Range, clip
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
@@ -332,17 +333,6 @@ def _archive(root: str, directories: Sequence[str], trust: str, runner: Runner) 
 
 # ---- showing it ------------------------------------------------------------------------------
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.passed { color: #176b2c; } td.failed { color: #b00020; font-weight: 600; } td.unproven { color: #8a6100; }
-td.detail { overflow-wrap: anywhere; font-size: 13px; }
-@media (prefers-color-scheme: dark) { body { background: #161616; color: #ddd; } th, td { border-color: #444; }
-  td.passed { color: #7bd88f; } td.failed { color: #ff8a80; } td.unproven { color: #e6c35c; } }
-"""
-
 
 def to_html(report: AuditReport) -> str:
     """One page without anything from outside."""
@@ -355,16 +345,14 @@ def to_html(report: AuditReport) -> str:
         for one in report.findings
     )
     places = "".join(f"<li>{html.escape(place)}</li>" for place in report.places)
-    return (
-        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Audit of a Waltz log</title>"
-        f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>\n"
-        f"<h1>Audit of a Waltz log</h1>\n<p><strong>{verdict}</strong> "
+    parts = [
+        f"<p><strong>{verdict}</strong> "
         f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[UNPROVEN]} unproven; "
-        f"{report.at}, {report.seconds:.1f} s.</p>\n<ul>{places}</ul>\n"
-        "<table><tr><th>check<th>partition<th>status<th>records<th>scope<th>detail</tr>\n"
-        f"{rows}\n</table>\n"
-        "<p>Serializability is not part of this audit: records hold neither locks nor marks.</p></html>\n"
-    )
+        f"{report.at}, {report.seconds:.1f} s.</p>\n<ul>{places}</ul>",
+        "<table><tr><th>check<th>partition<th>status<th>records<th>scope<th>detail</tr>\n" + rows + "\n</table>",
+        "<p>Serializability is not part of this audit: records hold neither locks nor marks.</p>",
+    ]
+    return page("Audit of a Waltz log", parts)
 
 
 def to_rows(report: AuditReport) -> list[dict[str, Any]]:
