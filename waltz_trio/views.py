@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -148,14 +148,48 @@ class SqliteView:
 
     def seed(self, partition: int, mark: int, load: Callable[[sqlite3.Cursor], None]) -> None:
         """Set data and mark together, so that a new view need not begin at the start of the log."""
+        self.seed_all({partition: mark}, load)
+
+    def seed_all(self, marks: Mapping[int, int], load: Callable[[sqlite3.Cursor], None]) -> None:
+        """Set data and the marks of several partitions in one SQL transaction."""
         with self._session() as session, session.transaction("IMMEDIATE") as cursor:
             with session.foreign():
                 load(cursor)
-            cursor.execute(
-                f"INSERT INTO {self._table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
-                "ON CONFLICT (PARTITION_ID) DO UPDATE SET HIGH_WATER_MARK = excluded.HIGH_WATER_MARK",
-                (partition, mark),
-            )
+            self._set_marks(cursor, marks)
+
+    def catch_up(self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]]) -> dict[int, int]:
+        """Apply everything up to the marks of `cut` that is not applied yet, in one SQL transaction.
+
+        Args:
+            cut: a mark by partition.
+            read: given a partition and a mark, every transaction behind it up to the cut, in order.
+
+        Returns:
+            The marks that were stored before, -1 where there was none.
+
+        Raises:
+            ApplyError: a transaction cannot be applied; nothing is changed.
+            ViewRegressedError: `read` leaves a transaction out.
+            ValueError: a partition is already beyond its cut.
+        """
+        found = {}
+        with self._session() as session, session.transaction("IMMEDIATE") as cursor:
+            for partition, end in cut.items():
+                stored = self._mark(cursor, partition)
+                mark = found[partition] = -1 if stored is None else stored
+                if mark > end:
+                    raise ValueError(f"partition {partition} of {self.path} is at {mark} already, beyond the cut {end}")
+                with session.foreign():
+                    for transaction in read(partition, mark) if mark < end else ():
+                        if transaction.id != mark + 1:
+                            raise ViewRegressedError(partition, mark, transaction.id - 1)
+                        if transaction.header != MARKER_HEADER:
+                            self._apply_one(transaction, cursor)
+                        mark = transaction.id
+                if mark != end:
+                    raise ViewRegressedError(partition, mark, end)
+            self._set_marks(cursor, cut)
+        return found
 
     def load_mark(self, partition: int) -> int:
         """The stored mark; a missing row is created with -1, in a transaction of its own."""
@@ -225,6 +259,13 @@ class SqliteView:
             if self.is_transient(error):
                 raise
             raise ApplyError(transaction) from error
+
+    def _set_marks(self, cursor: sqlite3.Cursor, marks: Mapping[int, int]) -> None:
+        cursor.executemany(
+            f"INSERT INTO {self._table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
+            "ON CONFLICT (PARTITION_ID) DO UPDATE SET HIGH_WATER_MARK = excluded.HIGH_WATER_MARK",
+            marks.items(),
+        )
 
     def _mark(self, cursor: sqlite3.Cursor, partition: int) -> int | None:
         row = cursor.execute(
