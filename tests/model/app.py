@@ -25,6 +25,7 @@ from waltz_core.client.calls import (
     Open,
     Phase,
     ReadMark,
+    StatusChanged,
     StopFeed,
     Submit,
 )
@@ -72,6 +73,7 @@ class App:
         self._flushes = 0
         self._opened: set[int] = set()
         self._told_at = 0
+        self._right: dict[int, int | None] | None = None  # its own marks, while it has those of another log
         self.node = SimNode(self.world, self.name, self._machine)
         self.node.uses_zookeeper = not habits.by_server
         self.node.on_told = self._told
@@ -106,6 +108,24 @@ class App:
         self.feeding[partition] = None
         self._opened.add(partition)
         self.node.post(Open(partition, mark, True))
+
+    @property
+    def astray(self) -> bool:
+        """It came back with the marks of another log, which are ahead of ours."""
+        return self._right is not None
+
+    def stray(self) -> None:
+        """Its database is replaced by one of another cluster; the process has to be started again."""
+        assert self._right is None
+        self.node.crash()
+        self._right = dict(self.applied)
+        self.applied = dict.fromkeys(self._right, 1000000)
+
+    def put_right(self) -> None:
+        """Somebody noticed, and restored the database; the process has to be started again."""
+        if self._right is not None:
+            self.node.crash()
+            self.applied, self._right = self._right, None
 
     def _crashed(self) -> None:
         for token in self.observer.tokens.values():
@@ -143,6 +163,9 @@ class App:
                 self._flushed(token)
             case MarkRead(partition, mark):
                 assert mark < len(self.observer.logs[partition]), f"{self.name} read the mark {mark}"
+            case StatusChanged(phase=phase):
+                self.observer.counts[f"phase {phase.name}"] += 1
+                assert not self.astray or phase is not Phase.MOUNTED, f"{self.name} mounted ahead of the log"
             case ClusterLost(reason):
                 raise AssertionError(f"{self.name} gave the cluster up: {reason}")
 
@@ -227,6 +250,8 @@ class App:
         self.node.post(Flush(partition, (self._flushes, tokens)))
 
     def _toggle_feed(self, partition: int) -> None:
+        if self.astray:
+            return  # it follows the log, and is told that it cannot
         if partition in self.feeding:
             del self.feeding[partition]
             self.node.post(StopFeed(partition))
@@ -235,7 +260,7 @@ class App:
 
     def _fetch(self, partition: int) -> None:
         applied = self.applied.get(partition)
-        if applied is None or applied < 0:
+        if applied is None or applied < 0 or self.astray:
             return
         wanted = tuple(sorted({self.rng.randint(0, applied) for _ in range(3)}))
         for one in wanted:

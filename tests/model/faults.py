@@ -64,6 +64,8 @@ class Faults:
         self.world.zookeeper.latency = (0, 3)
         self.world.zookeeper.lag = 0
         self.world.zookeeper.losing.clear()
+        for app in self.run.apps:
+            app.put_right()
         for partition in list(self._rewound):
             self._repair(partition)
         for storage in self.cluster.storages:
@@ -167,6 +169,16 @@ class Faults:
         if not app.node.alive:
             return ""
         app.node.crash()
+        return app.name
+
+    def client_astray(self) -> str:
+        """A client comes back with a database of another cluster, ahead of this log; later it is put right."""
+        apps = [app for app in self.run.apps if app.node.alive and not app.astray and not app.habits.tail]
+        if not apps:
+            return ""
+        app = self.rng.choice(apps)
+        app.stray()
+        self._later(2_000, 15_000, app.put_right)
         return app.name
 
     def freeze(self) -> str:
@@ -545,6 +557,8 @@ LOSING = ("bit_rot", "wipe", "roll_back")
 
 MEMBERSHIP = ("add_node", "drain_node", "replace_node", "move_partition")
 """Kinds that change which storage nodes hold a partition, or how many do."""
+
+ASTRAY = "client_astray"
 
 BEYOND_LEGACY = (
     "power_storage",

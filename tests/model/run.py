@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.model.app import App, Habits
 from tests.model.cluster import SimCluster
-from tests.model.faults import BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
+from tests.model.faults import ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.record import record
@@ -77,7 +77,7 @@ def draw_plan(seed: int) -> Plan:
     partitions = rng.choice((1, 1, 1, 2, 3))
     legacy_storages = rng.choice((0,) * 8 + (1, 3))
     often = rng.choice((0.12, 0.25, 0.5))
-    ordinary = [kind for kind in KINDS if kind not in MEMBERSHIP]
+    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY)]
     kinds = [kind for kind in ordinary if rng.random() < often]
     kinds += rng.sample(ordinary, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
@@ -112,6 +112,8 @@ def draw_plan(seed: int) -> Plan:
         storages, legacy_storages = replicas + spares, min(legacy_storages, replicas)
     else:
         spares = 0
+    if Random(f"{seed}/astray").random() < 0.1:
+        kinds.append(ASTRAY)
     preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
     return Plan(
         partitions,
@@ -182,7 +184,7 @@ class Run:
         self.world = self.cluster.world
         self.world.verbose = verbose
         self.world.network.high_mark = plan.high_mark
-        self.world.tolerates = lambda text: _EXPECTED_ERRORS.search(text) is not None
+        self.world.tolerates = self._tolerates
         if plan.drifting:
             self._set_clocks()
         if "zk_behind" in self.kinds:
@@ -194,6 +196,10 @@ class Run:
                 self._set_clock(app.node)
         self.faults = Faults(self)
         self.operator: Operator
+
+    def _tolerates(self, text: str) -> bool:
+        astray = ASTRAY in self.kinds and "ahead of the log" in text
+        return astray or _EXPECTED_ERRORS.search(text) is not None
 
     def _set_clocks(self) -> None:
         for storage in self.cluster.storages:

@@ -35,9 +35,11 @@ _COMMITS = 5
 class Scene:
     """One partition, three storage nodes, a server that runs and one that may come, one client."""
 
-    def __init__(self, *, replicas: int = 3, habits: Habits = HABITS) -> None:
-        self.cluster = SimCluster(11, servers=2)
+    def __init__(self, *, replicas: int = 3, habits: Habits = HABITS, follower: bool = False) -> None:
+        self.cluster = SimCluster(11, servers=2, preferred=((), (0,)) if follower else ())
         self.world = self.cluster.world
+        if follower:
+            self.world.zookeeper.with_follower()
         self.world.tolerates = lambda text: True
         self.observer = Observer(self.cluster)
         self.second = self.cluster.servers.pop()
@@ -74,6 +76,8 @@ class Scene:
         if not self.server.alive:
             self.server.start()
         cluster.set_replicas(cluster.storages)
+        world.zookeeper.lag = 0
+        app.put_right()
         if not app.node.alive:
             app.start()
         app.resume()
@@ -123,8 +127,9 @@ def change_replicas(scene: Scene) -> None:
 
 
 def start_second(scene: Scene) -> None:
-    scene.cluster.servers.append(scene.second)
-    scene.second.start()
+    if not scene.second.alive:
+        scene.cluster.servers.append(scene.second)
+        scene.second.start()
 
 
 def load(scene: Scene) -> None:
@@ -219,21 +224,39 @@ def test_a_partition_of_a_server_meets_every_event_in_every_phase(phase: ServerP
 
 
 def client_in(phase: ClientPhase) -> Scene:
-    scene = Scene(habits=HABITS if phase is not ClientPhase.TAIL else _tail())
+    scene = Scene(habits=HABITS if phase is not ClientPhase.TAIL else _tail(), follower=phase is ClientPhase.NOT_READY)
     if phase is not ClientPhase.WAITING:
         scene.cluster.until_open()
     scene.app.start()
+    if phase is ClientPhase.NOT_READY:
+        give_to_one_that_does_not_know(scene)
+    if phase is ClientPhase.CLIENT_AHEAD:
+        scene.app.stray()
+        scene.app.start()
     scene.reach(lambda: scene.client_phase() is phase)
     return scene
+
+
+def give_to_one_that_does_not_know(scene: Scene) -> None:
+    """The partition is given to a server whose view of ZooKeeper is behind that of the client."""
+    zookeeper, second = scene.world.zookeeper, scene.second
+    scene.reach(lambda: scene.client_phase() is ClientPhase.MOUNTED)
+    start_second(scene)
+
+    def followed() -> bool:
+        zookeeper.follow(second)
+        return second.name in zookeeper._behind
+
+    scene.reach(followed)
+    scene.world.run(scene.world.now + 100)
+    zookeeper.lag = 8_000
 
 
 def _tail() -> Habits:
     return Habits(**{**{name: getattr(HABITS, name) for name in Habits.__annotations__}, "tail": True})
 
 
-# The others need a server whose view differs from ours, or a log that is shorter than we know it: no cluster of ours
-# gets there by itself, see tests/unit/client/test_partition.py.
-CLIENT_PHASES = [ClientPhase.TAIL, ClientPhase.WAITING, ClientPhase.MOUNTING, ClientPhase.MOUNTED]
+CLIENT_PHASES = [phase for phase in ClientPhase if phase is not ClientPhase.CLOSED]
 
 
 @pytest.mark.parametrize("event", EVENTS)
