@@ -26,12 +26,16 @@ from waltz_spark.archive import (
 )
 from waltz_spark.audit import audit, to_html, to_rows
 from waltz_spark.errors import OptionError
+from waltz_spark.files import KINDS, sink_files
 from waltz_spark.load import measure
 from waltz_spark.options import Options, parse_options
 from waltz_spark.report import load_numbers, load_page, size_class
 from waltz_spark.restore import THRESHOLD, restore
 from waltz_spark.runners import Here, OnSpark, Runner
 from waltz_spark.scan import scan
+from waltz_spark.sink_options import MODES
+
+_REJECTED = 3  # exit status: some rows are not in the log, but where they were asked to be
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,6 +87,28 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="if the archive does not tell (%(default)s)",
     )
+    one = _action(actions, "sink", _sink, "append the rows of files to a log, each exactly once")
+    one.description = (
+        "Append the rows of files to a log. Columns: data, and partition or key; header; append_locks; with "
+        "--mode conditional also write_locks, read_locks, client_high_water_mark. Exit status: 0 every row is in the "
+        "log, 3 the others are in --rejects, 1 something else went wrong."
+    )
+    one.add_argument("files", nargs="+", metavar="FILE", help="Parquet, JSON lines or CSV; or one directory")
+    one.add_argument("--format", choices=tuple(KINDS), help="by default, as the names of the files say")
+    target = one.add_argument_group("the log")
+    target.add_argument("--url", metavar="URL", help="waltz://host:port of a running cluster")
+    target.add_argument("--zookeeper", metavar="H:P", help="connect string of a running cluster")
+    target.add_argument("--root", metavar="PATH", help="znode of the cluster")
+    one.add_argument("--mode", choices=MODES, help="append (default): all rows; conditional: check locks")
+    one.add_argument("--cut", metavar="JSON", help='state the rows were computed from, as next ids: {"0": 15, "1": 7}')
+    one.add_argument("--rejects", metavar="DIR", help="where rows go whose locks were taken since (Parquet)")
+    one.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="remembers what is done: the same call again completes what an earlier one began, and never repeats it",
+    )
+    one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of the sink")
+    one.set_defaults(jobs=1)
     return parser
 
 
@@ -115,11 +141,16 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _options(arguments: argparse.Namespace) -> Options:
+def _given(arguments: argparse.Namespace, given: dict[str, str | None]) -> dict[str, str]:
+    """Options as text, those of -o included."""
     values: dict[str, str] = {}
     for pair in arguments.option:
         name, _, value = pair.partition("=")
         values[name] = value
+    return {**values, **{name: value for name, value in given.items() if value}}
+
+
+def _options(arguments: argparse.Namespace) -> Options:
     given = {
         "directory": ",".join(arguments.directory),
         "url": arguments.url,
@@ -127,7 +158,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         "clusterRoot": arguments.root,
         "archive": arguments.archive,
     }
-    return parse_options({**values, **{name: value for name, value in given.items() if value}})
+    return parse_options(_given(arguments, given))
 
 
 # ---- where it runs ---------------------------------------------------------------------------
@@ -333,3 +364,41 @@ def _restore(arguments: argparse.Namespace) -> int:
     }
     _show(arguments, text, found)
     return 0
+
+
+def _sink(arguments: argparse.Namespace) -> int:
+    given = {
+        "url": arguments.url,
+        "zookeeper": arguments.zookeeper,
+        "clusterRoot": arguments.root,
+        "mode": arguments.mode,
+        "cut": arguments.cut,
+        "rejects": arguments.rejects,
+        "checkpointLocation": arguments.checkpoint,
+        "batchId": "0" if arguments.checkpoint else None,
+    }
+    with _runner(arguments) as runner, _progress(arguments, "sink") as on_progress:
+        report = sink_files(arguments.files, _given(arguments, given), runner, arguments.format, on_progress)
+    lines = [f"{'partition':>9} {'appended':>12} {'found':>12} {'rejected':>12}"]
+    lines += [f"{one.partition:>9} {one.appended:>12} {one.found:>12} {one.rejected:>12}" for one in report.partitions]
+    if report.finished_before:
+        lines = ["an earlier call did all of it; nothing was left to do"]
+    else:
+        rate = report.appended / max(report.seconds, 1e-9)
+        lines.append(
+            f"{report.appended:,} rows appended, {report.found:,} found from an earlier call, {report.rejected:,} "
+            f"rejected; {report.seconds:.1f} s, {rate:,.0f} rows/s"
+        )
+    found = {
+        "appended": report.appended,
+        "found": report.found,
+        "rejected": report.rejected,
+        "finished_before": report.finished_before,
+        "seconds": report.seconds,
+        "partitions": [
+            {"partition": one.partition, "appended": one.appended, "found": one.found, "rejected": one.rejected}
+            for one in report.partitions
+        ],
+    }
+    _show(arguments, "\n".join(lines), found)
+    return _REJECTED if report.rejected else 0

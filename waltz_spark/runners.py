@@ -44,7 +44,7 @@ class OnSpark:
     """In the executors of a session, classic or Connect; each task is a Spark task of its own."""
 
     def __init__(self, spark: Any, width: int | None = None) -> None:
-        self._spark = spark
+        self.session = spark
         self.width = width if width is not None else _slots(spark)
 
     def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
@@ -65,7 +65,7 @@ class OnSpark:
                         result = False, error
                     yield pa.RecordBatch.from_pydict({"at": [at], "result": [pickle.dumps(result)]})
 
-        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        numbers = self.session.range(0, len(tasks), 1, len(tasks))
         rows = numbers.mapInArrow(perform, "at bigint, result binary").collect()
         found: dict[int, tuple[bool, Any]] = {row["at"]: pickle.loads(row["result"]) for row in rows}
         results: list[R] = []

@@ -17,9 +17,19 @@ from pyspark.sql.datasource import (
 )
 
 from waltz_spark.errors import OptionError
-from waltz_spark.sink_options import SinkOptions, check_columns, parse_sink_options
-from waltz_spark.sink_state import SinkState, publish
-from waltz_spark.writing import Job, TaskResult, cluster_marks, write_batches
+from waltz_spark.sink_options import SinkOptions, parse_sink_options
+from waltz_spark.sink_state import SinkState
+from waltz_spark.writing import (
+    Job,
+    TaskResult,
+    checked_options,
+    cluster_marks,
+    finish_job,
+    last_ids,
+    plan_job,
+    rejects_of,
+    write_batches,
+)
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -37,42 +47,37 @@ def arrange(frame: Any, options: Mapping[str, str] | None = None, **more: str) -
     A column `key` becomes the column `partition` by the rule of `Client.partition_of`. The options are those
     of the sink: the cluster is asked how many partitions it has.
     """
+    if "partition" in frame.columns:
+        return together(frame, 0)
+    if "key" not in frame.columns:
+        raise OptionError("rows need one of the columns partition (int) and key (string or bigint)")
+    _, marks = cluster_marks(parse_sink_options({**(options or {}), **more}))
+    return together(frame, len(marks))
+
+
+def together(frame: Any, partition_count: int) -> Any:
+    """As `arrange`, with a known number of partitions."""
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     if "partition" not in frame.columns:
-        if "key" not in frame.columns:
-            raise OptionError("rows need one of the columns partition (int) and key (string or bigint)")
-        _, marks = cluster_marks(parse_sink_options({**(options or {}), **more}))
         is_text = dict(frame.dtypes)["key"] == "string"
         number = F.crc32(F.encode("key", "utf-8")) if is_text else F.col("key")
-        frame = frame.withColumn("partition", F.pmod(number, F.lit(len(marks))).cast("int")).drop("key")
+        frame = frame.withColumn("partition", F.pmod(number, F.lit(partition_count)).cast("int")).drop("key")
     return frame.repartition("partition")
 
 
 def batch_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> BatchWriter:
-    """The writer of `df.write`; called on the driver.
-
-    Raises:
-        OptionError: the options or the columns cannot be used.
-        UnreachableError: the cluster does not answer.
-    """
-    options = _checked(values, names, overwrite)
-    cluster, marks = cluster_marks(options)
-    if options.batch_id is None:
-        return BatchWriter(Job(options, uuid4().hex, 0, marks), finished=False)
-    assert options.checkpoint_location is not None
-    state = SinkState(options.checkpoint_location)
-    start = state.begin(cluster, marks)
-    batch = options.batch_id
-    return BatchWriter(Job(options, start.sink, batch, state.base(batch)), finished=state.finished(batch))
+    """The writer of `df.write`; called on the driver. Errors as `plan_job`."""
+    job, finished = plan_job(values, names, overwrite=overwrite)
+    return BatchWriter(job, finished=finished)
 
 
 def stream_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> StreamWriter:
     """The writer of `df.writeStream`; called on the driver, for every batch and every commit.
 
-    Errors as `batch_writer`.
+    Errors as `plan_job`.
     """
-    options = _checked(values, names, overwrite)
+    options = checked_options(values, names, overwrite=overwrite)
     if options.batch_id is not None:
         raise OptionError("batchId is for batch writes; a stream numbers its batches itself")
     if options.checkpoint_location is None:
@@ -83,26 +88,10 @@ def stream_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bo
     return StreamWriter(options)
 
 
-def _checked(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> SinkOptions:
-    options = parse_sink_options(values)
-    if overwrite:
-        raise OptionError('a log is only ever appended to: use mode("append"), or outputMode("append")')
-    check_columns(names, options)
-    return options
-
-
 def _perform(job: Job, iterator: Iterator[Any]) -> Message:
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     return Message(write_batches(iterator, job, task, uuid4().hex))
-
-
-def _last_ids(results: Iterable[TaskResult]) -> dict[int, int]:
-    return {one.partition: one.last_id for result in results for one in result.partitions}
-
-
-def _rejects(job_name: str, results: Iterable[TaskResult]) -> dict[str, bytes]:
-    return {f"{job_name}-{result.task:05}.parquet": result.rejects for result in results if result.rejects is not None}
 
 
 def _results(messages: Iterable[Any]) -> list[TaskResult]:
@@ -122,15 +111,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is no
 
     def commit(self, messages: list[Any]) -> None:
         """All tasks are done."""
-        options, results = self.job.options, _results(messages)
-        rejects = _rejects(f"{self.job.sink}-{self.job.batch}", results)
-        if options.batch_id is not None:
-            assert options.checkpoint_location is not None
-            state = SinkState(options.checkpoint_location)
-            state.finish(options.batch_id, _last_ids(results), rejects)
-            state.publish_rejects(options.batch_id, options.rejects)
-        elif options.rejects is not None:
-            publish(options.rejects, rejects)
+        finish_job(self.job, _results(messages))
 
     def abort(self, messages: list[Any]) -> None:
         """Nothing: what is in the log stays there. With `batchId`, the same job again completes it."""
@@ -163,8 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of the batch are done; Spark notes that later, and until then may ask for it again."""
         state, results = self._state(), _results(messages)
-        rejects = _rejects(f"{state.start().sink}-{batchId}", results)
-        state.finish(batchId, _last_ids(results), rejects)
+        state.finish(batchId, last_ids(results), rejects_of(state.start().sink, batchId, results))
         state.publish_rejects(batchId, self.options.rejects)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name

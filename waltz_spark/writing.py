@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
+from uuid import uuid4
 
 import trio
 
@@ -35,14 +36,14 @@ from waltz_spark.epochs import (
     Seen,
 )
 from waltz_spark.errors import DifferentRowsError, FencedError, OptionError, UnreachableError
-from waltz_spark.sink_options import SinkOptions, rows_of_batch
+from waltz_spark.sink_options import SinkOptions, check_columns, parse_sink_options, rows_of_batch
+from waltz_spark.sink_state import SinkState, publish
 from waltz_trio.background import first_of
 
 _CHUNK = 512  # rows handed over at a time
 _FETCHES = 64  # payloads read at a time
 _PAUSE = 0.1  # seconds before appends that were lost are sent again
 
-T = TypeVar("T")
 Writer: TypeAlias = EpochWriter | ResendingWriter
 OnRows: TypeAlias = Callable[[int], None]
 
@@ -110,6 +111,61 @@ def cluster_marks(options: SinkOptions) -> tuple[str, tuple[int, ...]]:
 
     found: tuple[str, tuple[int, ...]] = connect_and(options, look)
     return found
+
+
+def plan_job(values: Mapping[str, str], names: Iterable[str], *, overwrite: bool = False) -> tuple[Job, bool]:
+    """What all tasks of a job that is not a stream must know, and whether it was finished before.
+
+    Args:
+        values: options as the user gave them.
+        names: columns of the rows.
+
+    Raises:
+        OptionError: the options or the columns cannot be used.
+        WrongClusterError: the checkpoint is of another cluster.
+        UnreachableError: the cluster does not answer.
+    """
+    options = checked_options(values, names, overwrite=overwrite)
+    cluster, marks = cluster_marks(options)
+    if options.batch_id is None:
+        return Job(options, uuid4().hex, 0, marks), False
+    assert options.checkpoint_location is not None
+    state = SinkState(options.checkpoint_location)
+    start = state.begin(cluster, marks)
+    return Job(options, start.sink, options.batch_id, state.base(options.batch_id)), state.finished(options.batch_id)
+
+
+def finish_job(job: Job, results: Sequence[TaskResult]) -> None:
+    """Every task of the job is done: note that, and put rejected rows where users look for them."""
+    options, rejects = job.options, rejects_of(job.sink, job.batch, results)
+    if options.batch_id is not None:
+        assert options.checkpoint_location is not None
+        state = SinkState(options.checkpoint_location)
+        state.finish(job.batch, last_ids(results), rejects)
+        state.publish_rejects(job.batch, options.rejects)
+    elif options.rejects is not None:
+        publish(options.rejects, rejects)
+
+
+def checked_options(values: Mapping[str, str], names: Iterable[str], *, overwrite: bool) -> SinkOptions:
+    """Options that fit the columns; raises OptionError."""
+    options = parse_sink_options(values)
+    if overwrite:
+        raise OptionError('a log is only ever appended to: use mode("append"), or outputMode("append")')
+    check_columns(names, options)
+    return options
+
+
+def last_ids(results: Iterable[TaskResult]) -> dict[int, int]:
+    """By partition, behind which transaction there is nothing of the job."""
+    return {one.partition: one.last_id for result in results for one in result.partitions}
+
+
+def rejects_of(sink: str, batch: int, results: Iterable[TaskResult]) -> dict[str, bytes]:
+    """Files of rejected rows, by name."""
+    return {
+        f"{sink}-{batch}-{result.task:05}.parquet": result.rejects for result in results if result.rejects is not None
+    }
 
 
 def write_batches(

@@ -56,7 +56,7 @@ from waltz_trio.instrument import Instrument
 from waltz_trio.log import reporter
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms
-from waltz_trio.values import Append, Tail, lock_hashes
+from waltz_trio.values import Append, Tail, key_partition, lock_hashes
 from waltz_trio.views import View
 
 T = TypeVar("T")
@@ -365,9 +365,7 @@ class Client:
 
     def partition_of(self, key: int | str) -> int:
         """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
-        if isinstance(key, str):
-            key = zlib.crc32(key.encode())
-        return key % self.num_partitions
+        return key_partition(key, self.num_partitions)
 
     # ---- appends: the hot path -----------------------------------------------------------------------
 

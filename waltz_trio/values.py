@@ -6,6 +6,7 @@ import enum
 import functools
 import math
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -158,6 +159,13 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.transactions)
+
+
+def key_partition(key: int | str, count: int) -> int:
+    """The partition of a key among `count`, for ever the same."""
+    if isinstance(key, str):
+        key = zlib.crc32(key.encode())
+    return key % count
 
 
 _names: dict[int, str] = {}

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.spark.running import Log, running_cluster
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -48,3 +50,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session.stop()
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One cluster for all tests that write into one; each looks at what was added since it began."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture
+def log(url: str) -> Log:
+    """The log of that cluster, from here on."""
+    return Log(url)

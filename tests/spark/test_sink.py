@@ -7,100 +7,29 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import trio
 
 import waltz_trio as waltz
 from tests.processes.cluster import poll
 from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log, random_payloads
+from tests.spark.running import PARTITIONS, Log
 from waltz_spark.errors import FencedError
 from waltz_spark.sink import arrange
 from waltz_spark.sink_options import parse_sink_options
 from waltz_spark.sink_state import SinkState
 from waltz_spark.writing import Job, write_batches
-from waltz_trio.embedded import embedded_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PARTITIONS = 2
 KILLS = int(os.environ.get("WALTZ_SINK_KILLS", "1"))
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster that runs in a thread of its own while Spark blocks this one."""
-    started, found = threading.Event(), list[str]()
-    token: list[Any] = []
-
-    async def run() -> None:
-        async with embedded_cluster(tmp_path_factory.mktemp("cluster"), partitions=PARTITIONS) as cluster:
-            stop = trio.Event()
-            token.extend((trio.lowlevel.current_trio_token(), stop))
-            found.append(cluster.url)
-            started.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=trio.run, args=(run,))
-    thread.start()
-    assert started.wait(60)
-    try:
-        yield found[0]
-    finally:
-        trio.from_thread.run_sync(token[1].set, trio_token=token[0])
-        thread.join()
-
-
-class Log:
-    """What applications see of the log from when this was made."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.marks = self._with_client(self._marks)
-
-    def _with_client(self, work: Callable[[waltz.Client], Any]) -> Any:
-        async def run() -> Any:
-            async with waltz.open_client(self.url) as client:
-                return await work(client)
-
-        return trio.run(run)
-
-    async def _marks(self, client: waltz.Client) -> list[int]:
-        return [await client.committed_mark(partition) for partition in range(PARTITIONS)]
-
-    def rows(self) -> Counter[tuple[int, bytes]]:
-        async def read(client: waltz.Client) -> Counter[tuple[int, bytes]]:
-            found: Counter[tuple[int, bytes]] = Counter()
-            for partition, mark in enumerate(await self._marks(client)):
-                if mark == self.marks[partition]:
-                    continue
-                async with client.feed(partition, after=self.marks[partition]) as feed:
-                    feed.markers = True
-                    async for txn in feed:
-                        if txn.header >= 0:
-                            found[partition, txn.load()] += 1
-                        if txn.id == mark:
-                            break
-            return found
-
-        rows: Counter[tuple[int, bytes]] = self._with_client(read)
-        return rows
-
-    def append(self, partition: int, append: waltz.Append, based_on: int) -> int:
-        return int(self._with_client(lambda client: client.append(partition, append, based_on=based_on)))
-
-
-@pytest.fixture
-def log(url: str) -> Log:
-    return Log(url)
 
 
 def frame(spark: Any, count: int, tasks: int = 3) -> Any:
