@@ -380,6 +380,13 @@ _SERVER = (
         low=1,
     ),
     Key(
+        "server.archive",
+        Kind.TEXT,
+        Use.SERVER,
+        "path or URI of the archive: told to clients that ask for what is below the log start",
+        original=False,
+    ),
+    Key(
         "server.exactLocks",
         Kind.INT,
         Use.SERVER,

@@ -52,6 +52,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         storage_frame_size_max=frame_size_max or 1 << 30,
         lock_table_size=config.number("server.optimisticLockTableSize"),
         exact_locks=config.number("server.exactLocks"),
+        archive=config.text_or_none("server.archive") or "",
         min_fetch_size=fetch,
         feed_cache_bytes=config.number("server.feedCacheSize"),
         data_cache_bytes=config.number("server.transactionDataCacheSize"),

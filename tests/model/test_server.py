@@ -294,7 +294,7 @@ def test_codec_5_answers_what_it_does_not_do() -> None:
     cluster = opened()
     client = Client(cluster)
     answer = client.ask(messages.SetLogStartRequest(client.req_id(), 5))
-    assert answer.code == messages.ErrorCode.NOT_IMPLEMENTED
+    assert answer.code == messages.ErrorCode.INVALID
     assert client.ask(messages.LogStartRequest(client.req_id())).high_water_mark == -1
     assert client.ask(messages.LogStartRequest(client.req_id(99))).code == messages.ErrorCode.NOT_SERVED
     (status,) = client.ask(messages.PartitionStatusRequest(client.req_id())).partitions

@@ -34,6 +34,7 @@ class ServerConfig:
     checkpoint_interval: int = 250_000
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
+    archive: str = ""  # server.archive: where clients find what is below the log start
     roles: Roles = NO_ROLES  # who may do what
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
@@ -55,4 +56,5 @@ class ServerConfig:
             retry_max_ms=self.retry_max_ms,
             checkpoint_interval=self.checkpoint_interval,
             session=self.session,
+            archive=self.archive,
         )

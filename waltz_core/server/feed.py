@@ -134,6 +134,10 @@ class Feed:
             self._remove(lambda subscription: subscription in ended)
             self._replaced += [SendReply(conn, subscription.closing) for subscription in ended]
 
+    def below(self, start: int) -> set[int]:
+        """Connections that wait for transactions before `start`."""
+        return {subscription.conn for subscription in self._all() if subscription.position + 1 < start}
+
     def _all(self) -> list[_Subscription]:
         waiting = [*self._reads.values(), *self._paused.values()]
         return [*self._live, *self._lagging, *(subscription for some in waiting for subscription in some)]

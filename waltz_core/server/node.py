@@ -92,6 +92,7 @@ CAPABILITIES = (
     | messages.Capability.CONFLICT_CLASSES
     | messages.Capability.RECORD_RANGES
     | messages.Capability.LOG_START
+    | messages.Capability.SET_LOG_START
     | messages.Capability.STATISTICS
     | messages.Capability.PARTITION_STATUS
 )
@@ -640,7 +641,7 @@ class ServerNode:
         """Requests of codec 5 besides the bootstrap; `CAPABILITIES` says which are answered."""
         partition = self._partitions.get(req_partition(message.req_id))
         match message:
-            case messages.LogStartRequest() | messages.RecordRangeRequest():
+            case messages.LogStartRequest() | messages.SetLogStartRequest() | messages.RecordRangeRequest():
                 self._on_reader(conn, message, partition)
             case messages.StatisticsRequest(req_id, partition_id, prefixes):
                 found = statistics_of(self.snapshot(now), partition_id, prefixes)
@@ -655,7 +656,7 @@ class ServerNode:
     def _on_reader(
         self,
         conn: _ClientConn,
-        message: messages.LogStartRequest | messages.RecordRangeRequest,
+        message: messages.LogStartRequest | messages.SetLogStartRequest | messages.RecordRangeRequest,
         partition: PartitionServer | None,
     ) -> None:
         """Bulk readers ask one partition, which must be here and open."""
@@ -666,7 +667,13 @@ class ServerNode:
             code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
             self._reply(conn.conn, messages.ErrorResponse(message.req_id, code, text))
         elif isinstance(message, messages.LogStartRequest):
-            self._reply(conn.conn, messages.LogStartResponse(message.req_id, 0, partition.high_water_mark))
+            ends = partition.log_start, partition.high_water_mark
+            self._reply(conn.conn, messages.LogStartResponse(message.req_id, *ends))
+        elif isinstance(message, messages.SetLogStartRequest):
+            who = f"audit: {conn.access.who}: raise the log start of partition {partition.partition_id}"
+            self._out.append(Report(Level.INFO, f"{who} to {message.log_start}"))
+            partition.on_set_log_start(conn.conn, message.req_id, message.log_start)
+            self._touched[partition.partition_id] = None
         else:
             conn.partitions.add(partition.partition_id)
             partition.on_range(conn.conn, message)
@@ -804,7 +811,7 @@ class ServerNode:
             return
         effects: list[PoolEffect] = []
         if pool.want(now, partition.partition_id, effects):
-            partition.link_up(now, LinkUp(storage))
+            partition.link_up(now, LinkUp(storage, pool.codec))
             self._touched[partition.partition_id] = None
         self._on_pool_effects(pool, effects)
 

@@ -37,7 +37,7 @@ from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, Se
 from waltz_core.server.feed_cache import FeedCache, encode_frames
 from waltz_core.server.fetches import Answer, DataFetches
 from waltz_core.server.members import Members
-from waltz_core.server.ranges import RangeReads
+from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
 from waltz_core.store import recovery as rec
@@ -52,6 +52,8 @@ from waltz_core.store.calls import (
 )
 from waltz_core.store.session import (
     HeadersRead,
+    LogStartProblem,
+    LogStartRaised,
     ReadFailed,
     RecordsRead,
     ReplicaJoined,
@@ -73,6 +75,7 @@ NOT_OPEN_MARK = -(2**63)
 
 _GENERATION = Struct(">i")  # the second of the four ints of a request id
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
+_EXTENDED = 5  # codec since which everything can be answered by an error
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
 _LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at for an operator's word
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
@@ -95,6 +98,7 @@ class PartitionConfig:
     retry_max_ms: int = 20_000  # storage.maxRetryInterval
     checkpoint_interval: int = 250_000  # storage.checkpointInterval, transactions
     session: SessionConfig = SessionConfig()
+    archive: str = ""  # server.archive
 
 
 class Peer:
@@ -156,6 +160,7 @@ class _Mount:
     conn: int
     req_id: ReqId
     client_mark: int
+    version: int
 
 
 @record
@@ -226,6 +231,8 @@ class PartitionServer:
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
         self._fetches = DataFetches(partition_id, data_cache, tickets, rules)
         self._ranges = RangeReads(tickets)
+        self._ranges.where_before = config.archive
+        self._starts: list[tuple[int, ReqId, int]] = []  # who waits for which log start
         self._header_reads: dict[int, int] = {}  # token → first
         self._verdicts: list[Verdict] = []
         self._out: list[PartitionEffect] = []
@@ -400,7 +407,7 @@ class PartitionServer:
         assert peer.client_id is not None
         assert peer.net_sequence is not None
         if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
-            self._barrier(_Mount(peer.conn, message.req_id, message.client_mark))
+            self._barrier(_Mount(peer.conn, message.req_id, message.client_mark, peer.version))
 
     def _on_appends(self, peer: Peer, requests: list[Append]) -> None:
         self.counters["transaction"] += len(requests)
@@ -446,6 +453,8 @@ class PartitionServer:
             return
         mark = self._appender.commit_mark
         gap = mark - message.client_mark
+        if self._is_before_start(peer.conn, message.req_id, message.client_mark, peer.version):
+            return
         if gap < 0:
             self._out.append(
                 CloseConn(
@@ -487,6 +496,8 @@ class PartitionServer:
             self._out.append(Reply(barrier.conn, messages.FlushResponse(barrier.req_id, mark)))
             return
         gap = mark - barrier.client_mark
+        if self._is_before_start(barrier.conn, barrier.req_id, barrier.client_mark, barrier.version):
+            return
         state = messages.PartitionState.CLIENT_AHEAD if gap < 0 else messages.PartitionState.READY
         response = messages.MountResponse(barrier.req_id, state)
         if gap > 0:
@@ -495,6 +506,67 @@ class PartitionServer:
             self._out.append(Reply(barrier.conn, response))
 
     # ---- data --------------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> int:
+        """The smallest id that can be read."""
+        return self._ranges.log_start
+
+    def _is_before_start(self, conn: int, req_id: ReqId, client_mark: int, version: int) -> bool:
+        """Whether a feed behind `client_mark` would begin below the log start; its client is told."""
+        wanted, start = max(client_mark, -1) + 1, self.log_start
+        if wanted >= start:
+            return False
+        answer = before_start(req_id, wanted, start, self._config.archive)
+        if version >= _EXTENDED:
+            self._out.append(Reply(conn, answer))
+        else:
+            self._out.append(CloseConn(conn, f"partition {self.partition_id}: {answer.message}"))
+        return True
+
+    def on_set_log_start(self, conn: int, req_id: ReqId, start: int) -> None:
+        """Somebody gives up what is below an id; `LogStartResponse` once a quorum has done so durably."""
+        session, mark = self.session, self._appender.commit_mark
+        code, text = messages.ErrorCode.NOT_READY, "the partition is not open"
+        if not 0 <= start <= mark + 1:
+            code, text = messages.ErrorCode.INVALID, f"expected a log start of 0 to {mark + 1}, found {start}"
+        elif start <= self.log_start:
+            self._out.append(Reply(conn, messages.LogStartResponse(req_id, self.log_start, mark)))
+            return
+        elif self.phase is Phase.OPEN and session is not None:
+            problem = session.log_start_problem(start)
+            if problem is None:
+                self._starts.append((conn, req_id, start))
+                session.raise_log_start(start)
+                return
+            text = problem[1]
+            if start > session.low_water_mark + 1 and problem[0] is LogStartProblem.NOT_READY:
+                self._draining = True  # a new session marks everything there is: then it can be
+                text += "; a new one begins now"
+            if problem[0] is LogStartProblem.NOT_POSSIBLE:
+                code = messages.ErrorCode.NOT_IMPLEMENTED
+        self._out.append(Reply(conn, messages.ErrorResponse(req_id, code, text)))
+
+    def _on_log_start(self, start: int) -> None:
+        """Nothing below is given out any more."""
+        if start <= self.log_start:
+            return
+        self._ranges.log_start = start
+        text = f"partition {self.partition_id}: the log begins at {start}: what is before it was given up"
+        self._out.append(Report(Level.INFO, text))
+        for conn in self._feed.below(start):
+            why = f"partition {self.partition_id}: its feed is below the log start, {start}"
+            self._out.append(CloseConn(conn, why))
+
+    def _answer_starts(self, why_not: str = "") -> None:
+        """Tell those who asked for a log start, once it is raised or cannot be any more."""
+        for conn, req_id, start in self._starts:
+            if start <= self.log_start:
+                found = messages.LogStartResponse(req_id, self.log_start, self._appender.commit_mark)
+                self._out.append(Reply(conn, found))
+            else:
+                self._out.append(Reply(conn, messages.ErrorResponse(req_id, messages.ErrorCode.NOT_READY, why_not)))
+        self._starts = []
 
     def on_range(self, conn: int, request: messages.RecordRangeRequest) -> None:
         """A client asks for a range of records; no mount is needed."""
@@ -715,6 +787,9 @@ class PartitionServer:
                 self._out.append(RepairWanted(replica))
             case Stuck(reason):
                 self._on_stuck(now, reason)
+            case LogStartRaised(start):
+                self._on_log_start(start)
+                self._answer_starts()
             case rec.CasMetadata(metadata, expected_version):
                 self._ask_zk(
                     "states",
@@ -772,6 +847,7 @@ class PartitionServer:
         self._opened_at = now
         self._draining = False
         self._enter(now, Phase.OPEN, "")
+        self._on_log_start(self.session.log_start)
         held, self._held_feeds = self._held_feeds, []
         for peer, request in held:
             self._on_feed(peer, request)
@@ -804,6 +880,7 @@ class PartitionServer:
         self._cas_retry_at = self._look_at = None
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
         self.response_times.forget()
+        self._answer_starts(f"the store session ended: {reason}")
         if recovered:
             self._appender.closed()
         if self.phase is Phase.CLOSED:
@@ -862,9 +939,9 @@ class PartitionServer:
         assert session is not None
         if self._appender.commit_mark - session.low_water_mark >= self._config.checkpoint_interval:
             self._draining = True
-            if self._appender.in_flight == 0:
-                session.close(now, f"checkpoint after {self._config.checkpoint_interval} transactions")
-                return
+        if self._draining and self._appender.in_flight == 0:
+            session.close(now, f"checkpoint after {self._appender.commit_mark - session.low_water_mark} transactions")
+            return
         while not self._draining and not self._doubtful:
             batch = self._appender.launch(self._verdicts)
             if batch is None:

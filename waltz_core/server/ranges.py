@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+from waltz_core.ids import ReqId
 from waltz_core.log import Record, RecordHeader
 from waltz_core.machine import Tickets
 from waltz_core.server.appender import RECORD_OVERHEAD
@@ -32,12 +33,14 @@ Read: TypeAlias = Callable[[int, int, int, bool], None]
 class RangeReads:
     """Requests of one partition, answered in the order in which replicas answer."""
 
-    __slots__ = ("_queue", "_reads", "_tickets")
+    __slots__ = ("_queue", "_reads", "_tickets", "log_start", "where_before")
 
     def __init__(self, tickets: Tickets) -> None:
         self._tickets = tickets
         self._queue: deque[tuple[int, RecordRangeRequest]] = deque()
         self._reads: dict[int, tuple[int, RecordRangeRequest]] = {}  # token → who asked for what
+        self.log_start = 0
+        self.where_before = ""  # where to find what is below it, for people
 
     @property
     def waiting(self) -> int:
@@ -49,8 +52,10 @@ class RangeReads:
         if request.first_id < 0:
             text = f"expected a first id of 0 or more, found {request.first_id}"
             return conn, ErrorResponse(request.req_id, ErrorCode.INVALID, text)
+        if request.first_id < self.log_start:
+            return conn, before_start(request.req_id, request.first_id, self.log_start, self.where_before)
         if request.first_id > min(request.last_id, mark):
-            return conn, _answer(request, mark, ())
+            return conn, self._reply(request, mark, ())
         self._queue.append((conn, request))
         return None
 
@@ -71,7 +76,7 @@ class RangeReads:
             return None
         conn, request = found
         if isinstance(note, HeadersRead):
-            return conn, _answer(request, mark, note.headers)
+            return conn, self._reply(request, mark, note.headers)
         size_max = min(request.size_max, SIZE_MAX) if request.size_max > 0 else SIZE_MAX
         size, count = 0, 0
         for one in note.records:
@@ -79,7 +84,7 @@ class RangeReads:
             if count and size > size_max:
                 break
             count += 1
-        return conn, _answer(request, mark, note.records[:count])
+        return conn, self._reply(request, mark, note.records[:count])
 
     def failed(self, note: ReadFailed, *, final: bool) -> list[Answer] | None:
         """No replica could answer; unless that is `final`, it is tried again in the next session. None: not ours."""
@@ -96,12 +101,19 @@ class RangeReads:
         """A connection ended: nobody waits for its answers."""
         self._queue = deque(found for found in self._queue if found[0] != conn)
 
+    def _reply(
+        self, request: RecordRangeRequest, mark: int, found: tuple[Record, ...] | tuple[RecordHeader, ...]
+    ) -> RecordRangeResponse | RecordHeaderRangeResponse:
+        if request.headers_only:
+            headers = tuple(RecordHeader(one.transaction_id, one.req_id, one.header) for one in found)
+            return RecordHeaderRangeResponse(request.req_id, self.log_start, mark, headers)
+        records = tuple(one for one in found if isinstance(one, Record))
+        return RecordRangeResponse(request.req_id, self.log_start, mark, records)
 
-def _answer(
-    request: RecordRangeRequest, mark: int, found: tuple[Record, ...] | tuple[RecordHeader, ...]
-) -> RecordRangeResponse | RecordHeaderRangeResponse:
-    if request.headers_only:
-        headers = tuple(RecordHeader(one.transaction_id, one.req_id, one.header) for one in found)
-        return RecordHeaderRangeResponse(request.req_id, 0, mark, headers)
-    records = tuple(one for one in found if isinstance(one, Record))
-    return RecordRangeResponse(request.req_id, 0, mark, records)
+
+def before_start(req_id: ReqId, wanted: int, log_start: int, where: str) -> ErrorResponse:
+    """What is told to whoever asks for records that were given up."""
+    text = f"transaction {wanted} was given up here: the log begins at {log_start}"
+    if where:
+        text += f"; what is before it stands in the archive {where}"
+    return ErrorResponse(req_id, ErrorCode.BEFORE_START, text)

@@ -53,6 +53,7 @@ class LinkUp:
     """The connection to a storage node stands and was opened with our cluster key."""
 
     replica: str
+    codec: int = 0  # of the storage protocol that both speak
 
 
 @record

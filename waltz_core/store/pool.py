@@ -131,6 +131,11 @@ class StoragePool:
         return self._conn
 
     @property
+    def codec(self) -> int:
+        """What the connection speaks; 0 while there is none."""
+        return (self._connection.version or 0) if self._connection is not None else 0
+
+    @property
     def waiting(self) -> bool:
         """The last dial failed and the next one is not due."""
         return self.state is PoolState.WAITING
@@ -275,7 +280,7 @@ class StoragePool:
                 self.trouble = ""
                 self._retry_at = None
                 self._retry_ms = self._retry_min_ms
-                notes.append(LinkUp(self.replica))
+                notes.append(LinkUp(self.replica, self.codec))
             elif isinstance(answer, messages.FailureResponse):
                 self._fail(f"storage node {self.replica} refused to open: {answer.message}", out)
             return

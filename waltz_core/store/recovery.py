@@ -25,6 +25,8 @@ from waltz_core.store.recovery_events import (
     Confirmed,
     Effect,
     Event,
+    LogStartRaised,
+    LogStartSet,
     Marked,
     MaxKnown,
     Phase,
@@ -40,6 +42,7 @@ from waltz_core.store.recovery_events import (
     ReplicaRefused,
     ReplicaUp,
     SessionRecovered,
+    SetLogStart,
     SetLowWaterMark,
     Tick,
     Truncate,
@@ -57,6 +60,8 @@ __all__ = [
     "Confirmed",
     "Effect",
     "Event",
+    "LogStartRaised",
+    "LogStartSet",
     "Marked",
     "MaxKnown",
     "Phase",
@@ -73,6 +78,7 @@ __all__ = [
     "ReplicaRefused",
     "ReplicaUp",
     "SessionRecovered",
+    "SetLogStart",
     "SetLowWaterMark",
     "Tick",
     "Truncate",
@@ -107,10 +113,12 @@ class _Member:
         "mark",
         "marked",
         "may_vote",
+        "movable",
         "phase",
         "probe",
         "replica",
         "source",
+        "start",
         "target",
         "voter",
         "vouched",
@@ -137,6 +145,8 @@ class _Member:
         self.writing: int | None = None  # records in the write under way
         self.kept: Record | None = None  # its own last record, while it is compared
         self.avoid: set[str] = set()  # sources that had nothing for it
+        self.start = 0  # the smallest id it keeps
+        self.movable = False  # its log can be made to begin at another id
 
     @property
     def alive(self) -> bool:
@@ -146,7 +156,7 @@ class _Member:
     @property
     def busy(self) -> bool:
         """An answer of a replica is due."""
-        return self.phase in (Phase.ARRIVING, Phase.COMPARING, Phase.COPYING, Phase.MARKING)
+        return self.phase in (Phase.ARRIVING, Phase.COMPARING, Phase.COPYING, Phase.STARTING, Phase.MARKING)
 
     @property
     def own(self) -> int:
@@ -258,7 +268,11 @@ class Recovery:
                 member = self._members.get(event.target)
                 if member is not None:
                     self._on_copy(member, event, out)
-            case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked():
+            case LogStartRaised(log_start=start):
+                for member in self._members.values():
+                    if member.phase is Phase.READY:
+                        member.start = max(member.start, start)
+            case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked() | LogStartSet():
                 member = self._members.get(event.replica)
                 if member is not None:
                     self._on_replica(member, event, out)
@@ -266,7 +280,10 @@ class Recovery:
                 assert_never(event)
 
     def _on_replica(
-        self, member: _Member, event: ReplicaUp | ReplicaFenced | ReplicaFailed | MaxKnown | Marked, out: list[Effect]
+        self,
+        member: _Member,
+        event: ReplicaUp | ReplicaFenced | ReplicaFailed | MaxKnown | Marked | LogStartSet,
+        out: list[Effect],
     ) -> None:
         match event:
             case ReplicaUp():
@@ -287,8 +304,15 @@ class Recovery:
                 if member.phase is Phase.MARKING:
                     member.marked = True
                     member.phase = Phase.IDLE
+            case LogStartSet(log_start=start):
+                self._on_start_set(member, start, out)
             case _:
                 assert_never(event)
+
+    def _on_start_set(self, member: _Member, start: int, out: list[Effect]) -> None:
+        if member.phase is Phase.STARTING:
+            member.start, member.mark = start, start - 1
+            self._enter(member, out)
 
     def _on_fence(self, member: _Member, fence: int, out: list[Effect]) -> None:
         """Somebody was here with a later session: either we are superseded, or the metadata was rewound."""
@@ -328,6 +352,7 @@ class Recovery:
 
     def _on_up(self, member: _Member, event: ReplicaUp, out: list[Effect]) -> None:
         member.info = event.info
+        member.start, member.movable = event.log_start, event.movable
         self._on_fence(member, max(event.info.session_id, -1 if event.fence is None else event.fence), out)
         if self._failed:
             member.phase = Phase.FAILED
@@ -422,7 +447,7 @@ class Recovery:
         member.mark = member.first_mark = mark
         member.voter = member.may_vote and mark >= member.own
         member.clean = not member.voter
-        member.vouched = member.vouched or mark < 0
+        member.vouched = member.vouched or mark < member.start  # nothing is left to compare
         if member.may_vote and self._rules.rolled_back_is_absent and mark < member.info.local_low_water_mark:
             member.counted = False  # it once held more than it does: it may have lost what it acknowledged
         if kept is not None:
@@ -611,13 +636,24 @@ class Recovery:
     def _copy(self, member: _Member, out: list[Effect]) -> None:
         """Follow the replica that is ahead by least; stay idle if nobody is."""
         member.entered = member.mark
-        ahead = [(o.entered, o.replica) for o in self._sources(member) if o.entered is not None]
-        nearest = min((pair for pair in ahead if pair[0] > member.mark), default=None)
-        if nearest is not None:
-            member.source = self._members[nearest[1]]
-            member.target = nearest[0]
+        ahead = [(o.entered, o) for o in self._sources(member) if o.entered is not None and o.entered > member.mark]
+        near = [(entered, o.replica) for entered, o in ahead if o.start <= member.mark + 1]
+        if near:
+            member.target, name = min(near)
+            member.source = self._members[name]
             member.phase = Phase.COPYING
             self._copy_more(member, out)
+        elif ahead:
+            self._begin_anew(member, min(o.start for _, o in ahead), out)
+
+    def _begin_anew(self, member: _Member, start: int, out: list[Effect]) -> None:
+        """What it needs next was given up by the others: committed long ago, and kept elsewhere."""
+        if not member.movable:
+            reason = f"the log of the others begins at {start}, and a node of 0.13.2 cannot begin there"
+            self._refuse(member, f"{reason}; assign a storage node that can in its place", out)
+            return
+        member.phase = Phase.STARTING
+        out.append(SetLogStart(member.replica, start))
 
     def _copy_more(self, member: _Member, out: list[Effect]) -> None:
         source = member.source
@@ -672,8 +708,12 @@ class Recovery:
 
     def _compare(self, member: _Member, out: list[Effect]) -> None:
         """Read its last record, then that of a member: logs with one equal record are equal up to it."""
-        source = next((o for o in self._sources(member) if o.entered is not None and o.mark >= member.mark), None)
-        if source is not None:
+        ahead = [o for o in self._sources(member) if o.entered is not None and o.mark >= member.mark]
+        source = next((o for o in ahead if o.start <= member.mark), None)
+        if source is None and ahead and self._resolved is not None:
+            member.vouched = True  # all of it is given up: the others begin behind it
+            self._copy(member, out)
+        elif source is not None:
             member.phase = Phase.COMPARING
             member.source = source
             member.kept = None

@@ -22,6 +22,8 @@ class ReplicaUp:
     info: SessionInfo
     fence: int | None = None  # highest session it ever answered; only our storage nodes tell
     limbo: bool = False  # its log may end too early; only our storage nodes know
+    log_start: int = 0  # the smallest id it keeps
+    movable: bool = False  # its log can be made to begin at another id
 
 
 @record
@@ -45,6 +47,21 @@ class Marked:
     """Answer to `SetLowWaterMark`: session and mark are durable on the replica."""
 
     replica: str
+
+
+@record
+class LogStartSet:
+    """Answer to `SetLogStart`: the replica begins there, empty."""
+
+    replica: str
+    log_start: int
+
+
+@record
+class LogStartRaised:
+    """Replicas gave up what is below, while the session was open."""
+
+    log_start: int
 
 
 @record
@@ -102,6 +119,8 @@ Event: TypeAlias = (
     | ReplicaFenced
     | MaxKnown
     | Marked
+    | LogStartSet
+    | LogStartRaised
     | RecordsRead
     | RecordsWritten
     | ReplicaFailed
@@ -135,6 +154,14 @@ class SetLowWaterMark:
 
     replica: str
     mark: int
+
+
+@record
+class SetLogStart:
+    """Let a replica that ends below `log_start` begin there anew, as the others do; answered by `LogStartSet`."""
+
+    replica: str
+    log_start: int
 
 
 @record
@@ -213,6 +240,7 @@ Effect: TypeAlias = (
     AskMax
     | Truncate
     | SetLowWaterMark
+    | SetLogStart
     | ReadRecords
     | WriteRecords
     | CasMetadata
@@ -234,6 +262,7 @@ class Phase(enum.Enum):
     IDLE = "awaiting_decision"  # nothing to do at present
     COMPARING = "comparing"  # its last kept record against that of a member
     COPYING = "catching_up"
+    STARTING = "beginning_anew"  # what the others hold begins behind its end
     MARKING = "setting_low_water_mark"  # cut at the decided mark, then marked
     LEVEL = "awaiting_quorum"  # holds exactly the decided log; waits for quorum and metadata
     READY = "recovered"  # handed over to the session

@@ -112,6 +112,20 @@ class Stuck:
 
 
 @record
+class LogStartRaised:
+    """A quorum has given up, durably, what is below."""
+
+    log_start: int
+
+
+class LogStartProblem(enum.Enum):
+    """Why the log start cannot be raised."""
+
+    NOT_READY = enum.auto()  # later it may be
+    NOT_POSSIBLE = enum.auto()  # as long as a replica is where it is
+
+
+@record
 class HeadersRead:
     """Answer to `read_headers`; shorter than asked where a replica holds less."""
 
@@ -143,6 +157,7 @@ SessionNote: TypeAlias = (
     | ReplicaRefused
     | ReplicaSuspect
     | Stuck
+    | LogStartRaised
     | HeadersRead
     | RecordsRead
     | ReadFailed
@@ -226,6 +241,8 @@ class StoreSession:
         self._out_of_service: dict[str, str] = {}  # replicas that are in limbo or have stopped, and what they say
         self._greet_at: dict[str, int] = {}  # replicas that refused to greet, and when to try again
         self._rejoin_at: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
+        self._raising: int | None = None  # the log start that replicas are being told
+        self._raised: set[str] = set()  # and those that have it on disk
 
     # ---- connections -------------------------------------------------------------------------
 
@@ -244,6 +261,7 @@ class StoreSession:
             self._rejoin_at[link.replica] = now + _REJOIN_MS
         if link.state is not LinkState.DIALING:
             return
+        link.movable = event.codec >= 1
         self._greet(link)
 
     def _greet(self, link: ReplicaLink) -> None:
@@ -418,7 +436,32 @@ class StoreSession:
                 self._events.append(rec.ReplicaFenced(link.replica, fence))
             return
         link.state = LinkState.RECOVERING
-        self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info, fence))
+        if link.movable:
+            self._ask_start(link, answer, fence)
+        else:
+            self._events.append(rec.ReplicaUp(link.replica, answer.last_session_info, fence))
+
+    def _ask_start(self, link: ReplicaLink, report: messages.LastSessionInfoResponse, fence: int | None) -> None:
+        """Where its log begins is part of what a replica is; one that does not tell keeps all of it."""
+
+        def arrived() -> None:
+            up = rec.ReplicaUp(link.replica, report.last_session_info, fence, False, link.start, link.movable)
+            self._events.append(up)
+
+        def answered(now: int, answer: StorageMessage) -> None:
+            assert isinstance(answer, messages.LogStartResponse)
+            link.start = answer.log_start
+            arrived()
+
+        def failed(now: int, reason: str) -> None:
+            if link.state is LinkState.RECOVERING:
+                link.movable = False
+                arrived()
+
+        ticket = self._tickets.take()
+        self._waiting[ticket] = answered, failed
+        request = messages.LogStartRequest(self.session_id, 0, self._partition_id)
+        self._out.append(StorageCall(link.replica, ticket, request))
 
     def _on_max_known(self, now: int, replica: str, answer: StorageMessage) -> None:
         assert isinstance(answer, messages.MaxTransactionIdResponse)
@@ -454,7 +497,8 @@ class StoreSession:
                 self._ask(effect)
 
     def _ask(
-        self, effect: rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.ReadRecords | rec.WriteRecords
+        self,
+        effect: rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.SetLogStart | rec.ReadRecords | rec.WriteRecords,
     ) -> None:
         session, partition = self.session_id, self._partition_id
         match effect:
@@ -468,6 +512,8 @@ class StoreSession:
                 self._call(
                     replica, messages.SetLowWaterMarkRequest(session, 0, partition, mark, False), self._on_marked
                 )
+            case rec.SetLogStart(replica, start):
+                self._begin_anew(self._links[replica], start)
             case rec.ReadRecords(source, target, first, count):
                 self._copy_read(source, target, first, count)
             case rec.WriteRecords(target, records):
@@ -481,6 +527,62 @@ class StoreSession:
         for replica in ready:
             self._routes.add(replica)
         self._notes.append(SessionOpened(mark, self._quorum, ready))
+
+    # ---- the log start -----------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> int:
+        """The smallest id that may be read: what any replica has given up is given up."""
+        return max(link.start for link in self._links.values())
+
+    def log_start_problem(self, start: int) -> tuple[LogStartProblem, str] | None:
+        """Why the log start cannot be raised to `start` now; None if it can."""
+        if self.state is not SessionState.OPEN or self._raising is not None:
+            return LogStartProblem.NOT_READY, "the partition is opening, or its log start is being raised"
+        for link in self._links.values():
+            if link.state is not LinkState.FOLLOWING:
+                return (
+                    LogStartProblem.NOT_READY,
+                    f"replica {link.replica} is {link.state.value}: it needs all of the log",
+                )
+            if not link.movable:
+                why = f"replica {link.replica} is on a node of 0.13.2, which would wait for what was given up"
+                return LogStartProblem.NOT_POSSIBLE, why
+        if start > self.low_water_mark + 1:
+            why = f"it can be raised up to {self.low_water_mark + 1}, where the present store session began"
+            return LogStartProblem.NOT_READY, why
+        return None
+
+    def raise_log_start(self, start: int) -> None:
+        """Tell all replicas; `LogStartRaised` follows once a quorum has it on disk, or the session ends."""
+        assert self.log_start_problem(start) is None
+        self._raising, self._raised = start, set()
+        for link in self._links.values():
+            self._call(
+                link.replica,
+                messages.SetLogStartRequest(self.session_id, 0, self._partition_id, start),
+                self._on_raised,
+            )
+
+    def _on_raised(self, now: int, replica: str, answer: StorageMessage) -> None:
+        if self._raising is None:
+            return
+        start = self._raising
+        self._links[replica].start = max(self._links[replica].start, start)
+        self._raised.add(replica)
+        if len(self._raised) == self._quorum:
+            self._events.append(rec.LogStartRaised(start))
+            self._notes.append(LogStartRaised(start))
+        if len(self._raised) == len(self._links):
+            self._raising = None
+
+    def _begin_anew(self, link: ReplicaLink, start: int) -> None:
+        def answered(now: int, replica: str, answer: StorageMessage) -> None:
+            link.start = start
+            self._events.append(rec.LogStartSet(replica, start))
+
+        request = messages.SetLogStartRequest(self.session_id, 0, self._partition_id, start)
+        self._call(link.replica, request, answered)
 
     # ---- copying during recovery -------------------------------------------------------------
 
@@ -533,7 +635,9 @@ class StoreSession:
         """Copy committed records that the tail does not hold any more from another replica."""
         link.copying = True
         first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)
-        source = self._routes.choose(lambda name: name != link.replica and self._links[name].acked >= first)
+        source = self._routes.choose(
+            lambda name: name != link.replica and self._links[name].start <= first <= self._links[name].acked
+        )
         if source is None:
             link.copying = False
             return
@@ -572,7 +676,9 @@ class StoreSession:
     # ---- reads -------------------------------------------------------------------------------
 
     def _read(self, now: int, read: _Read) -> None:
-        replica = self._routes.choose(lambda name: name not in read.tried and self._links[name].acked >= read.first)
+        replica = self._routes.choose(
+            lambda name: name not in read.tried and self._links[name].start <= read.first <= self._links[name].acked
+        )
         if replica is None or self.state is not SessionState.OPEN:
             tried = ", ".join(sorted(read.tried)) or "no replica that holds it is connected"
             self._notes.append(ReadFailed(read.token, f"transaction {read.first} cannot be read ({tried})"))
