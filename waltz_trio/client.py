@@ -46,6 +46,7 @@ from waltz_core.errors import (
     NotCommittedError,
     PartitionNotFoundError,
 )
+from waltz_core.lock_names import NO_NAMES, UNTOLD, name_at
 from waltz_core.locks import Lock
 from waltz_core.record import record
 from waltz_core.wire.client_messages import Conflict, LockKind
@@ -78,13 +79,12 @@ class ClientLimits:
 class Pending:
     """An append that was sent; its outcome is kept whether or not anybody waits."""
 
-    __slots__ = ("_client", "_event", "_locks", "_on_done", "_outcome", "_size", "partition")
+    __slots__ = ("_client", "_event", "_names", "_on_done", "_outcome", "_size", "_writes", "partition")
 
-    def __init__(
-        self, client: Client, partition: int, size: int, locks: tuple[tuple[str, int] | None, ...], writes: int
-    ) -> None:
+    def __init__(self, client: Client, partition: int, size: int, names: bytes, writes: int) -> None:
         self.partition = partition
-        self._locks = locks, writes  # all of them, the write locks first, and how many those are
+        self._names = names  # of its locks, the write locks first
+        self._writes = writes  # how many those are
         self._client = client
         self._size = size
         self._outcome: int | Failed | None = None
@@ -137,9 +137,9 @@ def _conflict_of(failed: Failed) -> LockConflictError:
     why = failed.refusal
     if why is None or why.lock_kind not in (LockKind.WRITE, LockKind.READ):
         return LockConflictError(failed.partition, failed.blocking_id)
-    locks, writes = cast(Pending, failed.token)._locks
-    at = why.lock_index if why.lock_kind == LockKind.WRITE else writes + why.lock_index
-    named = locks[at] if 0 <= at < len(locks) else None
+    pending = cast(Pending, failed.token)
+    at = why.lock_index if why.lock_kind == LockKind.WRITE else pending._writes + why.lock_index
+    named = name_at(pending._names, at)
     true = why.conflict == Conflict.TRUE
     return LockConflictError(
         failed.partition,
@@ -382,13 +382,15 @@ class Client:
         if header not in _INT_32:
             raise ValueError(f"header {header} does not fit 32 bits")
         write = read = adds = _NO_LOCKS
-        names: tuple[tuple[str, int] | None, ...] = ()
+        names = NO_NAMES
         if append.write or append.read or append.append:
-            found: list[tuple[str, int] | None] = []
+            found: list[bytes] = []
             write = lock_hashes(append.write, found) if append.write else _NO_LOCKS
             read = lock_hashes(append.read, found) if append.read else _NO_LOCKS
             adds = lock_hashes(append.append, found) if append.append else _NO_LOCKS
-            names = tuple(found)
+            names = b"".join(found) if len(found) > 1 else found[0] if found else NO_NAMES
+            if names == UNTOLD:
+                names = NO_NAMES
             if based_on is None and (write or read):
                 based_on = self._mark_for(partition)
         checksum = zlib.crc32(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -13,11 +14,14 @@ from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.server.config import ServerConfig
+from waltz_core.server.journal import JournalEvent, JournalWrite
+from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
 from waltz_core.server.snapshot import PartitionSnapshot, ServerSnapshot
 from waltz_trio.config import Config, net_limits, tls_settings
 from waltz_trio.graphite import report_to_graphite
 from waltz_trio.http import HttpServer, endpoints, version
+from waltz_trio.journal import JournalFiles
 from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, canonical_host, local_host
@@ -62,6 +66,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         retry_max_ms=config.number("storage.maxRetryInterval"),
         checkpoint_interval=config.number("storage.checkpointInterval"),
         answer_timeout_ms=config.number("storage.answerTimeout"),
+        journal=Mode[config.text("server.journal.mode").upper()],
         roles=roles,
         greeting_ms=config.number("network.handshakeTimeout"),
         gathered_max=config.number_or_none("network.gatheredMax") or 256 << 20,
@@ -95,6 +100,7 @@ class ServerProcess:
         self._session: ZnodeStore | None = None
         self._driver: NodeDriver | None = None
         self._machine: ServerNode | None = None
+        self._journal: JournalFiles | None = None
         self._scope = trio.CancelScope()
         self._snapshot: ServerSnapshot | None = None
         self._snapshot_at = -1
@@ -122,6 +128,11 @@ class ServerProcess:
                     await driver.ended.wait()
                     reason = driver.end_reason
                     await driver.stop()
+                    if self._journal is not None:
+                        await self._journal.close()
+                        self._journal = None
+        if self._journal is not None:
+            self._journal.abandon()
         return reason
 
     def shutdown(self) -> None:
@@ -133,6 +144,8 @@ class ServerProcess:
         """End as `kill -9` would: sockets are reset, nothing is flushed or told."""
         if self._driver is not None:
             self._driver.kill()
+        if self._journal is not None:
+            self._journal.abandon()
         if isinstance(self._session, EmbeddedSession):
             self._session.abandon()
         self._scope.cancel()
@@ -166,6 +179,7 @@ class ServerProcess:
         )
         try:
             machine = ServerNode(server_config(config, self.endpoint, roles), random.Random())
+            self._journal = self._open_journal(self.endpoint)
         except BaseException:
             sock.close()
             raise
@@ -173,6 +187,7 @@ class ServerProcess:
             machine,
             name=self.name,
             client_tls=client_tls,
+            plugins={JournalWrite: self._journal.perform} if self._journal is not None else None,
             report=self.report,
             limits=net_limits(config),
             recorded_batches=config.number("debug.flightRecorder"),
@@ -189,6 +204,21 @@ class ServerProcess:
         nursery.start_soon(self._tell_silence)
         nursery.start_soon(report_to_graphite, config, "server.graphite.", self.registry, self.report)
         return driver
+
+    def _open_journal(self, endpoint: Endpoint) -> JournalFiles | None:
+        """The files of the decision journal, if one is wanted."""
+        mode = Mode[self.config.text("server.journal.mode").upper()]
+        directory = self.config.text_or_none("server.journal.directory")
+        if mode is Mode.OFF:
+            return None
+        if directory is None:
+            raise ConfigError(f"server.journal.mode is {mode.name.lower()}, but server.journal.directory is not set")
+        size_max = self.config.number("server.journal.maxBytes")
+        return JournalFiles(Path(directory), mode, size_max, endpoint, self._on_journal_events, self.report)
+
+    def _on_journal_events(self, events: Sequence[JournalEvent]) -> None:
+        if self._driver is not None:
+            self._driver.post_all(events)
 
     def _start_http(self, nursery: trio.Nursery, host: str) -> None:
         port = self.config.number_or_none("server.jetty.port")

@@ -8,9 +8,11 @@ import math
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
+from waltz_core.lock_names import UNTOLD, pack_text
 from waltz_core.locks import Lock, id_hash, name_hash
 from waltz_core.record import record
 from waltz_trio.codecs import Codec, Codecs, Raw
@@ -172,8 +174,8 @@ _names: dict[int, str] = {}
 
 
 @functools.lru_cache(maxsize=10_000)
-def _hash_of_name(name: str) -> tuple[int, bool]:
-    """Its hash, and whether it can be told: only UTF-8 can."""
+def _of_name(name: str) -> tuple[int, bytes]:
+    """Its hash, and how it is told: packed, nothing where it is no proper text."""
     value = name_hash(name)
     other = _names.setdefault(value, name)
     if other != name:
@@ -182,24 +184,22 @@ def _hash_of_name(name: str) -> tuple[int, bool]:
             RuntimeWarning,
             stacklevel=4,
         )
-    return value, name.encode(errors="ignore").decode() == name
+    return value, pack_text(name) if name.encode(errors="ignore").decode() == name else b""
 
 
 _SMALL = 1 << 31
 _INT_64 = 1 << 63
+_pack_id = Struct(">q").pack
 
 
-def lock_hashes(locks: Iterable[LockLike], names: list[tuple[str, int] | None] | None = None) -> tuple[int, ...]:
-    """The values that go on the wire: order and duplicates kept.
-
-    `names` gets name and id of each, None where they cannot be told.
-    """
+def lock_hashes(locks: Iterable[LockLike], names: list[bytes] | None = None) -> tuple[int, ...]:
+    """The values that go on the wire: order and duplicates kept. `names` gets the packed name of each."""
     found = []
     for lock in locks:
         name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
-        name_hash, tellable = _hash_of_name(name)
+        hash_of_name, packed = _of_name(name)
         # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
-        found.append(name_hash ^ (number if 0 <= number < _SMALL else id_hash(number)))
+        found.append(hash_of_name ^ (number if 0 <= number < _SMALL else id_hash(number)))
         if names is not None:
-            names.append((name, number) if tellable and -_INT_64 <= number < _INT_64 else None)
+            names.append(packed + _pack_id(number) if packed and -_INT_64 <= number < _INT_64 else UNTOLD)
     return tuple(found)

@@ -33,6 +33,7 @@ from waltz_core.client.membership import Membership, ServerMembership, ZkMembers
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.ids import Endpoint
+from waltz_core.lock_names import pack_names
 from waltz_core.machine import Tickets
 from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE
@@ -236,7 +237,7 @@ class App:
         crc = crc32(data)
         checksum = crc - (1 << 32) if crc >> 31 else crc
         # The name without a letter has the hash 0, and so a small id is the hash of its lock.
-        names = tuple(("", lock) for lock in (*write, *read, *append)) if habits.names else ()
+        names = pack_names([("", lock) for lock in (*write, *read, *append)]) if habits.names else b""
         self.node.post(Submit(partition, token, mark, write, read, append, number & 0xFFFF, data, checksum, names))
 
     def _flush(self, partition: int) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from tests.model.journal_disk import JournalDisk
 from tests.model.world import SimNode, World
 from tests.model.world_disk import WorldDisk
 from waltz_core.cluster import znodes
@@ -18,6 +19,7 @@ from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Sen
 from waltz_core.ids import Endpoint
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.config import ServerConfig
+from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
@@ -148,6 +150,8 @@ class SimCluster:
         self._preferred = preferred
         self._peers = 0
         self.maps: StoreMaps = EMPTY_STORE  # as they stand in ZooKeeper
+        self.journal: Mode = self._server_options.get("journal", Mode.OFF)
+        self.journals: list[JournalDisk] = []  # of servers that keep one
         self.storages = [SimStorage(self, n) for n in range(storage_nodes)]
         self.servers = [self._server(n) for n in range(servers)]
 
@@ -166,6 +170,8 @@ class SimCluster:
 
         node = SimNode(self.world, f"server{number}", machine)
         node.listening = {Port.CLIENT: endpoint}
+        if self.journal is not Mode.OFF:
+            self.journals.append(JournalDisk(self.world, node))
         return node
 
     # ---- setting up --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.server.journal_format import Mode
 from waltz_core.store.session import SessionConfig
 
 SAFETY_MS = 54_000
@@ -99,6 +100,7 @@ def draw_plan(seed: int) -> Plan:
         "lock_table_size": rng.choice((60, 30_000)),
         "min_fetch_size": rng.choice((2, 10, 100)),
         "retry_max_ms": rng.choice((2_000, 20_000)),
+        "journal": Random(f"{seed}/journal").choice((Mode.OFF, Mode.OFF, Mode.SYNC, Mode.SYNC, Mode.ASYNC)),
         "answer_timeout_ms": rng.choice((1_500, 10_000)),
         "session": SessionConfig(
             link_flight_bytes_max=rng.choice((300, 8 << 20)), tail_bytes_max=rng.choice((400, 16 << 20))
@@ -189,6 +191,8 @@ class Run:
             self._set_clocks()
         if "zk_behind" in self.kinds:
             self.world.zookeeper.with_follower()
+        for journal in self.cluster.journals:
+            journal.draw_outages(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
         self.apps = [App(self.observer, number, habits) for number, habits in enumerate(plan.habits)]
         if plan.drifting:

@@ -6,6 +6,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.model.test_server import Client, opened
+from waltz_core.lock_names import pack_names
 from waltz_core.locks import Lock
 from waltz_core.wire.client_messages import (
     AppendRefused,
@@ -30,7 +31,7 @@ def named(client: Client, data: bytes, *, mark: int = -1, partition: int = 0, **
     signed = checksum - (1 << 32) if checksum >> 31 else checksum
     lists = [tuple(locks.get(kind, ())) for kind in ("write", "read", "append")]
     hashes = [tuple(lock.wire() for lock in found) for found in lists]
-    names = tuple((lock.name, lock.id) for found in lists for lock in found)
+    names = pack_names([(lock.name, lock.id) for found in lists for lock in found])
     return NamedAppendRequest(client.req_id(partition), mark, hashes[0], hashes[1], hashes[2], 0, data, signed, names)
 
 

@@ -147,7 +147,7 @@ def test_locks_are_hashed_as_the_lock_itself_does() -> None:
 
 def test_two_lock_names_with_one_hash_are_warned_about() -> None:
     values._names.clear()
-    values._hash_of_name.cache_clear()
+    values._of_name.cache_clear()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         lock_hashes([("Aa", 1)])

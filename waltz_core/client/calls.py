@@ -50,7 +50,7 @@ class Submit:
     header: int
     data: bytes
     checksum: int
-    names: tuple[tuple[str, int] | None, ...] = ()  # of the locks: write, read, append; () = they are not told
+    names: bytes = b""  # of the locks, packed as `waltz_core.lock_names` does; none = they are not told
 
 
 @record

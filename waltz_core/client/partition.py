@@ -552,7 +552,7 @@ class ClientPartition:
                 submit.header,
                 submit.data,
                 submit.checksum,
-                submit.names if self._settings.lock_names else (),
+                submit.names if self._settings.lock_names else b"",
             )
         else:
             request = AppendRequest(

@@ -35,7 +35,8 @@ class Refused:
     conn: int
     request: Append
     mark: int
-    why: Explanation = UNEXPLAINED  # of a NamedAppendRequest
+    why: Explanation = UNEXPLAINED  # of a NamedAppendRequest, or if all are explained
+    received: int = 0  # when it came
 
 
 @record
@@ -73,23 +74,26 @@ Verdict: TypeAlias = Refused | Dropped | Committed | Passed
 class _Run:
     """Appends of one connection that came together; those before `at` are decided."""
 
-    __slots__ = ("appends", "at", "conn")
+    __slots__ = ("appends", "at", "conn", "received")
 
-    def __init__(self, conn: int, appends: list[Append]) -> None:
+    def __init__(self, conn: int, appends: list[Append], received: int) -> None:
         self.conn = conn
+        self.received = received
         self.appends = appends
         self.at = 0
 
 
-class _Flight:
-    """A batch on its way: `conns` says from which connection each of its appends came."""
+class Flight:
+    """A batch on its way: `conns` says from which connection each of its appends came, and `received` when."""
 
-    __slots__ = ("appends", "conns", "first", "locked", "size")
+    __slots__ = ("appends", "conns", "first", "locked", "marks", "received", "size")
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.appends: list[Append] = []
         self.conns: list[int] = []
+        self.received: list[int] = []
+        self.marks: dict[int, int] = {}  # id → estimate of its locks, where everything is explained
         self.locked = False  # some append of it has locks
         self.size = 0
 
@@ -116,6 +120,7 @@ class Appender:
         "_batch_bytes_max",
         "_batch_count_max",
         "_exact",
+        "_explain_all",
         "_flight_bytes",
         "_flight_bytes_max",
         "_flying",
@@ -140,13 +145,20 @@ class Appender:
         batch_bytes_max: int,
         flight_bytes_max: int,
         exact_locks: int = 0,
+        explain_all: bool = False,
         rules: SafetyRules = SAFE,
     ) -> None:
-        """`exact_locks`: so many takings of locks are remembered to tell true conflicts from false ones."""
+        """Every partition has one.
+
+        Args:
+            exact_locks: so many takings of locks are remembered to tell true conflicts from false ones.
+            explain_all: for a journal: why plain appends are refused too, and the marks of all.
+        """
         assert batch_count_max > 0
         assert batch_bytes_max > 0
         self._locks = locks
         self._refuse_early = rules.conflicts_in_flight_refused
+        self._explain_all = explain_all
         self._exact = ExactLocks(exact_locks, commit_mark)
         self._taken: dict[int, int] = {}  # lock hash → the last append in flight that takes it
         self._batch_count_max = batch_count_max
@@ -155,7 +167,7 @@ class Appender:
         self._queue: deque[_Run | Barrier] = deque()
         self._queued = 0  # appends and barriers in it
         self._queued_bytes = 0
-        self._flying: deque[_Flight | Barrier] = deque()
+        self._flying: deque[Flight | Barrier] = deque()
         self._flight_bytes = 0
         self._open = False
         self._quorum = 0
@@ -179,14 +191,21 @@ class Appender:
         return self._queued_bytes
 
     @property
+    def newest(self) -> Flight:
+        """What `launch` returned last."""
+        flight = self._flying[-1]
+        assert isinstance(flight, Flight)
+        return flight
+
+    @property
     def in_flight(self) -> int:
         """Transactions replicated and not yet committed."""
         return self.next_id - 1 - self.commit_mark
 
-    def enqueue(self, conn: int, requests: list[Append]) -> None:
+    def enqueue(self, conn: int, requests: list[Append], now: int = 0) -> None:
         """Queue appends of one connection, in order; the list is ours from here on."""
         if requests:
-            self._queue.append(_Run(conn, requests))
+            self._queue.append(_Run(conn, requests, now))
             self._queued += len(requests)
             self._queued_bytes += sum([len(request.data) for request in requests])
 
@@ -242,7 +261,7 @@ class Appender:
                 for append in item.appends[item.at :]:
                     (appends if req_generation(append.req_id) == generation else others).append(append)
                 if appends:
-                    kept.append(_Run(item.conn, appends))
+                    kept.append(_Run(item.conn, appends, item.received))
                 if others:
                     out.append(Dropped(item.conn, others, Refusal.GENERATION))
             else:
@@ -284,7 +303,7 @@ class Appender:
         if not self._open or not self._queue or self._flight_bytes >= self._flight_bytes_max:
             return None
         queue = self._queue
-        flight = _Flight(self.next_id)
+        flight = Flight(self.next_id)
         while queue and len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max:
             head = queue[0]
             if isinstance(head, Barrier):
@@ -307,7 +326,16 @@ class Appender:
         self._flight_bytes += flight.size
         return Batch(flight.first, len(flight.appends), encode_run(flight.first, flight.appends))
 
-    def _take(self, run: _Run, flight: _Flight, out: list[Verdict]) -> bool:
+    def launch_barriers(self, out: list[Verdict]) -> None:
+        """While no append may be launched: let barriers pass that wait for none."""
+        queue = self._queue
+        while self._open and queue and isinstance(head := queue[0], Barrier):
+            queue.popleft()
+            self._queued -= 1
+            self._flying.append(head)
+        self._pass_barriers(out)
+
+    def _take(self, run: _Run, flight: Flight, out: list[Verdict]) -> bool:
         """Move appends from a run into a batch; False when the run is not used up."""
         appends, at = flight.appends, run.at
         size, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
@@ -322,11 +350,14 @@ class Appender:
                     break
                 flight.locked = True
                 if mark > request.client_mark:
-                    why = self._explain(request) if type(request) is NamedAppendRequest else UNEXPLAINED
-                    out.append(Refused(run.conn, request, mark, why))
+                    explained = self._explain_all or type(request) is NamedAppendRequest
+                    why = self._explain(request) if explained else UNEXPLAINED
+                    out.append(Refused(run.conn, request, mark, why, run.received))
                     continue
+                if self._explain_all:
+                    flight.marks[flight.first + len(appends)] = mark
             elif request.client_mark < -1:
-                out.append(Refused(run.conn, request, -1))  # Java: no locks count as -1
+                out.append(Refused(run.conn, request, -1, UNEXPLAINED, run.received))  # Java: no locks count as -1
                 continue
             appends.append(request)
             size += len(request.data) + RECORD_OVERHEAD
@@ -334,6 +365,7 @@ class Appender:
                 end = at + 1
                 break
         flight.conns += [run.conn] * (len(appends) - before)
+        flight.received += [run.received] * (len(appends) - before)
         flight.size = size
         self._queued -= end - first
         self._queued_bytes -= sum([len(request.data) for request in run.appends[first:end]])
@@ -416,18 +448,19 @@ class Appender:
             out.append(Committed(head.first, head.appends))
         assert self.commit_mark == mark
 
-    def _split(self, flight: _Flight, mark: int) -> _Flight:
+    def _split(self, flight: Flight, mark: int) -> Flight:
         """Cut a batch behind `mark`; returns what is above."""
-        rest = _Flight(mark + 1)
+        rest = Flight(mark + 1)
         kept = mark + 1 - flight.first
         rest.appends, flight.appends = flight.appends[kept:], flight.appends[:kept]
         rest.conns, flight.conns = flight.conns[kept:], flight.conns[:kept]
+        rest.received, flight.received = flight.received[kept:], flight.received[:kept]
         rest.locked = flight.locked
         rest.size = sum(len(request.data) + RECORD_OVERHEAD for request in rest.appends)
         flight.size -= rest.size
         return rest
 
-    def _release(self, flight: _Flight, *, committed: bool = True) -> None:
+    def _release(self, flight: Flight, *, committed: bool = True) -> None:
         """Let go of the locks of a batch."""
         if not self._refuse_early:
             self._release_slots(flight, committed)
@@ -449,7 +482,7 @@ class Appender:
         if committed:
             self._exact.took(hashes, ids)
 
-    def _release_slots(self, flight: _Flight, committed: bool) -> None:
+    def _release_slots(self, flight: Flight, committed: bool) -> None:
         """Java: slots are held until the end of each append."""
         for at, request in enumerate(flight.appends, start=flight.first):
             write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
@@ -475,12 +508,12 @@ class Appender:
                 returned.append(item)
                 continue
             self._release(item, committed=False)
-            for conn, request in zip(item.conns, item.appends, strict=True):
+            for conn, request, received in zip(item.conns, item.appends, item.received, strict=True):
                 last = returned[-1] if returned else None
-                if isinstance(last, _Run) and last.conn == conn:
+                if isinstance(last, _Run) and last.conn == conn and last.received == received:
                     last.appends.append(request)
                 else:
-                    returned.append(_Run(conn, [request]))
+                    returned.append(_Run(conn, [request], received))
         self._flying.clear()
         self._flight_bytes = 0
         self._requeue([*returned, *self._queue])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.roles import NO_ROLES, Roles
+from waltz_core.server.journal_format import Mode
 from waltz_core.server.partition import PartitionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
 from waltz_core.store.session import SessionConfig
@@ -35,6 +36,7 @@ class ServerConfig:
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive: where clients find what is below the log start
+    journal: Mode = Mode.OFF  # server.journal.mode
     roles: Roles = NO_ROLES  # who may do what
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together

@@ -59,6 +59,7 @@ from waltz_core.server.connectivity import CHECK, ConnectivityChecks
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.feed_cache import with_version
+from waltz_core.server.journal import JournalEvent, JournalFailed, Journals, JournalWrite, JournalWritten
 from waltz_core.server.partition import NOT_OPEN_MARK, PartitionEffect, PartitionServer, Peer, RepairWanted, Reply
 from waltz_core.server.preferences import Preferences
 from waltz_core.server.refusals import refusal
@@ -151,8 +152,8 @@ class _ClientConn(Peer):
         self.refused: set[str] = set()  # what it was refused, so that each is told once
 
 
-ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock
-ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading
+ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock | JournalEvent
+ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite
 
 
 class ServerNode:
@@ -174,6 +175,7 @@ class ServerNode:
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences = Preferences(config.root, config.endpoint, self._tickets, rules)
         self._data_cache = DataCache(config.data_cache_bytes)
+        self._journals = Journals(config.journal)
         self._wall_offset = 0  # ms since 1970 minus our clock
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
@@ -211,6 +213,8 @@ class ServerNode:
             ZkFailed: self._on_zk,
             ZkChanged: self._on_zk,
             ZkStateChanged: self._on_zk,
+            JournalWritten: self._on_journal,
+            JournalFailed: self._on_journal,
             Shutdown: self._on_shutdown,
             WallClock: self._on_wall_clock,
         }
@@ -370,7 +374,7 @@ class ServerNode:
                 self._close(conn, reason)
             case Report():
                 self._out.append(effect)
-            case ZkGet() | ZkCreate() | ZkSet():
+            case ZkGet() | ZkCreate() | ZkSet() | JournalWrite():
                 self._owner[effect.ticket] = partition
                 self._out.append(effect)
             case _:
@@ -913,6 +917,7 @@ class ServerNode:
             match effect:
                 case Joined():
                     self._joined = effect
+                    self._journals.key = effect.cluster_key
                     self._preferences.read()
                 case Owned(partitions):
                     self._own(now, partitions)
@@ -966,6 +971,7 @@ class ServerNode:
             tickets=self._tickets,
             data_cache=self._data_cache,
             rng=self._rng,
+            journals=self._journals,
             rules=self._rules,
         )
         self._data_cache.forget(partition_id)  # somebody else may have owned it since we last did
@@ -978,7 +984,13 @@ class ServerNode:
     # ---- the end -----------------------------------------------------------------------------
 
     def _on_wall_clock(self, now: int, event: WallClock) -> None:
-        self._wall_offset = event.offset_ms
+        self._wall_offset = self._journals.wall_offset = event.offset_ms
+
+    def _on_journal(self, now: int, event: JournalEvent) -> None:
+        partition = self._owner.pop(event.ticket, None)
+        if partition is not None:
+            partition.journal_answered(now, event)
+            self._touched[partition.partition_id] = None
 
     def _on_shutdown(self, now: int, event: Shutdown) -> None:
         effects: list[CoordinatorEffect] = []

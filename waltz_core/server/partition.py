@@ -36,6 +36,8 @@ from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FeedCache, encode_frames
 from waltz_core.server.fetches import Answer, DataFetches
+from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
+from waltz_core.server.journal_format import Mode
 from waltz_core.server.members import Members
 from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
@@ -128,7 +130,9 @@ class RepairWanted:
     replica: str
 
 
-PartitionEffect: TypeAlias = StorageEffect | ZkRequest | FeedEffect | Reply | CloseConn | Report | RepairWanted
+PartitionEffect: TypeAlias = (
+    StorageEffect | ZkRequest | FeedEffect | Reply | CloseConn | Report | RepairWanted | JournalWrite
+)
 
 
 class Phase(enum.Enum):
@@ -184,9 +188,11 @@ class PartitionServer:
         tickets: Tickets,
         data_cache: DataCache,
         rng: Rng,
+        journals: Journals | None = None,
         rules: SafetyRules = SAFE,
     ) -> None:
         self.partition_id = partition_id
+        self.journal = (journals or Journals(Mode.OFF)).of(partition_id, tickets)
         self.phase = Phase.IDLE
         self.reason = ""  # of the present phase, for people
         self.since = 0
@@ -207,6 +213,7 @@ class PartitionServer:
             batch_bytes_max=config.batch_bytes_max,
             flight_bytes_max=config.flight_bytes_max,
             exact_locks=config.exact_locks,
+            explain_all=self.journal is not None,
             rules=rules,
         )
         self._feed_cache = FeedCache(config.feed_cache_bytes)
@@ -248,7 +255,12 @@ class PartitionServer:
     @property
     def healthy(self) -> bool:
         """Whether appends can be committed now."""
-        return self.phase is Phase.OPEN and not self._doubtful
+        return self.phase is Phase.OPEN and not self._doubtful and not self.refusing
+
+    @property
+    def refusing(self) -> str:
+        """Why appends are refused although the partition may be open, empty if they are not."""
+        return self.journal.refusal if self.journal is not None else ""
 
     @property
     def queued_bytes(self) -> int:
@@ -357,6 +369,11 @@ class PartitionServer:
         if self.session is not None:
             self.session.news(event)
 
+    def journal_answered(self, now: int, event: JournalEvent) -> None:
+        """A write to the journal ended."""
+        assert self.journal is not None
+        self.journal.answered(now, event, self._out)  # type: ignore[arg-type]  # a list of more kinds of effects
+
     def writable(self, conn: int, writable: bool) -> None:
         """A connection stopped or started taking data."""
         self._feed.writable(conn, writable)
@@ -379,11 +396,11 @@ class PartitionServer:
                 appends.append(message)
                 continue
             if appends:
-                self._on_appends(peer, appends)
+                self._on_appends(now, peer, appends)
                 appends = []
             self._on_message(now, peer, message)
         if appends:
-            self._on_appends(peer, appends)
+            self._on_appends(now, peer, appends)
 
     def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage) -> None:
         match message:
@@ -409,12 +426,17 @@ class PartitionServer:
         if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
             self._barrier(_Mount(peer.conn, message.req_id, message.client_mark, peer.version))
 
-    def _on_appends(self, peer: Peer, requests: list[Append]) -> None:
+    def _on_appends(self, now: int, peer: Peer, requests: list[Append]) -> None:
         self.counters["transaction"] += len(requests)
         if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
             # Java: messages of a superseded connection are dropped without a word
-            self._refuse(peer.conn, requests, messages.Refusal.NOT_MOUNTED)
+            self._refuse(now, peer.conn, requests, messages.Refusal.NOT_MOUNTED)
             return
+        if self.refusing:
+            self._refuse(now, peer.conn, requests, messages.Refusal.NOT_READY, self.refusing)
+            requests = [request for request in requests if type(request) is messages.AppendRequest]  # these wait
+            if not requests:
+                return
         payload_max = self._config.payload_size_max
         expected = _GENERATION.pack(self.generation)
         accepted = [
@@ -427,18 +449,20 @@ class PartitionServer:
         ]
         if len(accepted) != len(requests):
             others = [request for request in requests if request.req_id[4:8] != expected]
-            self._refuse(peer.conn, others, messages.Refusal.GENERATION)
+            self._refuse(now, peer.conn, others, messages.Refusal.GENERATION)
         if max([len(request.data) for request in requests]) > payload_max:
             large = [request for request in accepted if len(request.data) > payload_max]
             accepted = [request for request in accepted if len(request.data) <= payload_max]
             text = f"a payload of more than {payload_max} bytes, the limit of configuration key server.payloadSizeMax"
-            self._refuse(peer.conn, large, messages.Refusal.TOO_LARGE, text)
+            self._refuse(now, peer.conn, large, messages.Refusal.TOO_LARGE, text)
             if any(len(one.data) > payload_max for one in requests if type(one) is messages.AppendRequest):
                 self._out.append(CloseConn(peer.conn, text))
-        self._appender.enqueue(peer.conn, accepted)
+        self._appender.enqueue(peer.conn, accepted, now)
 
-    def _refuse(self, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
+    def _refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
         """Tell those that want to know it why they are not in the log and never will be."""
+        if self.journal is not None and why is not messages.Refusal.NOT_READY:
+            self.journal.refused(now, self._session_id, requests, why)
         self._out.extend(
             Reply(conn, refusal(request.req_id, why, text or None))
             for request in requests
@@ -843,6 +867,8 @@ class PartitionServer:
         else:
             self._on_gap(now, mark)
         self._known = True
+        if self.journal is not None:
+            self.journal.session_opened(now, self.session.session_id, self.generation, mark)
         self._appender.opened(note.quorum, note.replicas)
         self._opened_at = now
         self._draining = False
@@ -881,6 +907,8 @@ class PartitionServer:
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
         self.response_times.forget()
         self._answer_starts(f"the store session ended: {reason}")
+        if self.journal is not None:
+            self.journal.session_ended()
         if recovered:
             self._appender.closed()
         if self.phase is Phase.CLOSED:
@@ -915,6 +943,8 @@ class PartitionServer:
         if self.session is not None:
             self._run_session(now)
         self._check()
+        if self.journal is not None:
+            self.journal.flush(now, self._out)  # type: ignore[arg-type]  # a list of more kinds of effects
         out += self._out
         self._out.clear()
 
@@ -942,13 +972,24 @@ class PartitionServer:
         if self._draining and self._appender.in_flight == 0:
             session.close(now, f"checkpoint after {self._appender.commit_mark - session.low_water_mark} transactions")
             return
-        while not self._draining and not self._doubtful:
-            batch = self._appender.launch(self._verdicts)
-            if batch is None:
+        journal = self.journal
+        if journal is not None and not self._doubtful:
+            for batch in journal.ready():
+                session.replicate(batch)
+        while not self._draining and not self._doubtful and (journal is None or not journal.blocked):
+            launched = self._appender.launch(self._verdicts)
+            if launched is None:
                 break
-            self.response_times.launched(now, batch.last)
-            session.replicate(batch)
+            self.response_times.launched(now, launched.last)
+            if journal is None or journal.launched(now, session.session_id, launched, self._appender.newest):
+                session.replicate(launched)
+        if self.refusing:
+            self._appender.launch_barriers(self._verdicts)
         self._settle(now)
+
+    @property
+    def _session_id(self) -> int:
+        return self.session.session_id if self.session is not None else -1
 
     def _settle(self, now: int) -> None:
         """Act on verdicts, in order."""
@@ -958,9 +999,11 @@ class PartitionServer:
                 self._on_committed(now, verdict)
             elif type(verdict) is Refused:
                 self.counters["rejected-append"] += 1
+                if self.journal is not None:
+                    self.journal.lock_refused(now, self._session_id, verdict)
                 self._out.append(Reply(verdict.conn, lock_refusal(verdict)))
             elif type(verdict) is Dropped:
-                self._refuse(verdict.conn, verdict.requests, verdict.refusal)
+                self._refuse(now, verdict.conn, verdict.requests, verdict.refusal)
             else:
                 assert type(verdict) is Passed
                 self._on_passed(verdict.token)
@@ -969,6 +1012,8 @@ class PartitionServer:
         appends = verdict.appends
         self.response_times.committed(now, verdict.last, len(appends))
         self.counters["successful-append"] += len(appends)
+        if self.journal is not None:
+            self.journal.committed(now, self._session_id, verdict.first, verdict.last)
         self._data_cache.add(self.partition_id, verdict.first, appends)
         if self.session is not None:
             self.session.committed(verdict.last)
@@ -994,7 +1039,8 @@ class PartitionServer:
     def deadline(self, now: int) -> int | None:
         """When `flush` must be called at the latest."""
         session = self.session.deadline() if self.session is not None else None
-        return earliest(session, self._retry_at, self._cas_retry_at, self._look_at, self._feed.deadline(now))
+        journal = self.journal.deadline() if self.journal is not None else None
+        return earliest(session, self._retry_at, self._cas_retry_at, self._look_at, self._feed.deadline(now), journal)
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""

@@ -68,8 +68,15 @@ def status_of(now: int, partition: PartitionServer) -> messages.PartitionStatus:
         now - partition.since,
         session,
         partition.high_water_mark,
-        partition.stuck or partition.reason or None,
+        partition.stuck or partition.refusing or partition.reason or None,
     )
+
+
+def _journal_counters(partition: PartitionServer) -> tuple[tuple[str, int], ...]:
+    journal = partition.journal
+    if journal is None:
+        return ()
+    return ("journal-written", journal.written), ("journal-dropped", journal.dropped)
 
 
 def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
@@ -77,7 +84,7 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
     return PartitionSnapshot(
         partition.partition_id,
         partition.phase.value,
-        partition.stuck or partition.reason,
+        partition.stuck or partition.refusing or partition.reason,
         now - partition.since,
         partition.healthy,
         partition.generation,
@@ -88,7 +95,7 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         lagging,
         *partition.feeds_added,
         tuple(partition.response_times.counts.items()),
-        tuple(partition.counters.items()),
+        (*partition.counters.items(), *_journal_counters(partition)),
         partition.session.links() if partition.session is not None else (),
     )
 

@@ -267,8 +267,7 @@ class ClusterInfoResponse:
 class NamedAppendRequest:
     """AppendRequest whose locks may have names, and which is told why it was refused.
 
-    `names` has one entry per lock, those of the write locks first, then read, then append: name and id, or None
-    where the application does not tell; it is empty when no lock has a name.
+    `names` are packed: see `waltz_core.lock_names`.
     """
 
     req_id: ReqId
@@ -279,7 +278,7 @@ class NamedAppendRequest:
     header: int
     data: bytes
     checksum: int  # CRC-32 of `data`, as a signed int32
-    names: tuple[tuple[str, int] | None, ...] = ()
+    names: bytes = b""
 
 
 class Refusal(enum.IntEnum):

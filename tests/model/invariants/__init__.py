@@ -10,6 +10,7 @@ from tests.model.invariants.commits_durable import CommitsDurable
 from tests.model.invariants.committed_stays import CommittedStays
 from tests.model.invariants.dense_ids import DenseIds
 from tests.model.invariants.feeds import Feeds
+from tests.model.invariants.journalled import Journalled
 from tests.model.invariants.lock_soundness import LockSoundness
 from tests.model.invariants.log_order import LogOrder
 from tests.model.invariants.marks import Marks
@@ -31,6 +32,7 @@ ALL: tuple[type[Invariant], ...] = (
     Marks,
     Feeds,
     LockSoundness,
+    Journalled,
     Outcomes,
     RealTime,
     Truncation,

@@ -26,6 +26,7 @@ from waltz_core.client.link import Kind
 from waltz_core.client.settings import ClientSettings
 from waltz_core.edge import Level, Report, Writable
 from waltz_core.ids import make_req_id, req_generation, req_sequence
+from waltz_core.lock_names import pack_names
 from waltz_core.rules import LEGACY
 from waltz_core.wire.client_messages import (
     AppendRefused,
@@ -49,6 +50,7 @@ from waltz_core.wire.client_messages import (
 )
 
 READY, NOT_READY, CLIENT_AHEAD = PartitionState
+STOCK = pack_names([("stock", 7)])
 RPC = Kind.RPC
 
 
@@ -832,13 +834,13 @@ def explain(desk: Desk, capabilities: int = Capability.NAMED_APPENDS) -> None:
 def test_appends_carry_names_once_the_server_says_that_it_takes_them() -> None:
     desk = Desk()
     desk.mounted()
-    plain, first, second = attrs.evolve(submit("a", lock=5), names=(("stock", 7),)), submit("b"), submit("c", lock=5)
+    plain, first, second = attrs.evolve(submit("a", lock=5), names=STOCK), submit("b"), submit("c", lock=5)
     desk.step(plain)
     explain(desk)
-    desk.step(attrs.evolve(first), attrs.evolve(second, names=(("stock", 7),)))
+    desk.step(attrs.evolve(first), attrs.evolve(second, names=STOCK))
     sent = desk.take()
     assert kinds(sent) == ["AppendRequest", "NamedAppendRequest", "NamedAppendRequest"]
-    assert [one.names for one in sent[1:]] == [(), (("stock", 7),)]
+    assert [one.names for one in sent[1:]] == [b"", STOCK]
     assert (sent[2].write_locks, sent[2].client_mark, sent[2].data) == ((5,), -1, second.data)
 
 
@@ -846,10 +848,10 @@ def test_names_stay_here_if_the_application_wants_that() -> None:
     desk = Desk(settings=ClientSettings(lock_names=False))
     desk.mounted()
     explain(desk)
-    desk.step(attrs.evolve(submit("a", lock=5), names=(("stock", 7),)))
+    desk.step(attrs.evolve(submit("a", lock=5), names=STOCK))
     (append,) = desk.take()
     assert isinstance(append, NamedAppendRequest)
-    assert append.names == ()
+    assert append.names == b""
 
 
 def test_a_server_that_does_not_take_names_gets_none_also_after_one_that_does() -> None:

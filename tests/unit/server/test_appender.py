@@ -288,6 +288,17 @@ def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again
     assert [type(v) for v in verdicts] == [Committed, Passed, Committed]
 
 
+def test_barriers_pass_without_appends_and_not_before_them() -> None:
+    appender = appender_with()
+    appender.barrier(1)
+    appender.enqueue(1, [append(1)])
+    appender.barrier(2)
+    out: list[Verdict] = []
+    appender.launch_barriers(out)
+    assert out == [Passed(1)]
+    assert (appender.queued, appender.pending) == (2, 2)
+
+
 def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
     appender = appender_with()
     appender.enqueue(1, [append(1, write=[3])])

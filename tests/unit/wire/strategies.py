@@ -12,6 +12,7 @@ import attrs
 from hypothesis import strategies as st
 
 from waltz_core.ids import Endpoint, ReqId
+from waltz_core.lock_names import pack_names
 from waltz_core.log import Record, RecordHeader, SessionInfo
 from waltz_core.wire import admin_messages, client_messages, shared, storage_messages
 from waltz_core.wire.client_messages import PartitionState
@@ -134,8 +135,7 @@ def messages(protocol: WireProtocol[Any], version: int, codec: Codec[Any]) -> st
 def _named(message: Any, names: list[tuple[str, int] | None]) -> Any:
     """With as many names as locks, or none at all."""
     count = len(message.write_locks) + len(message.read_locks) + len(message.append_locks)
-    fitting = tuple((names + [None] * count)[:count])
-    return _sealed(attrs.evolve(message, names=fitting if any(fitting) else ()))
+    return _sealed(attrs.evolve(message, names=pack_names((names + [None] * count)[:count])))
 
 
 def _sealed(message: Any) -> Any:

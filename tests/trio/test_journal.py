@@ -1,0 +1,247 @@
+"""The files of the decision journal, and a server that keeps one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from waltz_core.edge import Level
+from waltz_core.errors import ConfigError, LockConflictError, NotCommittedError
+from waltz_core.ids import Endpoint
+from waltz_core.lock_names import unpack_names
+from waltz_core.locks import Lock
+from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
+from waltz_core.server.journal_format import (
+    CommittedRange,
+    Decision,
+    Entry,
+    Mode,
+    SessionOpened,
+    Started,
+    decode_entries,
+    encode_entry,
+)
+from waltz_trio.connect import open_client
+from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.journal import JournalFiles, file_name
+from waltz_trio.values import Append
+
+KEY = bytes(range(16))
+
+
+def entries(path: Path) -> list[Entry]:
+    return [entry for _, entry in decode_entries(path.read_bytes(), str(path))]
+
+
+class Desk:
+    """A directory and what its files answer."""
+
+    def __init__(self, directory: Path, mode: Mode = Mode.SYNC, size_max: int = 0) -> None:
+        self.answers: list[JournalEvent] = []
+        self.told: list[tuple[Level, str]] = []
+        self._last = 0
+        self._news = trio.Event()
+        self.files = JournalFiles(
+            directory,
+            mode,
+            size_max,
+            Endpoint("a", 1),
+            self._arrived,
+            lambda level, text: self.told.append((level, text)),
+        )
+
+    def _arrived(self, events: object) -> None:
+        self.answers += events  # type: ignore[arg-type]
+        self._news.set()
+
+    async def write(self, *written: Entry, partition: int = 0) -> JournalEvent:
+        """Write entries and wait for the answer."""
+        self._last += 1
+        data = b"".join(encode_entry(one) for one in written)
+        self.files.perform(JournalWrite(self._last, partition, KEY, data, True))
+        while not (found := [one for one in self.answers if one.ticket == self._last]):
+            self._news = trio.Event()
+            await self._news.wait()
+        return found[0]
+
+
+def session(number: int) -> SessionOpened:
+    return SessionOpened(number, 1, -1, 0)
+
+
+async def test_every_process_begins_files_of_its_own_and_says_what_counts_of_the_one_before(tmp_path: Path) -> None:
+    for number in range(2):
+        desk = Desk(tmp_path / "journal")
+        assert await desk.write(session(number)) == JournalWritten(1)
+        await desk.files.close()
+    first, second = entries(tmp_path / "journal/0" / file_name(0)), entries(tmp_path / "journal/0" / file_name(1))
+    assert isinstance(first[0], Started)
+    assert isinstance(second[0], Started)
+    assert (first[0].key, first[0].partition_id, first[0].previous_size, first[0].endpoint) == (KEY, 0, -1, "a:1")
+    assert second[0].previous_size == (tmp_path / "journal/0" / file_name(0)).stat().st_size
+    assert (first[1], second[1]) == (session(0), session(1))
+
+
+async def test_a_torn_end_does_not_count_and_is_left_alone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    await desk.write(session(1))
+    await desk.files.close()
+    path = tmp_path / "0" / file_name(0)
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes() + encode_entry(session(2))[:-3])
+    desk = Desk(tmp_path)
+    await desk.write(session(3))
+    await desk.files.close()
+    started = entries(tmp_path / "0" / file_name(1))[0]
+    assert isinstance(started, Started)
+    assert started.previous_size == whole < path.stat().st_size
+    assert [text for level, text in desk.told if "cut short" in text]
+
+
+async def test_damage_keeps_nobody_from_going_on_and_is_told(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    await desk.write(session(1), session(2))
+    await desk.files.close()
+    path = tmp_path / "0" / file_name(0)
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    desk = Desk(tmp_path)
+    assert await desk.write(session(3)) == JournalWritten(1)
+    await desk.files.close()
+    assert [text for level, text in desk.told if level is Level.ERROR and "damaged at offset 0" in text]
+
+
+async def test_a_write_that_fails_is_answered_and_the_next_goes_to_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("not a directory")
+    desk = Desk(tmp_path)
+    failed = await desk.write(session(1))
+    assert isinstance(failed, JournalFailed)
+    assert str(tmp_path) in failed.reason
+    assert await desk.write(session(1), partition=5) == JournalWritten(2)
+    (tmp_path / "0").unlink()
+    assert await desk.write(session(2)) == JournalWritten(3)
+    await desk.files.close()
+    assert entries(tmp_path / "0" / file_name(0))[1:] == [session(2)]
+
+
+async def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, size_max=4 << 20)
+    many = [session(number) for number in range(2_000)]
+    for _ in range(150):
+        await desk.write(*many)
+    await desk.files.close()
+    numbers = sorted(int(path.stem) for path in (tmp_path / "0").glob("*.journal"))
+    size = sum(path.stat().st_size for path in (tmp_path / "0").glob("*.journal"))
+    assert size <= 5 << 20
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert numbers[0] > 0
+    started = entries(tmp_path / "0" / file_name(numbers[1]))[0]
+    assert isinstance(started, Started)
+    assert started.previous_size == (tmp_path / "0" / file_name(numbers[0])).stat().st_size
+
+
+async def test_a_directory_has_one_server(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Desk(tmp_path)
+    await desk.files.close()
+    await Desk(tmp_path).files.close()
+
+
+# ---- a whole server ------------------------------------------------------------------------------
+
+
+def journalled(tmp_path: Path, mode: str = "sync") -> dict[str, object]:
+    return {"server.journal.directory": str(tmp_path / "journal"), "server.journal.mode": mode}
+
+
+def all_entries(tmp_path: Path) -> list[Entry]:
+    return [entry for path in sorted((tmp_path / "journal/0").iterdir()) for entry in entries(path)]
+
+
+async def conflicting(cluster: EmbeddedCluster) -> None:
+    """Two appends that commit, and between them one that meets a lock."""
+    async with open_client(cluster.url) as client:
+        await client.ready()
+        stock = Lock("stock", 7)
+        assert await client.append(0, Append(b"one", write=[stock]), based_on=-1) == 0
+        with pytest.raises(LockConflictError):
+            await client.append(0, Append(b"two", read=[stock]), based_on=-1)
+        assert await client.append(0, Append(b"three", header=5)) == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_every_decision_is_there_with_names_marks_verdict_and_time(tmp_path: Path, mode: str) -> None:
+    with trio.fail_after(30):
+        async with embedded_cluster(partitions=1, settings=journalled(tmp_path, mode)) as cluster:
+            await conflicting(cluster)
+    found = all_entries(tmp_path)
+    one, two, three = [entry for entry in found if isinstance(entry, Decision)]
+    assert [entry.verdict for entry in (one, two, three)] == [0, 1, 0]
+    assert [entry.transaction_id for entry in (one, two, three)] == [0, -1, 1]
+    assert one.write_locks == (Lock("stock", 7).wire(),)
+    assert unpack_names(one.names, 1) == [("stock", 7)]
+    assert (two.client_mark, two.lock_mark, two.blocking_id, two.conflict) == (-1, 0, 0, 1)
+    assert (three.header, three.size) == (5, 5)
+    assert 1_600_000_000_000_000 < one.received_us <= one.decided_us <= three.decided_us
+    committed = [entry for entry in found if isinstance(entry, CommittedRange)]
+    assert [(entry.first, entry.last) for entry in committed] == [(0, 0), (1, 1)]
+    assert isinstance(found[1], SessionOpened)
+
+
+async def test_without_one_nothing_is_written(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        settings = {"server.journal.directory": str(tmp_path / "journal")}
+        async with embedded_cluster(partitions=1, settings=settings) as cluster:
+            await conflicting(cluster)
+    assert not (tmp_path / "journal").exists()
+
+
+async def test_in_sync_a_journal_that_cannot_be_written_refuses_appends_and_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "journal/0"
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1, settings=journalled(tmp_path)) as cluster:
+            async with open_client(cluster.url) as client:
+                assert await client.append(0, Append(b"zero")) == 0
+            await cluster.kill_server(0)
+            folder.rename(tmp_path / "kept")
+            folder.write_text("not a directory")
+            await cluster.restart_server(0)
+            async with open_client(cluster.url) as client:
+                await client.ready()
+                with pytest.raises(NotCommittedError, match="the decision journal cannot be written"):
+                    await client.append(0, Append(b"one"))
+                server = cluster.server(0)
+                assert server is not None
+                assert not server.health()[0]
+                snapshot = server.snapshot()
+                assert snapshot is not None
+                assert "decision journal" in snapshot.partitions[0].reason
+                folder.unlink()
+                (tmp_path / "kept").rename(folder)
+                await cluster.wait_ready()
+                assert await client.append(0, Append(b"two")) == 1
+
+
+async def test_in_async_a_journal_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        (tmp_path / "journal").mkdir()
+        (tmp_path / "journal/0").write_text("not a directory")
+        async with embedded_cluster(partitions=1, settings=journalled(tmp_path, "async")) as cluster:
+            await conflicting(cluster)
+            server = cluster.server(0)
+            assert server is not None
+            snapshot = server.snapshot()
+            assert snapshot is not None
+            counters = dict(snapshot.partitions[0].counters)
+            assert counters["journal-dropped"] == 3
+            assert counters["journal-written"] == 0
+
+
+async def test_a_mode_without_a_directory_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match=r"server\.journal\.directory is not set"):
+        async with embedded_cluster(partitions=1, settings={"server.journal.mode": "sync"}):
+            pass

@@ -1,0 +1,83 @@
+"""Names of locks as they travel: packed, because they are read only when somebody has to be told.
+
+For each lock, in the order write, read, append: an i32 count, so many bytes of UTF-8, and the id as i64; a count of
+-1 and nothing behind it where the name is not told. No bytes at all: no lock has a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, error
+
+from waltz_core.wire.primitives import decode_text, encode_text
+
+NO_NAMES = b""
+UNTOLD = b"\xff\xff\xff\xff"
+_SIZE = Struct(">i")
+_ID = Struct(">q")
+
+
+def pack_names(names: Sequence[tuple[str, int] | None]) -> bytes:
+    """Pack the names of all locks of an append."""
+    if not any(name is not None for name in names):
+        return NO_NAMES
+    return b"".join([UNTOLD if name is None else pack_text(name[0]) + _ID.pack(name[1]) for name in names])
+
+
+def pack_text(name: str) -> bytes:
+    """What stands in front of the id."""
+    text = encode_text(name)
+    return _SIZE.pack(len(text)) + text
+
+
+def name_end(packed: bytes, at: int) -> int:
+    """Where the name at `at` ends.
+
+    Raises:
+        ValueError: beyond the end.
+    """
+    try:
+        size = _SIZE.unpack_from(packed, at)[0]
+    except error:
+        raise ValueError("names of locks are cut short") from None
+    end = at + 4 if size == -1 else at + size + 12
+    if size < -1 or end > len(packed):
+        raise ValueError("names of locks are cut short")
+    return end
+
+
+def name_at(packed: bytes, index: int) -> tuple[str, int] | None:
+    """The name of one lock, None if it is not there or not told."""
+    if not packed or index < 0:
+        return None
+    at, end = 0, 0
+    for _ in range(index + 1):
+        if end >= len(packed):
+            return None
+        at, end = end, name_end(packed, end)
+    return _name(packed, at, end)
+
+
+def unpack_names(packed: bytes, count: int) -> list[tuple[str, int] | None]:
+    """The names of `count` locks.
+
+    Raises:
+        ValueError: these are not so many.
+    """
+    if not packed:
+        return [None] * count
+    names: list[tuple[str, int] | None] = []
+    at = 0
+    for _ in range(count):
+        end = name_end(packed, at)
+        names.append(_name(packed, at, end))
+        at = end
+    if at != len(packed):
+        raise ValueError(f"{len(packed) - at} bytes behind the names of {count} locks")
+    return names
+
+
+def _name(packed: bytes, at: int, end: int) -> tuple[str, int] | None:
+    if end - at <= len(UNTOLD):
+        return None
+    return decode_text(packed[at + 4 : end - 8]), _ID.unpack_from(packed, end - 8)[0]
