@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import yaml
 
 from tests.processes.proxy import FaultProxy
+from tests.witness.log import check_disks, read_replica
 from waltz_trio.cli.main import main as waltz_main
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.tls import local_names
@@ -481,6 +482,23 @@ class Cluster:
             text = child.text()
             assert "Traceback" not in text, f"{child.name} wrote a traceback:\n{tail(text, 200)}"
 
+    def judge(self) -> None:
+        """The log is its own witness: look at the disks, whatever the test was about.
+
+        Raises:
+            AssertionError: what servers say is committed is not on a majority of the disks that hold the partition.
+        """
+        marks = self.committed()
+        logs = {
+            partition: [
+                read_replica(self.directory / name, partition)
+                for name in self.storage_names
+                if (self.directory / name / str(partition)).is_dir()
+            ]
+            for partition in marks
+        }
+        check_disks(logs, marks, {})
+
     def story(self) -> str:
         """The last lines of every process, for a failure message."""
         parts = []
@@ -504,6 +522,7 @@ def running_cluster(directory: Path, zookeeper: str, **options: Any) -> Iterator
         cluster.set_up()
         yield cluster
         cluster.assert_calm()
+        cluster.judge()
     except BaseException as error:
         error.add_note(cluster.story())
         raise
