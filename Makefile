@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench bench-spark interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
+.PHONY: install demo test check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
 
 install: .venv/installed
 
@@ -53,6 +53,16 @@ bench: install
 # The data pipeline on 4 million records of 79 bytes and 400,000 of 1 KB; BANK and LARGE change that.
 bench-spark: install
 	$(BIN)/python -m benchmarks.spark --bar $(if $(BANK),--bank $(BANK)) $(if $(LARGE),--large $(LARGE)) $(if $(JSON),--json $(JSON))
+
+# Spark Connect and a declarative pipeline, each with a Java process of its own; a minute or more.
+pipelines: install
+	$(BIN)/pip install -qq --editable '.[connect]'
+	@$(BIN)/python -m tests.spark.pipelines $(if $(JSON),--json $(JSON))
+
+# The sink under SCHEDULES (5000) random schedules of faults, and KILLS (10) kills of its driver in the middle.
+sink-kills: install
+	@WALTZ_SINK_SCHEDULES=$(or $(SCHEDULES),5000) WALTZ_SINK_KILLS=$(or $(KILLS),10) $(BIN)/python -m pytest -q \
+	  tests/spark/test_epochs.py tests/spark/test_sink.py
 
 # Whole clusters under faults: SEEDS=A..B, or MINUTES=M (5) of fresh seeds; JOBS processes (2).
 fuzz: install

@@ -224,4 +224,7 @@ def flows(frame: Any) -> Any:
 
 def balances(frame: Any) -> Any:
     """Balance of every account of the bank: account, balance. Of a stream, a table that is kept up to date."""
-    return flows(frame).groupBy("account").sum("amount").withColumnRenamed("sum(amount)", "balance")
+    from pyspark.sql import functions
+
+    # Not `.sum("amount")`: a Connect session would analyse the frame, which definitions of pipelines may not.
+    return flows(frame).groupBy("account").agg(functions.sum("amount").alias("balance"))
