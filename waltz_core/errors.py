@@ -159,6 +159,15 @@ class ClientAheadError(ClientError):
         self.log_mark = log_mark
 
 
+class BeforeStartError(ClientError):
+    """The storage nodes gave up what the client needs next; `text` says where the log begins, and the archive."""
+
+    def __init__(self, partition: int, text: str) -> None:
+        super().__init__(f"partition {partition}: {text}")
+        self.partition = partition
+        self.text = text
+
+
 class ViewRegressedError(ClientError):
     """The mark stored by a view went backwards while it was in use."""
 

@@ -27,6 +27,7 @@ from waltz_spark.archive import (
 from waltz_spark.audit import audit, to_html, to_rows
 from waltz_spark.errors import OptionError
 from waltz_spark.files import KINDS, sink_files
+from waltz_spark.freeing import Freed, plan_free, run_free
 from waltz_spark.load import measure
 from waltz_spark.options import Options, parse_options
 from waltz_spark.report import load_numbers, load_page, size_class
@@ -61,7 +62,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--range", type=int, default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)")
     one.add_argument("--whole", action="store_true", help="leave out the last, incomplete range of ids")
     one.add_argument("--keep-last", type=int, default=0, metavar="N", help="leave out the last N ids of each partition")
-    one.add_argument("--dry-run", action="store_true", help="only say what would be written")
+    one.add_argument("--dry-run", action="store_true", help="only say what would be written, and freed")
+    one.add_argument(
+        "--free",
+        action="store_true",
+        help="then verify it, compare it with a quorum of replicas, and let the storage nodes give up what it holds",
+    )
+    one.add_argument(
+        "--keep-local", type=int, default=0, metavar="N", help="with --free: the last N ids stay on the storage nodes"
+    )
+    one.add_argument("--yes", action="store_true", help="with --free: do not ask")
     one = _action(actions, "verify", _verify, "read an archive back, compare digests, hash chain and replicas")
     one.add_argument("archive", help="directory or URI")
     one.add_argument(
@@ -253,7 +263,12 @@ def _archive(arguments: argparse.Namespace) -> int:
         lines = [f"{task.path}: {task.end_id - task.first_id:,} records" for task in plan.tasks]
         text = "\n".join([*lines, f"{plan.record_count:,} records in {len(plan.tasks)} files would be written"])
         files = [{"path": task.path, "records": task.end_id - task.first_id} for task in plan.tasks]
-        _show(arguments, text, {"records": plan.record_count, "files": files})
+        found = {"records": plan.record_count, "files": files}
+        if arguments.free:
+            freed = plan_free(_options(arguments), arguments.to, keep_local=arguments.keep_local).partitions
+            text += "\nof what is archived already, " + _freed_text(freed, "would be freed")
+            found["freed"] = _freed_found(freed)
+        _show(arguments, text, found)
         return 0
     with _runner(arguments) as runner, _progress(arguments, "archive") as on_progress:
         report = run_archive(plan, runner, on_progress)
@@ -270,8 +285,36 @@ def _archive(arguments: argparse.Namespace) -> int:
         "commits": report.commit_count,
         "seconds": report.seconds,
     }
+    if arguments.free:
+        freed = _free(arguments)
+        text += "\n" + _freed_text(freed, "freed")
+        found["freed"] = _freed_found(freed)
     _show(arguments, text, found)
     return 0
+
+
+def _free(arguments: argparse.Namespace) -> tuple[Freed, ...]:
+    plan = plan_free(_options(arguments), arguments.to, keep_local=arguments.keep_local)
+    if not plan.partitions:
+        return ()
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise OptionError("--free removes records from the storage nodes: add --yes where nobody can be asked")
+        print(_freed_text(plan.partitions, "will be removed from the storage nodes"), file=sys.stderr)
+        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise OptionError("nothing was freed")
+    with _runner(arguments) as runner, _progress(arguments, "verify") as on_progress:
+        return run_free(plan, runner, on_progress)
+
+
+def _freed_text(freed: Sequence[Freed], what: str) -> str:
+    if not freed:
+        return f"nothing {what}"
+    return "\n".join(f"partition {one.partition}: ids {one.start} to {one.end - 1} {what}" for one in freed)
+
+
+def _freed_found(freed: Sequence[Freed]) -> list[dict[str, int]]:
+    return [{"partition": one.partition, "start": one.start, "end": one.end} for one in freed]
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Protocol
 from urllib.parse import urlencode
@@ -14,7 +15,7 @@ from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.record import record
 from waltz_core.wire.client_messages import ClusterInfoResponse
-from waltz_spark.errors import OptionError, UnreachableError
+from waltz_spark.errors import OptionError, RefusedError, UnreachableError
 from waltz_spark.options import Options
 from waltz_spark.planning import Place, ServerPlace, StoragePlace
 from waltz_spark.ports import AdminPort, ClientPort
@@ -26,6 +27,7 @@ from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.security import zookeeper_security
 
 _SESSION_TIMEOUT_MS = 30_000
+_PAUSE = 0.5  # seconds
 _OWN_KEYS = ("zookeeper.connectString", "zookeeper.sessionTimeout")
 _UNKNOWN_SESSION = 1 << 62  # no replica took part in it, so each is read to its own mark only
 
@@ -254,9 +256,7 @@ class Cluster:
                 raise UnreachableError(f"partition {partition}: no server serves it now")
             by_server.setdefault(server, []).append(partition)
         for server, owned in by_server.items():
-            port = self._ports.get(server)
-            if port is None:
-                port = self._ports[server] = ClientPort(server, self._client_tls, self._timeout)
+            port = self._port(server)
             if port.version >= 5:
                 said = port.partitions()
             else:
@@ -268,6 +268,43 @@ class Cluster:
                 ends[partition] = mark + 1
                 sessions[partition] = session_id if session_id >= 0 else _UNKNOWN_SESSION
         return Marks(tuple(ends), tuple(sessions))
+
+    # ---- the log start ---------------------------------------------------------------------------
+
+    def log_start(self, partition: int) -> int:
+        """The smallest id that the cluster can still give."""
+        return self._port_of(partition).log_start(partition)
+
+    def raise_log_start(self, partition: int, start: int, patience: float) -> int:
+        """Free what is below `start`, trying again for so many seconds while the cluster is not ready for it.
+
+        Raises:
+            RefusedError: a replica is on a node of 0.13.2, or the like.
+            UnreachableError: it was not to be had in time.
+        """
+        due = time.monotonic() + patience
+        while True:
+            try:
+                return self._port_of(partition).raise_log_start(partition, start)
+            except RefusedError:
+                raise
+            except UnreachableError:
+                self.close()
+                if time.monotonic() > due:
+                    raise
+            time.sleep(_PAUSE)
+            self._map = self._read_map()
+
+    def _port_of(self, partition: int) -> ClientPort:
+        server = self._map.servers[partition]
+        if server is None:
+            raise UnreachableError(f"partition {partition}: no server serves it now")
+        return self._port(server)
+
+    def _port(self, server: Endpoint) -> ClientPort:
+        if server not in self._ports:
+            self._ports[server] = ClientPort(server, self._client_tls, self._timeout)
+        return self._ports[server]
 
     # ---- places ----------------------------------------------------------------------------------
 

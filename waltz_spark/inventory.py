@@ -6,6 +6,7 @@ nor leave anything out.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from waltz_spark.options import Options
 from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, Vector
 
 _RECORD_SIZE = 200  # bytes, where nothing tells
+_START_KEPT = 10.0  # seconds
 
 
 @record
@@ -45,7 +47,7 @@ class Inventory:
         self.cluster = Cluster(options) if options.url or options.zookeeper else None
         self.key = self.cluster.key if self.cluster else b""
         self.partition_count = self.cluster.partition_count if self.cluster else 0
-        self._first: Look | None = None
+        self._starts: dict[int, tuple[float, int]] = {}  # when asked, and where the log of the cluster begins
         if self.cluster is None:
             self._adopt_key()
         self.partitions = options.partitions or tuple(range(self.partition_count))
@@ -90,11 +92,22 @@ class Inventory:
             low, high = _bounds(partition, replicas, archive)
             if marks is not None and partition in self.partitions:
                 high = marks.ends[partition]
-                low = 0 if options.via != "files" else low
+                if options.via != "files":
+                    begins = self._log_start(partition)
+                    low = begins if low is None else min(low, begins)
+            low = low or 0
             wanted = partition in self.partitions
             earliest.append(low if wanted else 0)
             ends.append(max(low, high) if wanted else 0)
         return Look(tuple(earliest), tuple(ends), marks, tuple(replicas), archive)
+
+    def _log_start(self, partition: int) -> int:
+        """Where the log of the cluster begins; seldom changes, so it is seldom asked."""
+        assert self.cluster is not None
+        known = self._starts.get(partition)
+        if known is None or time.monotonic() - known[0] > _START_KEPT:
+            known = self._starts[partition] = time.monotonic(), self.cluster.log_start(partition)
+        return known[1]
 
     # ---- ranges ----------------------------------------------------------------------------------
 
@@ -139,7 +152,7 @@ class Inventory:
         raise DataLossError(partition, at, end, ", ".join(known), "no directory and no archive holds them")
 
 
-def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | None) -> tuple[int, int]:
+def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | None) -> tuple[int | None, int]:
     """First id and end of a partition in the files and the archive."""
     lows: list[int] = []
     highs: list[int] = []
@@ -151,7 +164,7 @@ def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | Non
     for file in archive.files_of(partition) if archive else ():
         lows.append(file.first_id)
         highs.append(file.end_id)
-    return min(lows, default=0), max(highs, default=0)
+    return min(lows, default=None), max(highs, default=0)
 
 
 def _spans(look: Look, partition: int, at: int) -> Iterator[tuple[SegmentSpan, int, str]]:

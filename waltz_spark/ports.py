@@ -311,6 +311,29 @@ class ClientPort(Port[client.ClientMessage]):
             raise UnreachableError(f"{self.endpoint}: partition {partition} is not open yet")
         return answer.high_water_mark
 
+    def log_start(self, partition: int) -> int:
+        """The smallest id that can be read; 0 where the server knows of no other."""
+        if self.version < 5:
+            return 0
+        answer = self.ask(client.LogStartRequest(self._req_id(partition)))
+        assert isinstance(answer, client.LogStartResponse)
+        return answer.log_start
+
+    def raise_log_start(self, partition: int, start: int) -> int:
+        """Give up everything below `start` on all replicas; the log start afterwards.
+
+        Raises:
+            RefusedError: it is not done, and will not be.
+            UnreachableError: not now, or nobody knows.
+        """
+        self.send(client.SetLogStartRequest(self._req_id(partition), start))
+        answer = self.decode(*self.receive_raw())
+        if isinstance(answer, client.ErrorResponse):
+            text = f"{self.endpoint}: partition {partition}: {answer.message or client.ErrorCode(answer.code).name}"
+            raise (UnreachableError if answer.code == client.ErrorCode.NOT_READY else RefusedError)(text)
+        assert isinstance(answer, client.LogStartResponse)
+        return answer.log_start
+
     def range(self, partition: int, start: int, end: int, size_max: int) -> Block | None:
         """Committed records from `start` on.
 

@@ -3,6 +3,7 @@
 from waltz_core.client.calls import PartitionStatus, Phase
 from waltz_core.errors import (
     ApplyFailedError,
+    BeforeStartError,
     ClientAheadError,
     ClientClosedError,
     ClientError,
@@ -38,6 +39,7 @@ __all__ = [
     "ApplyFailedError",
     "Batch",
     "Batches",
+    "BeforeStartError",
     "Client",
     "ClientAheadError",
     "ClientClosedError",

@@ -37,6 +37,7 @@ from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.edge import Level
 from waltz_core.errors import (
+    BeforeStartError,
     ClientAheadError,
     ClientClosedError,
     ClientError,
@@ -220,6 +221,7 @@ class Client:
         self._marks: dict[int, list[_Answer[int]]] = {}
         self._flushes: set[_Answer[None]] = set()
         self._phases: dict[int, Phase] = {}
+        self._begins: dict[int, str] = {}  # what servers say of logs that do not go back far enough
         self._phase_changed = trio.Event()
         self._tasks: Background | None = None
         self._post: Callable[[Any], None] = lambda event: None
@@ -271,6 +273,7 @@ class Client:
 
         Raises:
             ClientAheadError: the log ends before where one of them began.
+            BeforeStartError: the log begins behind where one of them began.
         """
         wanted = range(self.num_partitions) if partitions is None else tuple(partitions)
         for partition in wanted:
@@ -279,8 +282,9 @@ class Client:
         for partition in wanted:
             while self._phases.get(partition) is not Phase.MOUNTED:
                 self._raise_if_ended()
-                if self._phases.get(partition) is Phase.CLIENT_AHEAD:
-                    raise self._ahead(partition)
+                error = self._settled_error(partition, self._phases.get(partition))
+                if error is not None:
+                    raise error
                 await self._phase_changed.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
 
@@ -449,10 +453,20 @@ class Client:
                 return _conflict_of(failed)
             case Reason.CLIENT_AHEAD:
                 return self._ahead(failed.partition)
+            case Reason.BEFORE_START:
+                return BeforeStartError(failed.partition, self._begins.get(failed.partition, failed.reason.value))
             case Reason.CLOSED:
                 return self._ended() or ClientClosedError("the client was closed: the outcome is unknown")
             case _:
                 return NotCommittedError(failed.partition, failed.text or failed.reason.value)
+
+    def _settled_error(self, partition: int, phase: Phase | None) -> ClientError | None:
+        """What keeps a partition from being mounted for good."""
+        if phase is Phase.CLIENT_AHEAD:
+            return self._ahead(partition)
+        if phase is Phase.BEFORE_START:
+            return BeforeStartError(partition, self._begins.get(partition, phase.value))
+        return None
 
     def _ahead(self, partition: int) -> ClientAheadError:
         status = self._node.status(partition, now_ms())
@@ -531,9 +545,11 @@ class Client:
 
     def _on_status_changed(self, effect: StatusChanged) -> None:
         self._phases[effect.partition] = effect.phase
-        feed = self._feeds.get(effect.partition)
-        if feed is not None and effect.phase is Phase.CLIENT_AHEAD:
-            feed._fail(self._ahead(effect.partition))
+        if effect.text:
+            self._begins[effect.partition] = effect.text
+        feed, error = self._feeds.get(effect.partition), self._settled_error(effect.partition, effect.phase)
+        if feed is not None and error is not None:
+            feed._fail(error)
         self._phase_changed.set()
         self._phase_changed = trio.Event()
 

@@ -85,6 +85,7 @@ class Feed:
 
         Raises:
             ClientAheadError: the log ends before where the feed began.
+            BeforeStartError: the log begins behind where the feed began.
             ClientClosedError: the client was closed.
             ClientFailedError: the client broke.
         """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +16,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import waltz_trio as waltz
 from waltz_core.ids import Endpoint
 from waltz_spark import reading
-from waltz_spark.errors import UnreachableError, WrongClusterError
+from waltz_spark.archive import plan_archive, run_archive
+from waltz_spark.errors import ArchiveError, UnreachableError, WrongClusterError
+from waltz_spark.freeing import Freed, plan_free, run_free
+from waltz_spark.history import follow
 from waltz_spark.inventory import Inventory
 from waltz_spark.options import parse_options
 from waltz_spark.planning import Range, ServerPlace, StoragePlace
 from waltz_spark.ports import AdminPort
 from waltz_spark.reading import Patience, drop_connections, feed_blocks, read_batches
+from waltz_spark.runners import Here
 from waltz_spark.source import BatchReader, StreamReader
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
 
@@ -112,6 +117,66 @@ async def test_a_storage_node_is_read_from_any_record_to_any_other(tmp_path: Pat
             assert isinstance(port, AdminPort)
             port.capabilities = 0
         assert await outside(lambda: part(3, 77)) == list(range(3, 77))
+
+
+async def test_what_is_archived_is_freed_and_read_from_the_archive(tmp_path: Path) -> None:
+    settings = {"storage.segment.size.threshold": 700, "server.archive": "the vault"}
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3, settings=settings) as cluster:
+        await append(cluster, (COUNT,))
+        options = options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster))
+        vault = str(tmp_path / "vault")
+        plan = await outside(lambda: plan_archive(options, vault, range_count=50))
+        await outside(lambda: run_archive(plan, Here()))
+        wanted = await outside(lambda: plan_free(options, vault, keep_local=20))
+        assert (wanted.partitions, wanted.quorums) == ((Freed(0, 0, 100),), (2, 2))
+        assert await outside(lambda: run_free(wanted, Here())) == wanted.partitions
+        assert (await outside(lambda: plan_free(options, vault, keep_local=20))).partitions == ()
+        left = [path.name for path in (tmp_path / "c" / "storage-0" / "0").glob("*.seg")]
+        assert min(left) > f"{70:019d}"
+
+        def ids(**more: str) -> list[tuple[int, str]]:
+            reader = BatchReader(options_of(cluster, adminEndpoints=admin_endpoints(cluster), **more))
+            return [(row["transaction_id"], row["_origin"]) for row in read(reader, reader.partitions())]
+
+        assert [one for one, _ in await outside(ids)] == list(range(100, COUNT))
+        joined = await outside(lambda: ids(archive=vault))
+        assert [one for one, _ in joined] == list(range(COUNT))
+        assert {origin for one, origin in joined if one < 100} == {"archive"}
+        await append(cluster, (5,), start=COUNT)
+        assert [one for one, _ in await outside(lambda: ids(archive=vault))] == list(range(COUNT + 5))
+        async with waltz.open_client(cluster.url) as client:
+            with pytest.raises(waltz.BeforeStartError, match=r"begins at 100; .* archive the vault"):
+                async with client.feed(0, after=-1) as feed:
+                    await feed.__anext__()
+            async with aclosing(follow(client, 0, archive=vault, after=7)) as history:
+                seen = [(one.id, one.load(), one.header) async for _, one in azip(range(8, COUNT + 5), history)]
+        assert seen == [(at, f"0:{at}".encode(), at % 3) for at in range(8, COUNT + 5)]
+
+
+async def azip(numbers: range, items: AsyncIterator[T]) -> AsyncIterator[tuple[int, T]]:
+    """As many items as there are numbers."""
+    for number in numbers:
+        yield number, await anext(items)
+
+
+async def test_nothing_is_freed_that_a_quorum_of_replicas_does_not_confirm(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3) as cluster:
+        await append(cluster, (COUNT,))
+        options = options_of(cluster, via="storage", adminEndpoints=admin_endpoints(cluster))
+        vault = tmp_path / "vault"
+        plan = await outside(lambda: plan_archive(options, str(vault), range_count=50))
+        await outside(lambda: run_archive(plan, Here()))
+        wanted = await outside(lambda: plan_free(options, str(vault)))
+        (file, *_) = sorted(vault.rglob("*.parquet"))
+        good = file.read_bytes()
+        file.write_bytes(good[:300] + bytes([good[300] ^ 1]) + good[301:])
+        with pytest.raises(ArchiveError, match="before anything is freed"):
+            await outside(lambda: run_free(wanted, Here()))
+        file.write_bytes(good)
+        await cluster.kill_storage(2)
+        with pytest.raises(ArchiveError, match="equal on 2 replicas, 2 are needed before anything is freed: 127"):
+            await outside(lambda: run_free(attrs.evolve(wanted, options=options), Here()))
+        assert (await outside(lambda: plan_free(options, str(vault)))).partitions == wanted.partitions
 
 
 async def test_a_stream_follows_a_running_cluster(tmp_path: Path) -> None:

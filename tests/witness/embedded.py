@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.witness.log import check_disks, read_replica
+from tests.witness.log import check_disks, read_replica, read_start
 from waltz_core.client.calls import Committed, Failed, Submit
 from waltz_core.client.node import ClientNode
 from waltz_trio.embedded import EmbeddedCluster
@@ -67,7 +67,8 @@ class EmbeddedWitness:
             partition: [read_replica(disk, partition) for disk in disks] for partition in range(cluster.partitions)
         }
         # With a second cluster in the test, nobody here knows which one acknowledged what.
-        check_disks(replicas, marks, self._acknowledged if len(self._directories) == 1 else {})
+        starts = {one: [read_start(disk, one) for disk in disks] for one in range(cluster.partitions)}
+        check_disks(replicas, marks, self._acknowledged if len(self._directories) == 1 else {}, starts)
         self.judged += 1
 
 

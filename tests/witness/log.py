@@ -214,10 +214,27 @@ def check(
     return verdict
 
 
+_SLOT = struct.Struct(">4sQiqqI")  # of a side file: magic, counter, what it was written beside, size of the rest
+
+
+def read_start(directory: Path, partition: int) -> int:
+    """The log start of a partition on a storage node that is down."""
+    path = directory / str(partition) / "waltz.start"
+    data = path.read_bytes() if path.exists() else b""
+    best = -1, 0
+    for at in range(0, len(data), 4096):  # two slots, of which the valid one with the higher counter counts
+        magic, counter, _, _, _, size = _SLOT.unpack_from(data, at)
+        end = at + _SLOT.size + size
+        if magic == b"WZS1" and struct.unpack_from(">I", data, end)[0] == zlib.crc32(data[at:end]):
+            best = max(best, (counter, struct.unpack_from(">q", data, end - size)[0]))
+    return best[1]
+
+
 def check_disks(
     replicas: Mapping[int, Sequence[Sequence[Entry]]],
     marks: Mapping[int, int],
     acknowledged: Mapping[tuple[int, int], bytes],
+    starts: Mapping[int, Sequence[int]] | None = None,
 ) -> None:
     """Judge the disks of a cluster whose clients did not name their appends, and some of whose nodes may be behind.
 
@@ -225,22 +242,33 @@ def check_disks(
         replicas: partition → its log on each storage node.
         marks: partition → committed mark that a server told at the end.
         acknowledged: (partition, id) → payload that was acknowledged as that transaction.
+        starts: partition → log start of each storage node; what is below the highest was given up.
 
     Raises:
         AssertionError: an id is missing, or not on a majority of the disks, or other bytes than those acknowledged.
     """
+    by_id: dict[int, list[dict[int, Entry]]] = {}
+    given_up: dict[int, int] = {}
     for partition, logs in replicas.items():
+        own = (starts or {}).get(partition, [0] * len(logs))
+        given_up[partition] = max(own)
+        by_id[partition] = [{entry.transaction_id: entry for entry in log} for log in logs]
         for number, log in enumerate(logs):
             ids = [entry.transaction_id for entry in log]
-            assert ids == list(range(len(log))), f"partition {partition}: ids of replica {number} are not dense"
+            first = ids[0] if ids else own[number]
+            assert first <= own[number], f"partition {partition}: replica {number} begins at {first}, not {own[number]}"
+            dense = ids == list(range(first, first + len(log)))
+            assert dense, f"partition {partition}: ids of replica {number} are not dense"
     for (partition, number), data in acknowledged.items():
         assert number <= marks.get(partition, number), f"{partition}/{number} was acknowledged and is not committed"
-        copies = [log[number].data for log in replicas[partition] if len(log) > number]
+        if number < given_up[partition]:
+            continue
+        copies = [log[number].data for log in by_id[partition] if number in log]
         found = sum(copy == data for copy in copies)
         assert 2 * found > len(replicas[partition]), f"{partition}/{number} was acknowledged, and is on {found} disks"
     for partition, mark in marks.items():
-        for number in range(mark + 1):
-            held = Counter(log[number] for log in replicas[partition] if len(log) > number)
+        for number in range(given_up[partition], mark + 1):
+            held = Counter(log[number] for log in by_id[partition] if number in log)
             count = max(held.values(), default=0)
             assert 2 * count > len(replicas[partition]), f"{partition}/{number} is committed and on {count} disks"
 

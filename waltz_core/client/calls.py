@@ -110,12 +110,13 @@ class Reason(enum.Enum):
     FLUSHED = "the server answered a flush behind it"
     REFUSED = "the server refused it"  # with a reason, or its protocol version cannot carry it
     CLIENT_AHEAD = "the client is ahead of the log"  # outcome unknown if it was sent
+    BEFORE_START = "the log does not go back to where the client is"  # likewise
     CLOSED = "the client was closed"  # outcome unknown
 
     @property
     def certain(self) -> bool:
         """The append is not in the log and never will be."""
-        return self not in (Reason.CLIENT_AHEAD, Reason.CLOSED)
+        return self not in (Reason.CLIENT_AHEAD, Reason.BEFORE_START, Reason.CLOSED)
 
 
 @record
@@ -196,6 +197,7 @@ class Phase(enum.Enum):
     NOT_READY = "the server is not ready"
     MOUNTED = "mounted"
     CLIENT_AHEAD = "the client is ahead of the log"
+    BEFORE_START = "the log does not go back to where the client is"
 
 
 @record
@@ -204,6 +206,7 @@ class StatusChanged:
 
     partition: int
     phase: Phase
+    text: str = ""  # what the server says of it
 
 
 @record

@@ -387,6 +387,8 @@ class ClientNode:
             partition.on_mount_response(message, now, out)
         elif isinstance(message, AppendRefused):
             partition.on_refused(message, now, out)
+        elif isinstance(message, ErrorResponse) and message.code == ErrorCode.BEFORE_START:
+            partition.on_before_start(message.req_id, message.message or "the log begins later", now, out)
         elif isinstance(message, ErrorResponse) and message.code == ErrorCode.NOT_ALLOWED:
             text = message.message or "not allowed"
             if self._complaints.get(link.endpoint) != text:

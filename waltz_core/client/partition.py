@@ -41,7 +41,7 @@ from waltz_core.wire.client_messages import (
     Refusal,
 )
 
-_SETTLED = (Phase.CLOSED, Phase.MOUNTED, Phase.CLIENT_AHEAD)  # nothing is under way
+_SETTLED = (Phase.CLOSED, Phase.MOUNTED, Phase.CLIENT_AHEAD, Phase.BEFORE_START)  # nothing is under way
 _REQ_ID = Struct(">iiii").pack  # as make_req_id, for the hot path
 _RESUME_MS = 100  # a feed that has been quiet for this long is not what fills the buffer
 
@@ -50,7 +50,7 @@ class ClientPartition:
     """Mounts a partition wherever it is served, follows its feed and judges its appends.
 
     States: CLOSED → (TAIL →) WAITING → MOUNTING → MOUNTED; MOUNTING → NOT_READY → MOUNTING after a pause;
-    MOUNTING → CLIENT_AHEAD until the next mount. Losing the connection leads from anywhere to WAITING.
+    MOUNTING → CLIENT_AHEAD or BEFORE_START until the next mount. Losing the connection leads from anywhere to WAITING.
 
     Two marks. `seen`: every transaction up to it was received and judged; it never goes back and is never
     set from outside while an append is unresolved, because an own transaction that is skipped would be
@@ -153,7 +153,13 @@ class ClientPartition:
 
     def open(self, mark: int | None, deliver: bool, now: int, out: list[Effect]) -> None:
         """Begin, or begin to deliver; None = at the tail."""
-        if self._phase is Phase.CLOSED:
+        if self._phase is Phase.BEFORE_START and deliver and mark is not None and mark > self._seen:
+            # Whoever opens it has got what the log has no more from elsewhere; no append is unresolved.
+            self._delivering, self._gap = True, False
+            self._seen = self._delivered = self._consumed = mark
+            self._enter(Phase.WAITING, now, out)
+            self._try_mount(now, out)
+        elif self._phase is Phase.CLOSED:
             self._delivering, self._tail_delivery = deliver, deliver and mark is None
             if mark is None:
                 self._enter(Phase.TAIL, now, out)
@@ -211,6 +217,8 @@ class ClientPartition:
             self._send_append(submit, self._submitted, link, now, out)
         elif self._phase is Phase.CLIENT_AHEAD:
             out.append(Failed(self.partition, submit.token, Reason.CLIENT_AHEAD))
+        elif self._phase is Phase.BEFORE_START:
+            out.append(Failed(self.partition, submit.token, Reason.BEFORE_START))
         else:
             self._queue.append(submit)
             if self._phase is Phase.MOUNTED:
@@ -337,6 +345,13 @@ class ClientPartition:
         if message.refusal == Refusal.NOT_MOUNTED and self._phase is Phase.MOUNTED:
             self._try_mount(now, out)
 
+    def on_before_start(self, req_id: ReqId, text: str, now: int, out: list[Effect]) -> None:
+        """The log does not go back to where we are: what lies between was given up by the storage nodes."""
+        if req_id == self._session and self._phase in (Phase.MOUNTING, Phase.MOUNTED):
+            self._enter(Phase.BEFORE_START, now, out, text)
+            out.append(Report(Level.ERROR, f"partition {self.partition}: {text}"))
+            self.give_up(Reason.BEFORE_START, out)
+
     def on_not_allowed(self, req_id: ReqId, text: str, now: int, out: list[Effect]) -> None:
         """The role of this client does not include a request, which was not carried out."""
         if req_id == self._session and self._phase is Phase.MOUNTING:
@@ -432,7 +447,7 @@ class ClientPartition:
             return min(self._delivered, self._seen)
         return self._seen
 
-    def _enter(self, phase: Phase, now: int, out: list[Effect]) -> None:
+    def _enter(self, phase: Phase, now: int, out: list[Effect], text: str = "") -> None:
         if phase is self._phase:
             return
         # One complaint per time without a mount, however often the attempts go round.
@@ -440,7 +455,7 @@ class ClientPartition:
             self._since = now
             self._warned = False
         self._phase = phase
-        out.append(StatusChanged(self.partition, phase))
+        out.append(StatusChanged(self.partition, phase, text))
 
     def _forget_link(self) -> None:
         self.monitor.on_link_lost()
