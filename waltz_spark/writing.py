@@ -349,7 +349,7 @@ class _Partition:
     async def _judge(self) -> None:
         token, pending = self._sent.popleft()
         try:
-            transaction_id = await self._within(pending.outcome)
+            transaction_id = await (pending.outcome() if pending.done else self._within(pending.outcome))
         except waltz.LockConflictError as error:
             self._writer.refused(token, error.blocking_id, self._out)
         except waltz.NotCommittedError as error:
