@@ -1,7 +1,7 @@
 """An audit of a log: what can be proved from replicas and archive alone, as one table.
 
 Every check says what it looked at and how far: `passed` is only said of what was compared. Locks, marks and
-time are in no record, so nothing is said here about serializability.
+time are in no record: serializability is judged with the decision journals of the servers, where they are given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import html
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,12 +22,14 @@ from waltz_spark.columns import Shape
 from waltz_spark.directories import Replica, read_directory
 from waltz_spark.errors import ArchiveError, OptionError, PipelineError
 from waltz_spark.inventory import Inventory, Look
+from waltz_spark.journal import find_journals
 from waltz_spark.manifest import read_archive
 from waltz_spark.options import parse_options
 from waltz_spark.pages import page
 from waltz_spark.planning import Range, clip
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
+from waltz_spark.serializability import LockTask, LockVerdict, check_locks
 
 BLOCK = 10_000
 """Ids per digest when replicas are compared; borders are its multiples."""
@@ -190,13 +192,15 @@ def audit(
     runner: Runner,
     *,
     trust: str = "control",
+    journals: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
-    """Check directories of one log, and its archive.
+    """Check directories of one log, its archive, and with the journals of its servers whether locks were kept.
 
     Args:
         directories: replicas or backups; each alone is checked, and all are compared.
         trust: how far they are read, as the option of the source.
+        journals: directories or URIs of the decision journals of all servers; needs a directory.
 
     Raises:
         OptionError: nothing is named.
@@ -205,12 +209,16 @@ def audit(
     begin = time.monotonic()
     if not directories and archive is None:
         raise OptionError("say what to audit: directories, an archive, or both")
+    if journals and not directories:
+        raise OptionError("a journal tells of decisions, not of the log: name a directory of the log too")
     logs, findings = _logs(directories, trust)
     findings += _soundness(logs, runner, on_progress)
     findings += _comparison(logs, runner)
+    if journals:
+        findings += _serializability(logs, journals, runner)
     if archive is not None:
         findings += _archive(archive, [log.directory for log in logs], trust, runner)
-    places = (*directories, *([archive] if archive else []))
+    places = (*directories, *([archive] if archive else []), *journals)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return AuditReport(tuple(findings), places, time.monotonic() - begin, at)
 
@@ -304,6 +312,47 @@ def _comparison(logs: Sequence[_Log], runner: Runner) -> list[Finding]:
     return findings
 
 
+def _serializability(logs: Sequence[_Log], journals: Sequence[str], runner: Runner) -> list[Finding]:
+    """With the log that reaches furthest, of each partition."""
+    if not logs:
+        return []
+    try:
+        files = find_journals(journals, logs[0].replica.key)
+    except PipelineError as error:
+        return [Finding("journal readable", -1, FAILED, 0, ", ".join(journals), str(error))]
+    tasks = []
+    for partition in range(logs[0].replica.partition_count):
+        ranges = max((log.of(partition) for log in logs), key=lambda own: own[-1].end if own else 0)
+        own = tuple(file for file in files if file.partition == partition)
+        if ranges or own:
+            tasks.append(LockTask(partition, ranges, own))
+    return [finding for verdict in runner.run(check_locks, tasks) for finding in _lock_findings(verdict)]
+
+
+def _lock_findings(one: LockVerdict) -> Iterator[Finding]:
+    partition, count = one.partition, one.end_id - one.first_id
+    scope = f"ids {one.first_id} to {one.end_id - 1}"
+    if one.problem is not None:
+        yield Finding("journal readable", partition, FAILED, 0, scope, one.problem)
+        return
+    share = 100 * one.journalled / count if count else 100.0
+    # Rounded down: 100 is said of all, not of nearly all.
+    coverage = f"{scope}; {one.journalled} of {count} have an entry, {int(share * 100) / 100:g} %"
+    gaps = f"the journals say that they lack {one.gaps} decisions" if one.gaps else ""
+    yield Finding(
+        "decisions journalled", partition, PASSED if one.journalled == count else UNPROVEN, count, coverage, gaps
+    )
+    proved = count - one.violated - one.unproven
+    status = FAILED if one.violated else UNPROVEN if one.unproven else PASSED
+    scope_of = f"{scope}; {proved} proved, {one.violated} violated, {one.unproven} unproven"
+    yield Finding("serializable by locks", partition, status, count, scope_of, "; ".join(one.examples))
+    status = FAILED if one.against_table else PASSED
+    detail = f"{one.against_table} were appended although the lock table said no" if one.against_table else ""
+    yield Finding("decisions follow the lock table", partition, status, one.journalled, scope, detail)
+    rate = f"{one.refused} refused because of a lock: {one.false_conflicts} falsely, {one.open_conflicts} unknown"
+    yield Finding("false conflicts", partition, PASSED, one.refused, rate, "")
+
+
 def _archive(root: str, directories: Sequence[str], trust: str, runner: Runner) -> list[Finding]:
     try:
         state = read_archive(root)
@@ -337,6 +386,7 @@ def _archive(root: str, directories: Sequence[str], trust: str, runner: Runner) 
 def to_html(report: AuditReport) -> str:
     """One page without anything from outside."""
     counts = {status: sum(one.status == status for one in report.findings) for status in (PASSED, FAILED, UNPROVEN)}
+    judged = any(one.check == "serializable by locks" for one in report.findings)
     verdict = "Nothing failed." if report.passed else f"{counts[FAILED]} checks failed."
     rows = "\n".join(
         f"<tr><td>{html.escape(one.check)}</td><td class=number>{'' if one.partition < 0 else one.partition}</td>"
@@ -350,7 +400,7 @@ def to_html(report: AuditReport) -> str:
         f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[UNPROVEN]} unproven; "
         f"{report.at}, {report.seconds:.1f} s.</p>\n<ul>{places}</ul>",
         "<table><tr><th>check<th>partition<th>status<th>records<th>scope<th>detail</tr>\n" + rows + "\n</table>",
-        "<p>Serializability is not part of this audit: records hold neither locks nor marks.</p>",
+        "" if judged else "<p>Without journals nothing can be said about serializability: records hold no locks.</p>",
     ]
     return page("Audit of a Waltz log", parts)
 

@@ -81,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     one = _action(actions, "audit", _audit, "check replicas and archive of a log; one table, one page")
     one.add_argument("--directory", action="append", default=[], metavar="D", help="replica or backup; repeatable")
     one.add_argument("--archive", metavar="ARCHIVE", help="directory or URI")
+    text = "decision journal of a server; repeat for every server"
+    one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
     one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
     one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
     one = _action(actions, "report", _report, "load, sizes, clients, compression and growth of a log, on one page")
@@ -338,7 +340,14 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> int:
     with _runner(arguments) as runner, _progress(arguments, "audit") as on_progress:
-        report = audit(arguments.directory, arguments.archive, runner, trust=arguments.trust, on_progress=on_progress)
+        report = audit(
+            arguments.directory,
+            arguments.archive,
+            runner,
+            trust=arguments.trust,
+            journals=arguments.journal,
+            on_progress=on_progress,
+        )
     if arguments.html is not None:
         arguments.html.write_text(to_html(report))
     lines = [f"{'check':<26} {'partition':>9} {'status':<9} {'records':>14}  scope"]

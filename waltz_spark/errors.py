@@ -115,3 +115,16 @@ class DifferentRowsError(PipelineError):
             "among the rows of this one: rows must be the same every time they are computed, and there must be one "
             "task for each partition; to bring the rows of a partition together: waltz_spark.sink.arrange"
         )
+
+
+class JournalError(PipelineError):
+    """A decision journal that cannot be read as it is: damaged, incomplete, or of another cluster."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}, offset {self.offset}: {self.reason}"

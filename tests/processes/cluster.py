@@ -331,8 +331,14 @@ class Cluster:
         self.addresses[name] = ports
         keys = {"server.host": "127.0.0.1", **ports}
         keys["server.advertisedEndpoint"] = self._advertise(name, ports["server.port"])
+        if "server.journal.mode" in self._shared:
+            keys["server.journal.directory"] = str(self.journal_of(name))
         path = self.write_file(name, {**keys, **self._tls("server.ssl.", "server")})
         self.child(name, "-m", "waltz_trio.cli.main", "server", "run", str(path))
+
+    def journal_of(self, name: str) -> Path:
+        """Where a server keeps its decision journal, if it does."""
+        return self.directory / f"journal-{name}"
 
     def _advertise(self, name: str, port: int) -> str:
         reached = port if self.proxy is None else self.proxy.route(name, port)
