@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from tests.model.cluster import SimCluster
 from tests.model.disk import SimDisk
 from tests.model.test_server import Client, opened, session_of
@@ -154,3 +156,123 @@ def test_a_replica_that_was_away_and_ends_below_begins_anew() -> None:
     away.disk.replace(old)  # set back to a backup of before
     away.start()
     until_level(cluster, COUNT + 10, COUNT + 19)
+
+
+class Swarm:
+    """A cluster whose log start is raised while its nodes die: what was committed from there on stays as it was."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.cluster = opened(seed=seed, segment_size=self.rng.choice([150, 400, 2_000]))
+        self.world = self.cluster.world
+        self.log: list[bytes] = []
+        self.start = 0  # acknowledged
+        self.asked = 0  # the highest that somebody asked for
+        self.clients = 0
+        self.raised = 0
+
+    def run(self, steps: int) -> None:
+        acts = [self.append, self.append, self.raise_start, self.raise_start, self.storage, self.server, self.wipe]
+        for _ in range(steps):
+            self.rng.choice(acts)()
+            self.world.run(self.world.now + self.rng.choice([0, 5, 300]))
+        self.restart()
+        self.append()
+        assert self.world.run_while(lambda: not level(self.cluster), 300_000), nodes(self.cluster)
+        self.judge()
+
+    def client(self) -> Client:
+        self.restart()
+        self.clients += 1
+        client = Client(self.cluster, client_id=100 + self.clients)
+        client.generation = session_of(self.cluster).generation
+        return client
+
+    def restart(self) -> None:
+        for storage in self.cluster.storages:
+            if not storage.node.alive:
+                storage.start()
+        if not self.cluster.servers[0].alive:
+            self.cluster.servers[0].start()
+        self.cluster.until_open(300_000)
+
+    def append(self) -> None:
+        client, first = self.client(), len(self.log)
+        client.mount(first - 1)
+        for number in range(self.rng.randrange(1, 12)):
+            data = b"%d/%d" % (first + number, self.clients) * self.rng.randrange(1, 9)
+            client.append(data, mark=first - 1)
+            self.log.append(data)
+        client.wait(lambda: len(client.feed()) == len(self.log) - first, 300_000)
+
+    def raise_start(self) -> None:
+        client = self.client()
+        start = self.rng.randrange(self.start, len(self.log) + 1)
+        self.asked = max(self.asked, start)
+        request = messages.SetLogStartRequest(client.req_id(), start)
+        client.send(request)
+        if self.rng.random() < 0.4:
+            self.world.run(self.world.now + self.rng.randrange(40))
+            self.rng.choice([self.storage, self.server])()
+            return
+        client.wait(lambda: any(one.req_id == request.req_id for one in client.received), 60_000)
+        answer = client.received[-1]
+        if isinstance(answer, messages.LogStartResponse):
+            assert answer.log_start >= start
+            self.start, self.raised = max(self.start, answer.log_start), self.raised + 1
+
+    def storage(self) -> None:
+        self.rng.choice(self.cluster.storages).crash(power=self.rng.random() < 0.7)
+
+    def server(self) -> None:
+        self.cluster.servers[0].crash()
+
+    def wipe(self) -> None:
+        """One loses everything, while the others are well."""
+        self.restart()
+        if not self.world.run_while(lambda: not level(self.cluster), 300_000):
+            raise AssertionError(nodes(self.cluster))
+        storage = self.rng.choice(self.cluster.storages)
+        before = session_of(self.cluster).session_id
+        storage.crash()
+        storage.disk.replace(SimDisk(self.rng))
+        storage.start()
+        assert self.world.run_while(lambda: not storage.ready, 10_000)
+        self.cluster.assign(storage, (0,))
+        # Two more at the same time would be more than a quorum survives.
+
+        def is_back() -> bool:
+            return level(self.cluster) and session_of(self.cluster).session_id > before
+
+        assert self.world.run_while(lambda: not is_back(), 300_000), nodes(self.cluster)
+
+    def judge(self) -> None:
+        client = self.client()
+        start = ask(client, messages.LogStartRequest(client.req_id())).log_start
+        assert self.start <= start <= self.asked
+        found = []
+        while start + len(found) < len(self.log):
+            first = start + len(found)
+            answer = ask(client, messages.RecordRangeRequest(client.req_id(), first, len(self.log), 0, 0, False))
+            found += [one.data for one in answer.records]
+        assert found == self.log[start:]
+        last = len(self.log) - 1
+        ends = [last] * len(self.cluster.replicas)
+        assert self.world.run_while(lambda: [one[-1] for one in nodes(self.cluster)] != ends, 300_000)
+        for storage in self.cluster.replicas:
+            replica = storage.node.machine.replicas[0]
+            assert replica.log_start <= start
+            firsts = [segment.first_id for segment in replica.log.segments]
+            assert firsts[0] <= replica.log_start
+            # A segment that was begun since may begin at the log start itself.
+            assert all(first >= replica.log_start for first in firsts[1:])
+
+
+def nodes(cluster: SimCluster) -> list[tuple[str, str, int, int]]:
+    found = [one.node.machine.replicas[0] for one in cluster.replicas if one.ready]
+    return [(one.state.value, one.reason, one.log_start, one.max_id) for one in found]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_above_the_log_start_survives_whatever_dies_while_it_is_raised(seed: int) -> None:
+    Swarm(seed).run(14)
