@@ -166,7 +166,6 @@ class App:
                 assert mark < len(self.observer.logs[partition]), f"{self.name} read the mark {mark}"
             case StatusChanged(phase=phase):
                 self.observer.counts[f"phase {phase.name}"] += 1
-                assert not self.astray or phase is not Phase.MOUNTED, f"{self.name} mounted ahead of the log"
             case ClusterLost(reason):
                 raise AssertionError(f"{self.name} gave the cluster up: {reason}")
 
@@ -251,8 +250,6 @@ class App:
         self.node.post(Flush(partition, (self._flushes, tokens)))
 
     def _toggle_feed(self, partition: int) -> None:
-        if self.astray:
-            return  # it follows the log, and is told that it cannot
         if partition in self.feeding:
             del self.feeding[partition]
             self.node.post(StopFeed(partition))

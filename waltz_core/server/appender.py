@@ -17,6 +17,8 @@ from waltz_core.wire.storage_codec import encode_run
 
 RECORD_OVERHEAD = 40  # bytes of a record besides its data, on the wire and on disk
 
+_NO_LIMIT = (1 << 63) - 1  # no mark is above it
+
 Append: TypeAlias = AppendRequest | NamedAppendRequest
 """Both have the same attributes; the second is told why it was refused."""
 
@@ -46,6 +48,7 @@ class Dropped:
     conn: int
     requests: Sequence[Append]
     refusal: Refusal
+    text: str = ""  # for people
 
 
 @record
@@ -130,6 +133,7 @@ class Appender:
         "_queued",
         "_queued_bytes",
         "_quorum",
+        "_refuse_ahead",
         "_refuse_early",
         "_taken",
         "commit_mark",
@@ -158,6 +162,7 @@ class Appender:
         assert batch_bytes_max > 0
         self._locks = locks
         self._refuse_early = rules.conflicts_in_flight_refused
+        self._refuse_ahead = rules.marks_ahead_refused
         self._explain_all = explain_all
         self._exact = ExactLocks(exact_locks, commit_mark)
         self._taken: dict[int, int] = {}  # lock hash → the last append in flight that takes it
@@ -341,8 +346,12 @@ class Appender:
         size, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
         end = min(end, at + self._batch_count_max - len(appends))
         first, before = at, len(appends)
+        known = self.commit_mark if self._refuse_ahead else _NO_LIMIT
         for at in range(first, end):
             request = run.appends[at]
+            if request.client_mark > known:
+                out.append(Dropped(run.conn, (request,), Refusal.OTHER, self._ahead(request.client_mark)))
+                continue
             if request.write_locks or request.read_locks or request.append_locks:
                 mark = self._lock(request, flight.first + len(appends))
                 if mark is None:
@@ -371,6 +380,10 @@ class Appender:
         self._queued_bytes -= sum([len(request.data) for request in run.appends[first:end]])
         run.at = end
         return end == len(run.appends)
+
+    def _ahead(self, client_mark: int) -> str:
+        """A client sees only what is committed, so this one's database is of another log: no lock check could fail."""
+        return f"decided at mark {client_mark}, but the log ends at {self.commit_mark}: whose database is that?"
 
     def _lock(self, request: Append, transaction_id: int) -> int | None:
         """The last transaction that took one of its locks; they are taken unless that is above its client mark.

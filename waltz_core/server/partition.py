@@ -26,7 +26,7 @@ from waltz_core.edge import (
     ZkSet,
 )
 from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId, req_generation
+from waltz_core.ids import ReqId, req_client, req_generation
 from waltz_core.locks import LockTable
 from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.record import record
@@ -229,6 +229,7 @@ class PartitionServer:
         self._attempts: set[tuple[int, int]] = set()  # announced, perhaps
         self._metadata: PartitionMetadata = EMPTY_METADATA
         self._zk: dict[int, str] = {}  # ticket → what for
+        self._warned_of = -1  # connection whose appends were said to be ahead of the log
         self._cas_retry_at: int | None = None
         self._retry_at: int | None = None
         self._look_at: int | None = None  # while recovery is stuck
@@ -1003,10 +1004,18 @@ class PartitionServer:
                     self.journal.lock_refused(now, self._session_id, verdict)
                 self._out.append(Reply(verdict.conn, lock_refusal(verdict)))
             elif type(verdict) is Dropped:
-                self._refuse(now, verdict.conn, verdict.requests, verdict.refusal)
+                self._on_dropped(now, verdict)
             else:
                 assert type(verdict) is Passed
                 self._on_passed(verdict.token)
+
+    def _on_dropped(self, now: int, verdict: Dropped) -> None:
+        self._refuse(now, verdict.conn, verdict.requests, verdict.refusal, verdict.text)
+        if verdict.text and verdict.conn != self._warned_of:
+            self._warned_of = verdict.conn
+            client = req_client(verdict.requests[0].req_id)
+            text = f"partition {self.partition_id}: refused appends of client {client}: {verdict.text}"
+            self._out.append(Report(Level.WARNING, text))
 
     def _on_committed(self, now: int, verdict: Committed) -> None:
         appends = verdict.appends

@@ -323,6 +323,26 @@ def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
     assert batch.first == 11
 
 
+def test_a_mark_above_the_log_is_refused() -> None:
+    appender = appender_with(mark=4)
+    appender.enqueue(1, [append(1, mark=5, read=[3]), append(2, mark=5), append(3, mark=4, write=[3])])
+    batch, verdicts = launch(appender)
+    assert batch is not None
+    assert batch.count == 1
+    for number, gone in enumerate(verdicts, 1):
+        assert isinstance(gone, Dropped)
+        assert [one.req_id for one in gone.requests] == [make_req_id(7, 1, 0, number)]
+    assert isinstance(gone, Dropped)
+    assert number == 2
+    assert (gone.refusal, gone.text[:47]) == (Refusal.OTHER, "decided at mark 5, but the log ends at 4: whose")
+
+    legacy = appender_with(mark=4, rules=LEGACY)
+    legacy.enqueue(1, [append(1, mark=5, read=[3])])
+    found, verdicts = launch(legacy)
+    assert found is not None
+    assert not verdicts
+
+
 def test_a_late_replica_votes_from_where_it_joined() -> None:
     appender = appender_with(opened=False)
     appender.opened(2, [A, B])
