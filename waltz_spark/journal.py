@@ -138,7 +138,7 @@ def find_journals(places: Sequence[str], key: bytes | None = None) -> list[Journ
     """
     found: list[JournalFile] = []
     for place in places:
-        store = open_store(place)
+        store = open_store(place, read_only=True)
         partitions = sorted(int(name) for name in store.names("") if name.isdigit())
         before = len(found)
         for partition in partitions:
@@ -188,7 +188,7 @@ class Entries:
 
     def __init__(self, file: JournalFile) -> None:
         self.file = file
-        data = open_store(file.place).read(file.name)
+        data = open_store(file.place, read_only=True).read(file.name)
         if file.counts > len(data):
             raise JournalError(file.path, len(data), f"it ends here, but had {file.counts} bytes")
         if file.counts >= 0:

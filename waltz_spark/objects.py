@@ -52,8 +52,11 @@ class Store(Protocol):
         ...
 
 
-def open_store(root: str) -> Store:
+def open_store(root: str, *, read_only: bool = False) -> Store:
     """The store of an archive: a path, `file://...`, or any URI that fsspec knows (`s3://bucket/prefix`).
+
+    Args:
+        read_only: nothing will be put there, so that any kind of store will do.
 
     Raises:
         ArchiveError: fsspec, or the package for this kind of store, is not installed.
@@ -67,7 +70,7 @@ def open_store(root: str) -> Store:
     except ImportError:
         raise ArchiveError(f"{root}: object stores need the package fsspec") from None
     kind = root.partition("://")[0]
-    if kind not in _CONDITIONAL:
+    if kind not in _CONDITIONAL and not read_only:
         raise ArchiveError(f"{root}: archives are kept in directories or on {', '.join(_CONDITIONAL)}, not on {kind}")
     try:
         file_system, path = fsspec.core.url_to_fs(root)

@@ -59,7 +59,7 @@ class LockVerdict:
 
 
 def check_locks(task: LockTask) -> LockVerdict:
-    """Join, and look for every lock at who took it last before. Holds some 150 bytes per transaction in memory."""
+    """Join, and look for every lock at who took it last before. Holds some 400 bytes per transaction in memory."""
     start = task.ranges[0].start if task.ranges else 0
     end = task.ranges[-1].end if task.ranges else 0
     verdict = LockVerdict(task.partition, start, end)
@@ -139,12 +139,12 @@ def _judge(verdict: LockVerdict, requests: Any, journal: _Journal) -> LockVerdic
     newest = takers.newest(hashes, known[owners])
     relative = np.clip(marks - start, -1, count)  # marks as ids from the first of the log
     wrong = newest > relative[owners]
-    violated = np.unique(owners[wrong])
+    violated, with_locks = np.zeros((2, len(known)), bool)
+    violated[owners[wrong]] = True
+    with_locks[owners] = True
     in_the_way = missing[known] - missing[np.minimum(relative + 1, known)] > 0
     if start:
         in_the_way |= marks < start - 1  # what is below the log is not known
-    with_locks = np.unique(owners)
-    open_ = np.setdiff1d(with_locks[in_the_way[with_locks]], violated)
     examples = [
         f"transaction {start + known[owners[at]]}, decided at mark {marks[owners[at]]}, did not see "
         f"{start + newest[at]}, which took its lock {_signed(int(hashes[at]))}"
@@ -155,8 +155,8 @@ def _judge(verdict: LockVerdict, requests: Any, journal: _Journal) -> LockVerdic
     return attrs.evolve(
         verdict,
         journalled=len(known),
-        violated=len(violated),
-        unproven=count - len(known) + len(open_),
+        violated=int(np.sum(violated)),
+        unproven=count - len(known) + int(np.sum(with_locks & in_the_way & ~violated)),
         against_table=against,
         gaps=journal.gaps,
         examples=tuple(examples),

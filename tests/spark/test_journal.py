@@ -144,6 +144,15 @@ def test_the_source_reads_several_servers_by_its_name(tmp_path: Path, spark: Any
     assert {tuple(row) for row in only.select("transaction_id", "seq").collect()} == {(9, 9)}
 
 
+def test_journals_are_read_from_any_store(tmp_path: Path) -> None:
+    import fsspec
+
+    (path,) = write_journal(tmp_path, [[decision(0, req(0))]])
+    fsspec.filesystem("memory").pipe_file(f"/journals/a/0/{path.name}", path.read_bytes())
+    (file,) = find_journals(["memory://journals/a"])
+    assert len(Entries(file).fixed) == 1
+
+
 def test_unknown_options_name_the_nearest() -> None:
     with pytest.raises(OptionError, match="did you mean directory"):
         JournalReader({"directry": "x"})
