@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import yaml
 
 from tests.processes.proxy import FaultProxy
-from tests.witness.log import check_disks, read_replica
+from tests.witness.log import check_disks, read_replica, read_start
 from waltz_trio.cli.main import main as waltz_main
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.tls import local_names
@@ -495,15 +495,17 @@ class Cluster:
             AssertionError: what servers say is committed is not on a majority of the disks that hold the partition.
         """
         marks = self.committed()
-        logs = {
+        disks = {
             partition: [
-                read_replica(self.directory / name, partition)
+                self.directory / name
                 for name in self.storage_names
                 if (self.directory / name / str(partition)).is_dir()
             ]
             for partition in marks
         }
-        check_disks(logs, marks, {})
+        logs = {partition: [read_replica(disk, partition) for disk in found] for partition, found in disks.items()}
+        starts = {partition: [read_start(disk, partition) for disk in found] for partition, found in disks.items()}
+        check_disks(logs, marks, {}, starts)
 
     def story(self) -> str:
         """The last lines of every process, for a failure message."""

@@ -15,6 +15,7 @@ import waltz_trio as waltz
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
 from waltz_spark.archive import plan_archive, run_archive
+from waltz_spark.cli import main
 from waltz_spark.options import parse_options
 from waltz_spark.planning import ServerPlace, StoragePlace
 from waltz_spark.reading import drop_connections
@@ -25,6 +26,7 @@ from waltz_spark.source import BatchReader
 pytestmark = pytest.mark.processes
 
 COUNT = 60
+SETTINGS = {"storage.segment.size.threshold": 700}
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if problem is not None:
         pytest.fail(problem)
     with running_zookeeper() as zookeeper:
-        made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, storage_nodes=3, servers=1)
+        made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, storage_nodes=3, servers=1, settings=SETTINGS)
         try:
             made.set_up()
             yield made
@@ -87,7 +89,44 @@ def test_zookeeper_tells_where_everything_is_and_a_node_starts_on_a_restored_log
     append(cluster, 10)
     restored = read_files(directory)
     assert restored[: COUNT // 2] == [b"%d" % at for at in range(0, COUNT, 2)]
+    cluster.start("storage-0")
     cluster.wait_healthy()
+    free_and_lose(cluster, root, COUNT + 10)
+
+
+def free_and_lose(cluster: Cluster, root: str, count: int) -> None:
+    """Free everything, kill one node, wipe another: nothing is missing, with the archive in front of the log."""
+    options = options_of(cluster)
+    where = ["--zookeeper", options.zookeeper, "--root", options.cluster_root, "--jobs", "1"]
+    for name, value in (("ca", options.ssl_ca), ("certificate", options.ssl_certificate), ("key", options.ssl_key)):
+        where += ["-o", f"ssl.{name}={value}"] if value else []
+    assert main(["archive", *where, "--to", root, "--free"]) == 1, "nobody was asked"
+    assert main(["archive", *where, "--to", root, "--free", "--yes"]) == 0
+    directories = {name: cluster.directory / name for name in cluster.storage_names}
+    assert not any(path.name == f"{0:019d}.seg" for path in cluster.directory.glob("storage-*/0/*.seg"))
+    cluster.children["storage-2"].kill()
+    cluster.start("storage-2")
+    cluster.wait_healthy()
+    cluster.children["storage-1"].stop()
+    shutil.rmtree(directories["storage-1"])
+    directories["storage-1"].mkdir()
+    cluster.start("storage-1")
+    admin = f"127.0.0.1:{cluster.addresses['storage-1']['storage.admin.port']}"
+    cluster.tool("storage", "add-partition", "-c", str(cluster.tools_file), "-s", admin, "-p", "0,1")
+    cluster.wait_healthy()
+    append(cluster, 4)
+    reader = BatchReader(options_of(cluster, archive=root))
+    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert len(rows) == count + 4
+    assert {row["_origin"] for row in rows if row["transaction_id"] < count // 2} == {"archive"}
+
+    async def begins() -> bool:
+        async with waltz.open_client(str(cluster.client_file)) as client, client.feed(0, after=-1) as feed:
+            with pytest.raises(waltz.BeforeStartError):
+                await feed.__anext__()
+        return True
+
+    assert trio.run(begins)
 
 
 def read_files(directory: Path) -> list[bytes]:
