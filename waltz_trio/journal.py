@@ -29,6 +29,7 @@ SUFFIX = ".journal"
 _FILE_MAX = 64 << 20
 _FILE_MIN = 1 << 20
 _PARTS = 16  # a file is at most this part of all
+_WRITE_MAX = 5.0  # seconds that the write under way may take
 
 Deliver = Callable[[Sequence[JournalEvent]], object]
 Report = Callable[[Level, str], None]
@@ -106,9 +107,10 @@ class JournalFiles:
         await trio.to_thread.run_sync(self._thread.join)
 
     def abandon(self) -> None:
-        """Let go without another write."""
+        """Let go without another write; a successor may take the directory at once."""
         self._abandoned = True
         self._queue.put(None)
+        self._thread.join(_WRITE_MAX)
 
     # ---- the thread ------------------------------------------------------------------------------
 
