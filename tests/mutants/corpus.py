@@ -11,8 +11,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "lock compare off by one",
         "server.appender",
-        "                if mark > request.client_mark:\n                    out.append(Refused",
-        "                if mark > request.client_mark + 1:\n                    out.append(Refused",
+        "                if mark > request.client_mark:\n                    explained",
+        "                if mark > request.client_mark + 1:\n                    explained",
     ),
     Mutant(
         "read locks not compared",
@@ -50,8 +50,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "lock table not reset after a gap",
         "server.appender",
-        "        self._locks.reset(mark)\n        self.commit_mark = mark",
-        "        self.commit_mark = mark",
+        "        self._locks.reset(mark)\n        self._exact.reset(mark)\n",
+        "        self._exact.reset(mark)\n",
     ),
     Mutant(
         "left-overs of a gap believed",
@@ -186,8 +186,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "catch-up begins one too late",
         "store.session",
-        "first, count = link.next, min(_COPY_COUNT, self._commit_mark - link.next + 1)",
-        "first, count = link.next + 1, min(_COPY_COUNT, self._commit_mark - link.next)",
+        "first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)",
+        "first, count = link.next + 1, min(self._config.copy_count_max, self._commit_mark - link.next)",
     ),
     Mutant(
         "vote of what was sent, not of what was answered",
@@ -235,8 +235,26 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "client mark ahead of the application",
         "client.partition",
-        "            self._seen if mark is None else mark,\n",
-        "            self._seen if mark is None else mark + 1,\n",
+        "            mark = self._seen\n        request:",
+        "            mark = self._seen\n        mark += 1\n        request:",
+    ),
+    Mutant(
+        "mark above the log accepted",
+        "server.appender",
+        "            if request.client_mark > known:\n",
+        "            if request.client_mark < known - (1 << 62):\n",
+    ),
+    Mutant(
+        "taker in flight not blamed",
+        "server.appender",
+        "        blocking_id = taken.get(lock_hash, -1)\n",
+        "        blocking_id = -1\n",
+    ),
+    Mutant(
+        "exact takings believed too far back",
+        "server.exact_locks",
+        "self.floor = self._blocks.popleft().ids[-1]",
+        "self.floor = self._blocks.popleft().ids[0]",
     ),
     Mutant(
         "flush believed before the feed got there",
