@@ -51,6 +51,10 @@ class Store(Protocol):
         """Size and CRC-32 of a file."""
         ...
 
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there. Archives never do."""
+        ...
+
 
 def open_store(root: str, *, read_only: bool = False) -> Store:
     """The store of an archive: a path, `file://...`, or any URI that fsspec knows (`s3://bucket/prefix`).
@@ -139,6 +143,9 @@ class LocalStore:
         with self.open_input(name) as file:
             return _crc(file)
 
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
 
 def _sync_folders(folder: Path, root: Path) -> None:
     """A name is durable when its folder is, and the folder's own name, up to the root."""
@@ -215,3 +222,11 @@ class RemoteStore:
     def size_and_crc(self, name: str) -> tuple[int, int]:
         with self.open_input(name) as file:
             return _crc(file)
+
+    def remove(self, name: str) -> None:
+        try:
+            self._file_system.rm_file(self._full(name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise UnreachableError(f"{self.root}/{name}: {error}") from error

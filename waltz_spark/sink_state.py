@@ -2,7 +2,8 @@
 
 `start.json` says who the sink is and where the log ended when it began; `batches/<number>.json` is there if and only
 if every row of that batch is in the log or rejected, and says behind which ids the next one is. Files are only
-created, never changed; of two drivers that finish the same batch, the first one is believed, and either is right.
+created, never changed; of two drivers that finish the same batch, the first one is believed, and either is right. The
+files of all but the last hundred batches are removed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ FOLDER = "waltz-sink"
 _START = "start.json"
 _BATCHES = "batches"
 _DIGITS = 19
+_KEPT = 100  # batches; Spark goes back one or two
 
 
 @record
@@ -38,7 +40,8 @@ def _plain(root: str) -> str:
 class SinkState:
     """The folder of one sink; made by the driver, looked at by executors."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, kept: int = _KEPT) -> None:
+        self._kept = kept
         self._store: Store = open_store(f"{_plain(checkpoint).rstrip('/')}/{FOLDER}")
 
     def begin(self, cluster: str, marks: tuple[int, ...]) -> Start:
@@ -69,6 +72,10 @@ class SinkState:
         """Every row of the batch is in the log or rejected."""
         return _name(batch) in self._store.names(_BATCHES)
 
+    def latest(self) -> int:
+        """The highest batch that is finished, -1 if none is."""
+        return max((int(name.removesuffix(".json")) for name in self._store.names(_BATCHES)), default=-1)
+
     def base(self, batch: int) -> tuple[int, ...]:
         """By partition, a mark that is behind all earlier batches and before everything of this one."""
         earlier = [name for name in self._store.names(_BATCHES) if name < _name(batch)]
@@ -90,9 +97,20 @@ class SinkState:
 
     def publish_rejects(self, batch: int, target: str | None) -> None:
         """Put the rejected rows of a finished batch where users look for them; may be done again."""
-        names = json.loads(self._store.read(f"{_BATCHES}/{_name(batch)}"))["rejects"]
+        names = self._rejects(_name(batch))
         if target is not None and names:
             publish(target, {name: self._store.read(kept) for name, kept in names.items()})
+        self._tidy_up()
+
+    def _rejects(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self._store.read(f"{_BATCHES}/{name}"))["rejects"]
+        return found
+
+    def _tidy_up(self) -> None:
+        for name in self._store.names(_BATCHES)[: -self._kept]:
+            for kept in self._rejects(name).values():
+                self._store.remove(kept)
+            self._store.remove(f"{_BATCHES}/{name}")
 
 
 def publish(target: str, files: Mapping[str, bytes]) -> None:

@@ -131,8 +131,12 @@ def plan_job(values: Mapping[str, str], names: Iterable[str], *, overwrite: bool
         return Job(options, uuid4().hex, 0, marks), False
     assert options.checkpoint_location is not None
     state = SinkState(options.checkpoint_location)
-    start = state.begin(cluster, marks)
-    return Job(options, start.sink, options.batch_id, state.base(options.batch_id)), state.finished(options.batch_id)
+    start, finished = state.begin(cluster, marks), state.finished(options.batch_id)
+    if not finished and state.latest() > options.batch_id:
+        raise OptionError(
+            f"batchId {options.batch_id}: batch {state.latest()} is finished already; numbers have to grow"
+        )
+    return Job(options, start.sink, options.batch_id, state.base(options.batch_id)), finished
 
 
 def finish_job(job: Job, results: Sequence[TaskResult]) -> None:

@@ -19,6 +19,7 @@ from waltz_spark.options import parse_options
 from waltz_spark.restore import restore
 from waltz_spark.runners import Here
 from waltz_spark.scan import scan
+from waltz_spark.sink_state import SinkState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -82,6 +83,17 @@ def test_of_several_who_create_a_name_at_once_one_wins(root: str) -> None:
             thread.join()
         assert len(won) == 1
         assert open_store(root).read(f"race/{number}") == bytes(won) * 100
+
+
+def test_a_sink_keeps_its_state_in_any_store(root: str) -> None:
+    state = SinkState(root, kept=2)
+    start = state.begin("bank", (-1, -1))
+    assert SinkState(root).begin("bank", (5, 5)) == start
+    for batch in range(4):
+        state.finish(batch, {0: batch}, {})
+    state.publish_rejects(3, None)
+    assert (state.finished(1), state.finished(2), state.latest()) == (False, True, 3)
+    assert state.base(4) == (3, -1)
 
 
 def test_two_committers_that_race_lose_no_file_and_fork_no_chain(root: str) -> None:

@@ -19,7 +19,7 @@ import waltz_trio as waltz
 from waltz_spark.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
 from waltz_spark.sink_options import check_columns, parse_sink_options
 from waltz_spark.sink_state import SinkState
-from waltz_spark.writing import Job, TaskResult, Written, cluster_marks, write_batches
+from waltz_spark.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
@@ -270,3 +270,27 @@ def test_the_state_tells_where_each_batch_begins(tmp_path: Path) -> None:
     assert state.base(7) == (8, 5)
     with pytest.raises(WrongClusterError, match="belongs to cluster bank, not to other"):
         state.begin("other", (3, -1))
+
+
+def test_the_state_forgets_what_is_long_done(tmp_path: Path) -> None:
+    state = SinkState(str(tmp_path), kept=3)
+    state.begin("bank", (-1,))
+    assert state.latest() == -1
+    for batch in range(8):
+        state.finish(batch, {0: batch}, {"old.parquet": b"rows"} if batch == 1 else {})
+        state.publish_rejects(batch, None)
+    kept = sorted(int(path.stem) for path in (tmp_path / "waltz-sink" / "batches").iterdir())
+    assert kept == [5, 6, 7]
+    assert list((tmp_path / "waltz-sink" / "rejects").iterdir()) == []
+    assert (state.latest(), state.base(8)) == (7, (7,))
+
+
+async def test_batches_are_numbered_upward(tmp_path: Path) -> None:
+    async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
+        values = {"url": cluster.url, "checkpointLocation": str(tmp_path / "done")}
+        job, finished = await outside(lambda: plan_job({**values, "batchId": "4"}, ["partition", "data"]))
+        assert not finished
+        await outside(lambda: finish_job(job, []))
+        assert (await outside(lambda: plan_job({**values, "batchId": "4"}, ["partition", "data"])))[1]
+        with pytest.raises(OptionError, match="batchId 3: batch 4 is finished already; numbers have to grow"):
+            await outside(lambda: plan_job({**values, "batchId": "3"}, ["partition", "data"]))
