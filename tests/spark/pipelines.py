@@ -70,7 +70,7 @@ def check_connect(log: Path) -> list[str]:
         code = "import json, sys, tests.spark.pipelines as p; print(json.dumps(p.on_connect(*sys.argv[1:])))"
         done = run([sys.executable, "-c", code, str(log), url], log.parent)
         if done.returncode:
-            return [done.stderr[-3000:]]
+            return [(done.stdout + done.stderr)[-3000:]]
         found = json.loads(done.stdout.splitlines()[-1])
         expected = {str(account): balance for account, balance in BALANCES.items()}
         problems = [f"{what}: {found[what]}" for what in ("balances", "streamed") if found[what] != expected]
@@ -81,16 +81,18 @@ def check_connect(log: Path) -> list[str]:
 
 
 def check_pipeline(log: Path) -> list[str]:
-    """Problems; the pipeline is run twice, the second time there is nothing new."""
+    """Problems; the pipeline is run twice, the second time there is nothing new. A run finds the tables of the last
+    one in a catalog that is kept, here that of Hive in the current folder."""
     home = log.parent / "pipeline"
     shutil.copytree(EXAMPLE, home)
     spec = home / "spark-pipeline.yml"
     text = spec.read_text().replace("/tmp/waltz-pipeline", str(home)).replace("/data/waltz/storage-0", str(log))
     spec.write_text(text)
     for _ in range(2):
-        done = run([str(Path(sys.executable).with_name("spark-pipelines")), "run", "--spec", str(spec)], home)
+        command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", "--spec", str(spec)]
+        done = run([*command, "--conf", "spark.sql.catalogImplementation=hive"], home)
         if done.returncode:
-            return [done.stderr[-3000:]]
+            return [(done.stdout + done.stderr)[-3000:]]
         rows = pq.read_table(home / "spark-warehouse" / "balances").to_pylist()
         found = {row["account"]: row["balance"] for row in rows}
         if found != BALANCES:
