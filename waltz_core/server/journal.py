@@ -69,10 +69,11 @@ JournalEvent: TypeAlias = JournalWritten | JournalFailed
 class Journals:
     """What the journals of a server have in common."""
 
-    __slots__ = ("key", "mode", "wall_offset")
+    __slots__ = ("key", "mode", "unwritten_max", "wall_offset")
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, unwritten_max: int = UNWRITTEN_MAX) -> None:
         self.mode = mode
+        self.unwritten_max = unwritten_max
         self.key = bytes(16)
         self.wall_offset = 0  # ms since 1970 minus the clock of the machine
 
@@ -138,7 +139,7 @@ class Journal:
     @property
     def blocked(self) -> bool:
         """No append may be launched now."""
-        return self._sync and (bool(self.trouble) or self._unwritten > UNWRITTEN_MAX)
+        return self._sync and (bool(self.trouble) or self._unwritten > self._common.unwritten_max)
 
     @property
     def refusal(self) -> str:
@@ -201,7 +202,7 @@ class Journal:
                 self._writes[write.ticket] = write
         if not self._entries or (self._sync and self.trouble):
             return
-        if not self._sync and self._unwritten > UNWRITTEN_MAX:
+        if not self._sync and self._unwritten > self._common.unwritten_max:
             self._drop(self._us(now), self._decisions, "the disk is too slow")
             self._entries.clear()
             self._decisions = 0

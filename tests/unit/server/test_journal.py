@@ -8,7 +8,7 @@ from waltz_core.lock_names import pack_names
 from waltz_core.machine import Tickets
 from waltz_core.server.appender import Flight, Refused
 from waltz_core.server.exact_locks import Explanation
-from waltz_core.server.journal import UNWRITTEN_MAX, Journal, JournalFailed, Journals, JournalWrite, JournalWritten
+from waltz_core.server.journal import Journal, JournalFailed, Journals, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import (
     CommittedRange,
     Decision,
@@ -32,7 +32,7 @@ class Desk:
     """A journal and the disk under it."""
 
     def __init__(self, mode: Mode) -> None:
-        common = Journals(mode)
+        common = Journals(mode, unwritten_max=10_000)
         common.wall_offset = 1_000
         journal = common.of(0, Tickets())
         assert journal is not None
@@ -181,9 +181,9 @@ def test_in_sync_too_much_on_its_way_holds_appends_back_without_a_word() -> None
     desk = Desk(Mode.SYNC)
     sent = []
     while not desk.journal.blocked:
-        desk.launch(2_000)
+        desk.launch(20)
         sent.append(desk.write())
-    assert sum(len(write.data) for write in sent) > UNWRITTEN_MAX
+    assert sum(len(write.data) for write in sent) > 10_000
     assert desk.journal.refusal == ""
     for write in sent:
         desk.answer(write)
@@ -214,12 +214,12 @@ def test_in_async_a_disk_that_is_too_slow_costs_decisions_and_no_memory() -> Non
     desk = Desk(Mode.ASYNC)
     sent: list[JournalWrite] = []
     while desk.journal.dropped == 0:
-        desk.launch(2_000)
+        desk.launch(20)
         sent += desk.flush()
-    assert desk.journal.dropped == 2_000
+    assert desk.journal.dropped == 20
     for write in sent:
         desk.answer(write)
     desk.launch(1)
     gap, _ = entries(desk.write())
     assert isinstance(gap, Gap)
-    assert (gap.count, gap.reason) == (2_000, "the disk is too slow")
+    assert (gap.count, gap.reason) == (20, "the disk is too slow")
