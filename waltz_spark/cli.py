@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from waltz_core.errors import WaltzError
 from waltz_spark.archive import (
     RANGE_COUNT,
@@ -25,12 +27,13 @@ from waltz_spark.archive import (
     run_verification,
 )
 from waltz_spark.audit import audit, to_html, to_rows
+from waltz_spark.contention import ContentionReport, contention
 from waltz_spark.errors import OptionError
 from waltz_spark.files import KINDS, sink_files
 from waltz_spark.freeing import Freed, plan_free, run_free
 from waltz_spark.load import measure
 from waltz_spark.options import Options, parse_options
-from waltz_spark.report import load_numbers, load_page, size_class
+from waltz_spark.report import contention_sections, load_numbers, load_page, size_class
 from waltz_spark.restore import THRESHOLD, restore
 from waltz_spark.runners import Here, OnSpark, Runner
 from waltz_spark.scan import scan
@@ -85,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
     one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
     one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
-    one = _action(actions, "report", _report, "load, sizes, clients, compression and growth of a log, on one page")
+    one = _action(actions, "report", _report, "load, growth and contention of a log, on one page")
     _add_source(one)
+    one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
     one.add_argument("--html", type=Path, metavar="PATH", help="write the page with pictures (needs matplotlib)")
     one = _action(actions, "restore", _restore, "make a storage directory from an archive")
     one.add_argument("archive", help="directory or URI")
@@ -368,9 +372,11 @@ def _report(arguments: argparse.Namespace) -> int:
         raise OptionError("--html draws with matplotlib, which is not installed: pip install 'waltz-log[report]'")
     with _runner(arguments) as runner, _progress(arguments, "report") as on_progress:
         load = measure(options, runner, on_progress)
+        found = contention(arguments.journal, runner) if arguments.journal else None
     if arguments.html is not None:
-        places = [*options.directory, options.archive, options.url, options.zookeeper]
-        arguments.html.write_text(load_page(load, [place for place in places if place]), encoding="utf-8")
+        places = [*options.directory, options.archive, options.url, options.zookeeper, *arguments.journal]
+        more = contention_sections(found) if found is not None else []
+        arguments.html.write_text(load_page(load, [place for place in places if place], more), encoding="utf-8")
     lines = [f"{'partition':>9} {'records':>14} {'bytes':>18} {'bytes/record':>13}"]
     lines += [
         f"{one.partition:>9} {one.count:>14,} {one.size:>18,} {one.size / max(1, one.count):>13,.1f}"
@@ -384,10 +390,26 @@ def _report(arguments: argparse.Namespace) -> int:
     lines.append(f"{len(load.clients):,} clients, the busiest:")
     lines += [f"{client:>16} {count:>14,}  {count / load.count:.1%}" for client, count in load.clients[:10]]
     lines.append(f"zstd makes 1 byte of {load.sample / max(1, load.compressed):.1f}")
+    lines += _contention_lines(found) if found is not None else []
     if arguments.html is not None:
         lines.append(f"page: {arguments.html}")
-    _show(arguments, "\n".join(lines), load_numbers(load))
+    numbers = load_numbers(load) | ({} if found is None else {"contention": attrs.asdict(found)})
+    _show(arguments, "\n".join(lines), numbers)
     return 0
+
+
+def _contention_lines(found: ContentionReport) -> list[str]:
+    refused = found.decided - found.appended
+    lines = [f"{found.decided:,} appends were decided, {refused:,} refused:"]
+    lines += [f"{reason:>16} {count:>14,}  {count / found.decided:.1%}" for reason, count in found.refused]
+    kinds = f"true {found.true_conflicts:,}, false {found.false_conflicts:,}, unknown {found.unknown_conflicts:,}"
+    lines += [f"conflicts: {kinds}", "locks (taken, refused at it):"]
+    lines += [f"{one.name:>30} {one.taken:>12,} {one.refused:>12,}" for one in found.locks[:10]]
+    lines.append("refused falsely by a lock table of so many slots:")
+    lines += [f"{one.size:>16,} {one.false:>14,}  {one.false / max(1, one.decided):.2%}" for one in found.tables]
+    if found.missing:
+        lines.append(f"the journals say that they lack {found.missing:,} decisions")
+    return lines
 
 
 def _restore(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The report: load, sizes, clients, compression and growth of a log, with pictures, as one page that opens anywhere."""
+"""The report: load, growth and contention of a log, with pictures, as one page that opens anywhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from waltz_spark.contention import ContentionReport, Moment, TableSize
 from waltz_spark.load import Growth, LoadReport
 from waltz_spark.pages import cell, page, picture, table
 
@@ -99,6 +100,63 @@ def _sections(load: LoadReport) -> Iterator[str]:
             lambda axes: _grow(axes, load.growth),
             "Bytes in front of each segment when it was begun. A record holds no time; segments do.",
         )
+
+
+def contention_sections(found: ContentionReport) -> list[str]:
+    """Parts of a page about refusals, as HTML."""
+    refused = found.decided - found.appended
+    parts = [
+        "<h2>Contention</h2>",
+        f"<p><strong>{found.decided:,} appends were decided, {refused:,} of them refused</strong> "
+        f"({100 * refused / max(1, found.decided):.1f} %). Of the conflicts {found.true_conflicts:,} were true, "
+        f"{found.false_conflicts:,} false (the lock table is coarser than the locks), {found.unknown_conflicts:,} of "
+        f"unknown kind. The journal says that it lacks {found.missing:,} decisions.</p>",
+    ]
+    if found.moments:
+        parts.append(picture(lambda axes: _over_time(axes, found.moments), "Decisions over time."))
+    if found.refused:
+        parts.append(table(("refused because of", "appends"), found.refused))
+    if found.locks:
+        heads = ("partition", "lock", "taken", "refused at it")
+        parts += [
+            "<h3>Locks</h3>",
+            table(heads, [(one.partition, one.name, one.taken, one.refused) for one in found.locks]),
+        ]
+    if any(one.decided for one in found.tables):
+        parts += [
+            "<h3>Size of the lock table</h3>",
+            picture(
+                lambda axes: _falsely(axes, found.tables),
+                "What lock tables of other sizes (server.optimisticLockTableSize) would have refused although nothing "
+                "conflicted, by replay of the newest decisions.",
+            ),
+            table(
+                ("slots", "refused falsely", "of"),
+                [(one.size, one.false, one.decided) for one in found.tables],
+            ),
+        ]
+    if found.wait_us:
+        rows = [(f"{100 * quantile:g} %", micros / 1000) for quantile, micros in found.wait_us]
+        parts += ["<h3>Time from arrival to decision</h3>", table(("of the appends within", "ms"), rows)]
+    return parts
+
+
+def _over_time(axes: Any, moments: Sequence[Moment]) -> None:
+    times = [datetime.fromtimestamp(one.at_us / 1e6, UTC) for one in moments]
+    appended, refused = [one.appended for one in moments], [one.refused for one in moments]
+    axes.stackplot(times, appended, refused, labels=("appended", "refused"), colors=("#3b6ea5", "#c44e52"), step="post")
+    axes.legend(frameon=False, loc="upper left")
+    axes.set_ylabel("appends")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.tick_params(axis="x", rotation=20)
+
+
+def _falsely(axes: Any, tables: Sequence[TableSize]) -> None:
+    axes.plot([one.size for one in tables], [100 * one.false / max(1, one.decided) for one in tables], marker="o")
+    axes.set_xscale("log")
+    axes.set_xlabel("slots")
+    axes.set_ylabel("refused falsely, %")
+    axes.set_ylim(bottom=0)
 
 
 def _bars(axes: Any, names: Sequence[str], heights: Sequence[int], x: str, y: str) -> None:
