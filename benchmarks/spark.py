@@ -39,6 +39,7 @@ _TARGETS = {  # records/s, bytes/s; on two cores of the machine of the design
     "scan 1k": (0, 0.7e9),
     "archive bank": (2e6, 0),
     "restore bank": (1e6, 0),
+    "audit bank": (10e6 / 30, 0),  # with the journal: 10 M transactions in 30 s
 }
 
 
@@ -135,6 +136,28 @@ def make_log(directory: Path, count: int, payload: Callable[[random.Random], byt
     head = control.encode_header(control.ControlHeader(1_700_000_000_000, key, _PARTITIONS))
     (directory / control.NAME).write_bytes(head + body)
     return total
+
+
+def make_journal(directory: Path, count: int, key: bytes = _KEY) -> None:
+    """What a server in mode `sync` would have noted of such a log; each record locked one of 4,000 accounts."""
+    from waltz_core.ids import make_req_id
+    from waltz_core.locks import Lock
+    from waltz_core.server.journal_format import Decision, Started, encode_entry
+
+    hashes = [Lock("account", number).wire() for number in range(4000)]
+    each, rng = count // _PARTITIONS, random.Random(8)
+    for partition in range(_PARTITIONS):
+        folder = directory / str(partition)
+        folder.mkdir(parents=True)
+        with (folder / f"{0:019d}.journal").open("wb") as file:
+            file.write(encode_entry(Started(key, partition, 0, -1, 0, 2, "server:1")))
+            for number in range(each):
+                req_id, lock = make_req_id(number % 5 + 1, 1, partition, number), (rng.choice(hashes),)
+                file.write(encode_entry(_decision(Decision, number, req_id, lock)))
+
+
+def _decision(kind: Callable[..., Any], number: int, req_id: bytes, lock: tuple[int, ...]) -> Any:
+    return kind(1, number, req_id, 0, number - 1, number - 1, 0, 0, -1, -1, -1, number, number, 43, lock)
 
 
 def _bank(rng: random.Random) -> bytes:
@@ -246,6 +269,23 @@ def archive_and_restore(rows: Rows, spark: Any, name: str, directory: Path, coun
     rows.measure(f"scan archive {name}", count, size, lambda: drain(archived.load()), f"parquet {name}")
 
 
+def audit_with_journal(rows: Rows, spark: Any, name: str, directory: Path, count: int, size: int) -> None:
+    """Every check that one replica and the decisions of its server allow, serializability among them."""
+    from waltz_spark.audit import audit
+    from waltz_spark.runners import OnSpark
+
+    journal = directory.with_name(f"{name}-journal")
+    make_journal(journal, count)
+
+    def judge() -> None:
+        report = audit([str(directory)], None, OnSpark(spark), journals=[str(journal)])
+        unfit = [one for one in report.findings if one.status == "failed"]
+        assert not unfit, unfit[0]
+        assert sum(one.check == "serializable by locks" for one in report.findings) == _PARTITIONS
+
+    rows.measure(f"audit {name}", count, size, judge)
+
+
 def micro_batches(rows: Rows, spark: Any, directory: Path, count: int, size: int) -> None:
     """AvailableNow into Parquet, and the median time of a batch with next to nothing in it."""
     target = directory.with_name("stream")
@@ -341,6 +381,7 @@ def main() -> int:
                 with_spark(rows, spark, name, Path(folder) / name, count, sizes[name])
             for name, (count, _) in logs.items():
                 archive_and_restore(rows, spark, name, Path(folder) / name, count, sizes[name])
+            audit_with_journal(rows, spark, "bank", Path(folder) / "bank", arguments.bank, sizes["bank"])
             micro_batches(rows, spark, Path(folder) / "bank", arguments.bank, sizes["bank"])
         finally:
             spark.stop()

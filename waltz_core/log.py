@@ -8,6 +8,9 @@ from waltz_core.record import record
 MARKER_HEADER = -0x574C545A
 """Header of transactions that writers of the pipeline make for themselves; applications do not see them."""
 
+PROBE_MARK = -2
+"""Client mark of an append that nobody wants committed: it is below every lock, so the refusal tells who took them."""
+
 
 @record
 class Record:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from waltz_core.lock_names import unpack_names
 from waltz_core.locks import LockTable
+from waltz_core.log import PROBE_MARK
 from waltz_core.record import record
 from waltz_core.server.journal_format import APPENDED, Decision
 from waltz_core.wire.client_messages import Conflict, Refusal
@@ -141,6 +142,8 @@ def count_decisions(partition: int, decisions: Iterable[Decision], missing: int 
     waits, times, appended = array("q"), array("q"), bytearray()
     newest = deque[Decision](maxlen=REPLAYED_MAX)
     for one in decisions:
+        if one.client_mark <= PROBE_MARK:
+            continue  # a question of a sink, no append
         verdicts[one.verdict] += 1
         waits.append(max(0, one.decided_us - one.received_us))
         times.append(one.decided_us)

@@ -28,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from waltz_core.log import MARKER_HEADER
+from waltz_core.log import MARKER_HEADER, PROBE_MARK
 from waltz_core.record import record
 
 LockName: TypeAlias = tuple[str, int]
@@ -36,7 +36,6 @@ Locks: TypeAlias = tuple[LockName, ...]
 
 LOCK_NAME = "waltz.sink"
 WINDOW = 4096  # rows of a partition without a verdict
-_BELOW_ALL = -2  # no lock table has a mark as low as this one
 
 
 @record
@@ -266,7 +265,7 @@ class EpochWriter:
             else:
                 self._send_row(row, out)
         elif kind is _Kind.ROW and row.conditional and not self._trouble:
-            self._send(_Kind.FENCE_PROBE, row, Append(self._next(), 0, b"", (), self._fence(), (), _BELOW_ALL), out)
+            self._send(_Kind.FENCE_PROBE, row, Append(self._next(), 0, b"", (), self._fence(), (), PROBE_MARK), out)
         elif kind is _Kind.FENCE_PROBE and not self._trouble and blocking_id <= self._epoch:
             # The fence stands, so it was one of the row's own locks, and it was taken behind the epoch.
             self.rejected.append((row, blocking_id))
@@ -353,7 +352,7 @@ class EpochWriter:
         elif self._there and self._claim(row):
             self.found += 1
         elif row.conditional:
-            probe = Append(self._next(), 0, b"", (), (*row.write, *row.read), (), _BELOW_ALL)
+            probe = Append(self._next(), 0, b"", (), (*row.write, *row.read), (), PROBE_MARK)
             self._send(_Kind.PROBE, row, probe, out)
         else:
             self._send_row(row, out)

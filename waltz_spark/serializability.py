@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from waltz_core.log import PROBE_MARK
 from waltz_core.record import record
 from waltz_core.server.journal_format import APPENDED
 from waltz_core.wire.client_messages import LockKind, Refusal
@@ -182,7 +183,8 @@ def _judge_refusals(verdict: LockVerdict, journal: _Journal, takers: _Takers, mi
     if not len(journal.fixed):
         return verdict
     start, count = verdict.first_id, verdict.end_id - verdict.first_id
-    which = np.flatnonzero(journal.fixed["verdict"] == Refusal.LOCK)
+    refused = (journal.fixed["verdict"] == Refusal.LOCK) & (journal.fixed["client_mark"] > PROBE_MARK)
+    which = np.flatnonzero(refused)
     marks = np.clip(journal.fixed["client_mark"][which].astype(np.int64) - start, -1, count)
     bounds = np.clip(journal.fixed["lock_mark"][which].astype(np.int64) + 1 - start, 0, count)
     owners, hashes = journal.locks(which, LockKind.WRITE, LockKind.READ)

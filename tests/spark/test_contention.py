@@ -15,6 +15,7 @@ from tests.spark.test_journal import write_journal
 from waltz_core.ids import make_req_id
 from waltz_core.lock_names import pack_names
 from waltz_core.locks import Lock, LockTable
+from waltz_core.log import PROBE_MARK
 from waltz_core.server.journal_format import APPENDED, Decision, Gap
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
 from waltz_spark.cli import main
@@ -49,6 +50,7 @@ def test_refusals_are_counted_by_kind_and_lock() -> None:
     decisions = [decision(number, at=number) for number in range(10)]
     decisions += [decision(10, refused=True, conflict=Conflict.TRUE) for _ in range(3)]
     decisions += [decision(10, refused=True, conflict=Conflict.FALSE, lock=COLD)]
+    decisions.append(attrs.evolve(decision(10, refused=True), client_mark=PROBE_MARK))  # a question of a sink
     found = together([count_decisions(0, decisions, missing=5)])
 
     assert (found.decided, found.appended, found.refused) == (14, 10, (("lock", 4),))
