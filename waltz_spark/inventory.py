@@ -7,7 +7,7 @@ nor leave anything out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from waltz_core.record import record
@@ -16,7 +16,7 @@ from waltz_spark.directories import Replica, SegmentSpan, read_directory
 from waltz_spark.errors import DataLossError, OptionError, WrongClusterError
 from waltz_spark.manifest import ArchiveState, read_archive
 from waltz_spark.options import Options
-from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, Vector
+from waltz_spark.planning import EARLIEST, LATEST, ArchivePlace, FilePlace, Place, Range, Vector, resolve
 
 _RECORD_SIZE = 200  # bytes, where nothing tells
 _START_KEPT = 10.0  # seconds
@@ -150,6 +150,55 @@ class Inventory:
             return Range(partition, at, stop, _RECORD_SIZE * (stop - at), live)
         known = [replica.path for replica in look.replicas] + ([look.archive.root] if look.archive else [])
         raise DataLossError(partition, at, end, ", ".join(known), "no directory and no archive holds them")
+
+
+def batch_bounds(options: Options, look: Look) -> tuple[Vector, Vector]:
+    """From where to where a batch read goes.
+
+    Raises:
+        DataLossError: it starts before the log does.
+        OptionError: it ends behind the log.
+    """
+    what = "cut" if options.cut is not None else "endingOffsets"
+    ending = options.cut if options.cut is not None else options.ending_offsets
+    ends = resolve(ending, look.earliest, look.ends, LATEST, what=what)
+    start = resolve(options.starting_offsets, look.earliest, look.ends, EARLIEST)
+    wanted = range(len(ends)) if options.partitions is None else options.partitions
+    for at in wanted:
+        if ends[at] > look.ends[at]:
+            raise OptionError(f"{what}: partition {at} ends at id {look.ends[at] - 1}, {ends[at]} asks for more")
+    check_start(start, look, wanted)
+    ends = tuple(end if at in wanted else 0 for at, end in enumerate(ends))
+    return start, ends
+
+
+def check_start(start: Vector, look: Look, wanted: Iterable[int]) -> None:
+    """Raises DataLossError if a partition does not go back to where it is to be read from."""
+    for at in wanted:
+        if start[at] < look.earliest[at]:
+            raise DataLossError(at, start[at], look.earliest[at], "the log", "it does not go back to there any more")
+
+
+@record
+class Reading:
+    """What a batch is to read."""
+
+    partitions: tuple[int, ...]
+    look: Look
+    start: Vector
+    ends: Vector
+    ranges: tuple[Range, ...]
+
+
+def plan_reading(options: Options) -> Reading:
+    """Look at all that the options name, once; errors as `Inventory`, `batch_bounds` and `Inventory.ranges`."""
+    inventory = Inventory(options)
+    try:
+        look = inventory.look()
+        start, ends = batch_bounds(options, look)
+        return Reading(inventory.partitions, look, start, ends, tuple(inventory.ranges(look, start, ends)))
+    finally:
+        inventory.close()
 
 
 def _bounds(partition: int, replicas: list[Replica], archive: ArchiveState | None) -> tuple[int | None, int]:

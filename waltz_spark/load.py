@@ -19,9 +19,9 @@ from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.directories import PartitionFiles
 from waltz_spark.errors import OptionError
-from waltz_spark.inventory import Inventory, Look
+from waltz_spark.inventory import Look, plan_reading
 from waltz_spark.options import Options
-from waltz_spark.planning import EARLIEST, LATEST, Range
+from waltz_spark.planning import Range
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
 
@@ -157,20 +157,13 @@ def measure(options: Options, runner: Runner, on_progress: OnProgress | None = N
         PipelineError: it cannot be planned, or a record is missing or damaged.
     """
     begin = time.monotonic()
-    inventory = Inventory(options)
-    try:
-        look = inventory.look()
-        start = planning.resolve(options.starting_offsets, look.earliest, look.ends, EARLIEST)
-        ends = planning.resolve(options.cut or options.ending_offsets, look.earliest, look.ends, LATEST)
-        ranges = inventory.ranges(look, start, ends)
-    finally:
-        inventory.close()
-    if not ranges:
+    reading = plan_reading(options)
+    if not reading.ranges:
         raise OptionError("there is no record to report of: the log is empty, or the options leave everything out")
     patience = Patience(options.request_timeout_ms / 1000, options.retries)
-    plans = planning.plan(ranges, target_size=options.target_split_bytes, tasks_min=runner.width)
+    plans = planning.plan(reading.ranges, target_size=options.target_split_bytes, tasks_min=runner.width)
     tasks = [LoadTask(plan, options.verify, patience) for plan in plans]
-    total = sum(one.count for one in ranges)
+    total = sum(one.count for one in reading.ranges)
     parts: list[Measured] = []
     wave = max(1, runner.width * _WAVE)
     for at in range(0, len(tasks), wave):
@@ -178,7 +171,7 @@ def measure(options: Options, runner: Runner, on_progress: OnProgress | None = N
             parts += found
         if on_progress is not None:
             on_progress(sum(one.count for one in parts), total)
-    return _together(parts, look, inventory.partitions, time.monotonic() - begin)
+    return _together(parts, reading.look, reading.partitions, time.monotonic() - begin)
 
 
 def _together(parts: Sequence[Measured], look: Look, partitions: Sequence[int], seconds: float) -> LoadReport:

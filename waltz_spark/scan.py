@@ -9,9 +9,9 @@ from waltz_spark import planning
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.errors import PipelineError
-from waltz_spark.inventory import Inventory, Look
+from waltz_spark.inventory import Look, plan_reading
 from waltz_spark.options import Options
-from waltz_spark.planning import EARLIEST, LATEST, Range
+from waltz_spark.planning import Range
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
 
@@ -89,20 +89,13 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
         PipelineError: it cannot even be planned; what goes wrong later is in the report.
     """
     begin = time.monotonic()
-    inventory = Inventory(options)
-    try:
-        look = inventory.look()
-        start = planning.resolve(options.starting_offsets, look.earliest, look.ends, EARLIEST)
-        ends = planning.resolve(options.cut or options.ending_offsets, look.earliest, look.ends, LATEST)
-        ranges = inventory.ranges(look, start, ends)
-    finally:
-        inventory.close()
+    reading = plan_reading(options)
     plans = planning.plan(
-        ranges, target_size=options.target_split_bytes, tasks_min=runner.width, pack_small=options.pack_small
+        reading.ranges, target_size=options.target_split_bytes, tasks_min=runner.width, pack_small=options.pack_small
     )
     patience = Patience(options.request_timeout_ms / 1000, options.retries)
     tasks = [ScanTask(plan, options.verify, patience) for plan in plans]
-    total, done = sum(one.count for one in ranges), 0
+    total, done = sum(one.count for one in reading.ranges), 0
     reads: list[Read] = []
     wave = max(1, runner.width * _WAVE)
     for at in range(0, len(tasks), wave):
@@ -112,13 +105,14 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
         if on_progress is not None:
             on_progress(done, total)
     partitions = []
-    for partition in inventory.partitions:
+    for partition in reading.partitions:
         own = [one for one in reads if one.partition == partition]
         problems = tuple(one.problem for one in own if one.problem is not None)
         size = sum(one.size for one in own)
         count = sum(one.count for one in own)
-        partitions.append(PartitionScan(partition, start[partition], ends[partition], count, size, problems))
-    return ScanReport(tuple(partitions), time.monotonic() - begin, _left_out(look))
+        start, end = reading.start[partition], reading.ends[partition]
+        partitions.append(PartitionScan(partition, start, end, count, size, problems))
+    return ScanReport(tuple(partitions), time.monotonic() - begin, _left_out(reading.look))
 
 
 def _left_out(look: Look) -> int:

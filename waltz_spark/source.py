@@ -34,10 +34,10 @@ from pyspark.sql.streaming.datasource import (
 
 from waltz_spark import planning
 from waltz_spark.columns import TYPES, Condition, Shape, spark_ddl
-from waltz_spark.errors import DataLossError, OptionError, UnreachableError, WentBackError
-from waltz_spark.inventory import Inventory, Look
+from waltz_spark.errors import OptionError, UnreachableError, WentBackError
+from waltz_spark.inventory import Inventory, Look, batch_bounds, check_start
 from waltz_spark.options import Options, parse_options
-from waltz_spark.planning import EARLIEST, LATEST, Range, Vector, clip
+from waltz_spark.planning import EARLIEST, Range, Vector, clip
 from waltz_spark.reading import Patience, read_batches
 
 NAME = "waltz"
@@ -227,32 +227,6 @@ def _values(one: Filter) -> tuple[int, ...] | None:
     return found if found and all(type(value) is int for value in found) else None
 
 
-def batch_bounds(options: Options, look: Look) -> tuple[Vector, Vector]:
-    """From where to where a batch read goes.
-
-    Raises:
-        DataLossError: it starts before the log does.
-        OptionError: it ends behind the log.
-    """
-    what = "cut" if options.cut is not None else "endingOffsets"
-    ending = options.cut if options.cut is not None else options.ending_offsets
-    ends = planning.resolve(ending, look.earliest, look.ends, LATEST, what=what)
-    start = planning.resolve(options.starting_offsets, look.earliest, look.ends, EARLIEST)
-    wanted = range(len(ends)) if options.partitions is None else options.partitions
-    for at in wanted:
-        if ends[at] > look.ends[at]:
-            raise OptionError(f"{what}: partition {at} ends at id {look.ends[at] - 1}, {ends[at]} asks for more")
-    _check_start(start, look, wanted)
-    ends = tuple(end if at in wanted else 0 for at, end in enumerate(ends))
-    return start, ends
-
-
-def _check_start(start: Vector, look: Look, wanted: Iterable[int]) -> None:
-    for at in wanted:
-        if start[at] < look.earliest[at]:
-            raise DataLossError(at, start[at], look.earliest[at], "the log", "it does not go back to there any more")
-
-
 # ---- streaming -------------------------------------------------------------------------------
 
 
@@ -339,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if any(want > have for want, have in zip(ends, look.ends, strict=True)):
             look = self._look(fresh=True)
             planning.check_not_back(ends, look.ends)  # a batch that was planned before a restart
-        _check_start(begin, look, (at for at, read in enumerate(begin) if read < ends[at]))
+        check_start(begin, look, (at for at, read in enumerate(begin) if read < ends[at]))
         assert self._inventory is not None
         return _tasks(self.options, self._inventory.ranges(look, begin, ends))
 
@@ -379,7 +353,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _resolve(self, start: dict[str, Any], look: Look) -> Vector:
         ids = planning.resolve(planning.symbol_of(start), look.earliest, look.ends, EARLIEST)
         wanted = self.options.partitions or range(len(ids))
-        _check_start(ids, look, wanted)
+        check_start(ids, look, wanted)
         for at in wanted:
             if ids[at] > look.ends[at]:
                 raise OptionError(f"startingOffsets: partition {at} ends at id {look.ends[at] - 1}, not at {ids[at]}")

@@ -15,10 +15,9 @@ from waltz_core.record import record
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.errors import OptionError
-from waltz_spark.inventory import Inventory
+from waltz_spark.inventory import Inventory, batch_bounds
 from waltz_spark.options import Options
 from waltz_spark.reading import Patience, read_batches
-from waltz_spark.source import batch_bounds
 
 Apply = Callable[[waltz.Transaction, sqlite3.Cursor], None]
 
