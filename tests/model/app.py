@@ -112,7 +112,7 @@ class App:
 
     @property
     def astray(self) -> bool:
-        """It came back with the marks of another log, which are ahead of ours."""
+        """It came back with other marks than its own: of another log, ahead of ours, or of none at all."""
         return self._right is not None
 
     def stray(self) -> None:
@@ -121,6 +121,13 @@ class App:
         self.node.crash()
         self._right = dict(self.applied)
         self.applied = dict.fromkeys(self._right, 1000000)
+
+    def fall_behind(self) -> None:
+        """Its database is lost, and an empty one takes its place; the process has to be started again."""
+        assert self._right is None
+        self.node.crash()
+        self._right = dict(self.applied)
+        self.applied = dict.fromkeys(self._right, -1)
 
     def put_right(self) -> None:
         """Somebody noticed, and restored the database; the process has to be started again."""

@@ -85,7 +85,7 @@ class Case:
         self.cluster = SimCluster(case, storage_options=_SCRUB)
         self.world = self.cluster.world
         self.world.tolerates = lambda text: True  # what is damaged is to be said
-        self.cluster._create()
+        self.cluster._create(self.cluster.storages)
         self.cluster.set_replicas(self.cluster.storages)
         self.world.zookeeper.write([ZkCreate(0, PATHS.partition(0), base.metadata)])
         for storage, disk in zip(self.cluster.storages, base.disks, strict=True):

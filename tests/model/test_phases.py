@@ -9,6 +9,8 @@ import pytest
 from tests.model.app import App, Habits
 from tests.model.cluster import SimCluster
 from tests.model.observer import Observer
+from tests.model.test_log_start import raise_to
+from tests.model.test_server import Client
 from waltz_core.client.calls import Phase as ClientPhase
 from waltz_core.edge import Shutdown
 from waltz_core.ids import Endpoint, make_req_id
@@ -233,8 +235,23 @@ def client_in(phase: ClientPhase) -> Scene:
     if phase is ClientPhase.CLIENT_AHEAD:
         scene.app.stray()
         scene.app.start()
+    if phase is ClientPhase.BEFORE_START:
+        raise_log_start(scene)
+        scene.app.fall_behind()
+        scene.app.start()
     scene.reach(lambda: scene.client_phase() is phase)
     return scene
+
+
+def raise_log_start(scene: Scene) -> None:
+    """What the log began with is given up; as whole files go, none does."""
+    log = scene.observer.logs[0]
+    scene.reach(lambda: scene.client_phase() is ClientPhase.MOUNTED)
+    while len(log) < _COMMITS:  # some are refused: they have locks in common
+        scene.app.submit(0)
+        scene.reach(lambda: all(token.outcome for token in scene.observer.tokens.values()))
+    scene.reach(lambda: scene.app.applied[0] == len(log) - 1)
+    raise_to(Client(scene.cluster), _COMMITS - 2)
 
 
 def give_to_one_that_does_not_know(scene: Scene) -> None:

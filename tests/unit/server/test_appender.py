@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -336,9 +337,9 @@ def test_a_mark_above_the_log_is_refused() -> None:
     assert number == 2
     assert (gone.refusal, gone.text[:47]) == (Refusal.OTHER, "decided at mark 5, but the log ends at 4: whose")
 
-    legacy = appender_with(mark=4, rules=LEGACY)
-    legacy.enqueue(1, [append(1, mark=5, read=[3])])
-    found, verdicts = launch(legacy)
+    old = appender_with(mark=4, rules=attrs.evolve(SAFE, marks_ahead_refused=False))
+    old.enqueue(1, [append(1, mark=5, read=[3])])
+    found, verdicts = launch(old)
     assert found is not None
     assert not verdicts
 
