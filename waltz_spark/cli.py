@@ -31,6 +31,7 @@ from waltz_spark.contention import ContentionReport, contention
 from waltz_spark.errors import OptionError
 from waltz_spark.files import KINDS, sink_files
 from waltz_spark.freeing import Freed, plan_free, run_free
+from waltz_spark.invariants import judge, read_invariant
 from waltz_spark.load import measure
 from waltz_spark.options import Options, parse_options
 from waltz_spark.report import contention_sections, load_numbers, load_page, size_class
@@ -87,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     text = "decision journal of a server; repeat for every server"
     one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
     one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
+    query = "file with a query that finds violations of what must always hold; needs --master; repeatable"
+    one.add_argument("--invariant", action="append", type=Path, default=[], metavar="FILE.sql", help=query)
     one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
     one = _action(actions, "report", _report, "load, growth and contention of a log, on one page")
     _add_source(one)
@@ -343,6 +346,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
+    invariants = [read_invariant(path) for path in arguments.invariant]
+    if invariants and arguments.master is None:
+        raise OptionError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
     with _runner(arguments) as runner, _progress(arguments, "audit") as on_progress:
         report = audit(
             arguments.directory,
@@ -352,6 +358,10 @@ def _audit(arguments: argparse.Namespace) -> int:
             journals=arguments.journal,
             on_progress=on_progress,
         )
+        if invariants and isinstance(runner, OnSpark):
+            log = {"directory": ",".join(arguments.directory), "archive": arguments.archive or ""}
+            options = {name: value for name, value in log.items() if value} | {"trust": arguments.trust}
+            report = attrs.evolve(report, findings=(*report.findings, *judge(runner.session, options, invariants)))
     if arguments.html is not None:
         arguments.html.write_text(to_html(report))
     lines = [f"{'check':<26} {'partition':>9} {'status':<9} {'records':>14}  scope"]

@@ -1,0 +1,53 @@
+"""What must always hold, in SQL, as part of an audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import ROOT
+from tests.spark.logs import make_log
+from tests.spark.test_views import entry
+from waltz_spark.cli import main
+from waltz_spark.errors import OptionError
+from waltz_spark.invariants import Invariant, judge, read_invariant
+
+OVERDRAWN = ROOT / "examples" / "pipeline" / "overdrawn.sql"
+
+
+def test_a_bank_is_judged_in_the_order_of_its_log(spark: Any, tmp_path: Path) -> None:
+    sound = [entry("deposit", 1, 100), entry("transfer", 1, 100, to=2), entry("withdrawal", 2, 100)]
+    make_log(tmp_path / "sound", [sound, sound])
+    make_log(tmp_path / "broken", [sound, [sound[0], sound[2], sound[1]]])  # the same entries, in a wrong order
+    overdrawn = read_invariant(OVERDRAWN)
+
+    (found,) = judge(spark, {"directory": str(tmp_path / "sound")}, [overdrawn])
+    assert (found.check, found.status, found.looked_at) == ("invariant overdrawn", "passed", 6)
+
+    (found,) = judge(spark, {"directory": str(tmp_path / "broken")}, [overdrawn])
+    assert (found.status, found.detail) == ("failed", "partition 1, transaction_id 1, account 2, balance -100")
+
+
+def test_the_log_itself_can_be_asked(spark: Any, tmp_path: Path) -> None:
+    make_log(tmp_path, [[b"x"] * 30])
+    every = Invariant("every", "SELECT transaction_id FROM log")
+    none = Invariant("none", "SELECT * FROM log WHERE length(data) <> 1")
+    first, second = judge(spark, {"directory": str(tmp_path)}, [every, none])
+    assert (first.status, first.detail.count("transaction_id"), first.detail[-8:]) == ("failed", 20, "and more")
+    assert second.status == "passed"
+    with pytest.raises(OptionError, match=r"invariant wrong: .*nothing_like_it"):
+        judge(spark, {"directory": str(tmp_path)}, [Invariant("wrong", "SELECT nothing_like_it FROM log")])
+
+
+def test_files_without_a_query_and_calls_without_spark_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.sql").write_text(" \n")
+    with pytest.raises(OptionError, match="expected a query"):
+        read_invariant(tmp_path / "empty.sql")
+    with pytest.raises(OptionError, match="No such file"):
+        read_invariant(tmp_path / "absent.sql")
+    assert main(["audit", "--directory", str(tmp_path), "--invariant", str(OVERDRAWN)]) == 1
+    assert "give --master" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""What the owner of a log says must always hold, in SQL: a query that finds whoever breaks it.
+
+The query sees the log as the table `log`, with the columns of the source, and `flows`: what the transactions of
+the bank of the demonstration moved (see `waltz_spark.views.flows`). Every row of its result is a violation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from waltz_core.record import record
+from waltz_spark.audit import FAILED, PASSED, Finding
+from waltz_spark.errors import OptionError
+from waltz_spark.inventory import plan_reading
+from waltz_spark.options import parse_options
+
+_SHOWN = 20  # violations
+
+
+@record
+class Invariant:
+    """A query whose result must be empty."""
+
+    name: str
+    query: str
+
+
+def read_invariant(path: Path) -> Invariant:
+    """A file of one query; its name, without the suffix, is that of the invariant.
+
+    Raises:
+        OptionError: it cannot be read, or is empty.
+    """
+    try:
+        query = path.read_text(encoding="utf-8").strip().removesuffix(";")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"invariant {path}: {error}") from error
+    if not query:
+        raise OptionError(f"invariant {path}: expected a query, the file is empty")
+    return Invariant(path.stem, query)
+
+
+def judge(spark: Any, options: dict[str, str], invariants: Sequence[Invariant]) -> list[Finding]:
+    """Run every query over the log that the options of the source name.
+
+    Raises:
+        OptionError: a query is none that Spark understands.
+        PipelineError: the log cannot be read.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    from waltz_spark.session import register
+    from waltz_spark.views import flows
+
+    reading = plan_reading(parse_options(options))
+    count = sum(one.count for one in reading.ranges)
+    register(spark)
+    # The same cut for all of them: the log may grow meanwhile.
+    cut = json.dumps({str(partition): reading.ends[partition] for partition in reading.partitions})
+    log = spark.read.format("waltz").options(**options, cut=cut).load()
+    log.createOrReplaceTempView("log")
+    flows(log).createOrReplaceTempView("flows")
+    findings = []
+    for one in invariants:
+        try:
+            found = spark.sql(one.query)
+            rows = found.limit(_SHOWN + 1).collect()
+        except (AnalysisException, ParseException) as error:
+            raise OptionError(f"invariant {one.name}: {str(error).splitlines()[0]}") from error
+        texts = [", ".join(f"{name} {value}" for name, value in row.asDict().items()) for row in rows[:_SHOWN]]
+        more = ["and more"] if len(rows) > _SHOWN else []
+        status = FAILED if rows else PASSED
+        findings.append(Finding(f"invariant {one.name}", -1, status, count, "the whole log", "; ".join(texts + more)))
+    return findings
