@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         with _directory(options.keep) as directory:
             return trio.run(Run(options, directory, console).run)
     except (ChildError, SourceError) as error:
-        console.print(f"flights: {error}", style="bold red", markup=False, highlight=False)
+        console.print(f"flights: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         return 1
 
 
