@@ -30,7 +30,7 @@ fix: install
 	$(BIN)/ruff format .
 
 # Development mode: value classes are frozen, and Trio complains about what it otherwise forgives.
-# The core's tests share both cores; those of drivers and processes have the machine to themselves.
+# The core's tests share both cores; those of drivers and processes wait more than they work, so two files run at a time.
 test: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1; \
@@ -39,7 +39,7 @@ test: install
 	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(BIN)/python -m pytest -q -n 2 tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(BIN)/python -m pytest -q --durations=10 tests/trio tests/processes tests/interop; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/processes tests/interop; \
 	$(BIN)/python -m pytest -q --durations=10 tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
