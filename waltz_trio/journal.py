@@ -24,6 +24,7 @@ from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Mode, Started, encode_entry, sound_size
+from waltz_trio.mailbox import Mailbox
 
 SUFFIX = ".journal"
 _FILE_MAX = 64 << 20
@@ -83,14 +84,12 @@ class JournalFiles:
         self._size_max = size_max
         self._file_max = max(_FILE_MIN, min(_FILE_MAX, size_max // _PARTS)) if size_max else _FILE_MAX
         self._endpoint = endpoint
-        self._deliver = deliver
         self._report = report
         self._token = trio.lowlevel.current_trio_token()
+        self._mailbox = Mailbox(deliver, self._token)
         self._files: dict[int, _Open] = {}
         self._counted: dict[int, tuple[int, int]] = {}  # partition → number of its last file, bytes of it that count
         self._queue: SimpleQueue[JournalWrite | None] = SimpleQueue()
-        self._arrived: deque[JournalEvent] = deque()
-        self._abandoned = False
         self._lock = _lock(directory)
         self._old = deque(sorted(_existing(directory), key=lambda one: (one.changed, one.path)))
         self._old_size = sum(one.size for one in self._old)
@@ -108,7 +107,7 @@ class JournalFiles:
 
     def abandon(self) -> None:
         """Let go without another write; a successor may take the directory at once."""
-        self._abandoned = True
+        self._mailbox.close()
         self._queue.put(None)
         self._thread.join(_WRITE_MAX)
 
@@ -127,9 +126,9 @@ class JournalFiles:
                 if self._queue.empty():
                     break
                 item = self._queue.get()
-            if group and not self._abandoned:
+            if group and not self._mailbox.closed:
                 for partition_id, writes in group.items():
-                    self._post(self._append(partition_id, writes))
+                    self._mailbox.post(self._append(partition_id, writes))
                 self._trim()
         for file in self._files.values():
             os.close(file.handle)
@@ -229,22 +228,6 @@ class JournalFiles:
     def _tell(self, level: Level, text: str) -> None:
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._report, level, text)
-
-    # ---- to the Trio thread ----------------------------------------------------------------------
-
-    def _post(self, events: list[JournalEvent]) -> None:
-        if self._abandoned:
-            return
-        self._arrived.extend(events)
-        with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._arrive, idempotent=True)
-
-    def _arrive(self) -> None:
-        events = []
-        while self._arrived:
-            events.append(self._arrived.popleft())
-        if events and not self._abandoned:
-            self._deliver(events)
 
 
 def _lock(directory: Path) -> int:

@@ -235,8 +235,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "client mark ahead of the application",
         "client.partition",
-        "            mark = self._seen\n        request:",
-        "            mark = self._seen\n        mark += 1\n        request:",
+        "            mark = self._seen\n        fields = (",
+        "            mark = self._seen\n        mark += 1\n        fields = (",
     ),
     Mutant(
         "mark above the log accepted",

@@ -86,7 +86,7 @@ def check_pipeline(log: Path) -> list[str]:
     home = log.parent / "pipeline"
     shutil.copytree(EXAMPLE, home)
     spec = home / "spark-pipeline.yml"
-    text = spec.read_text().replace("/tmp/waltz-pipeline", str(home)).replace("/data/waltz/storage-0", str(log))
+    text = spec.read_text().replace("/data/lake/bank", str(home / "storage")).replace("/data/waltz/storage-0", str(log))
     spec.write_text(text)
     for _ in range(2):
         command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", "--spec", str(spec)]

@@ -555,31 +555,22 @@ class ClientPartition:
         mark = submit.client_mark
         if mark is None:
             mark = self._seen
+        fields = (
+            req_id,
+            mark,
+            submit.write_locks,
+            submit.read_locks,
+            submit.append_locks,
+            submit.header,
+            submit.data,
+            submit.checksum,
+        )
         request: AppendRequest | NamedAppendRequest
         # The type of a request id is a name for bytes; calling it costs more than packing.
         if link.explains:
-            request = NamedAppendRequest(
-                req_id,  # type: ignore[arg-type]
-                mark,
-                submit.write_locks,
-                submit.read_locks,
-                submit.append_locks,
-                submit.header,
-                submit.data,
-                submit.checksum,
-                submit.names if self._settings.lock_names else b"",
-            )
+            request = NamedAppendRequest(*fields, submit.names if self._settings.lock_names else b"")  # type: ignore[arg-type]
         else:
-            request = AppendRequest(
-                req_id,  # type: ignore[arg-type]
-                mark,
-                submit.write_locks,
-                submit.read_locks,
-                submit.append_locks,
-                submit.header,
-                submit.data,
-                submit.checksum,
-            )
+            request = AppendRequest(*fields)  # type: ignore[arg-type]
         try:
             link.send(request)
         except ProtocolError as error:

@@ -384,7 +384,7 @@ class Custody:
         if first_id > min(allowed, log.max_id + 1):
             text = (
                 f"{SE}partition {self.partition_id}: the log start can be raised up to {allowed}, where the present "
-                f"store session began, not to {first_id}"
+                f"store session began, not to {first_id}; a later session allows more: ask the server, which begins one"
             )
             raise Refusal(text, FailureCode.BELOW_MARK, allowed)
         yield from self._write_start(LogStart(first_id, anew=False))

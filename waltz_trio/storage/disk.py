@@ -24,6 +24,7 @@ from waltz_core.storage.effects import (
     SyncDirectory,
     SyncFile,
 )
+from waltz_trio.mailbox import Mailbox
 from waltz_trio.storage.files import Files, kind_of
 
 READERS = 2
@@ -63,12 +64,9 @@ class Disk:
     def __init__(self, files: Files, deliver: Deliver, token: trio.lowlevel.TrioToken | None = None) -> None:
         self.files = files
         self.statistics = DiskStatistics()
-        self._deliver = deliver
-        self._token = token or trio.lowlevel.current_trio_token()
+        self._mailbox = Mailbox(deliver, token or trio.lowlevel.current_trio_token())
         self._batches: SimpleQueue[object] = SimpleQueue()
         self._reads: SimpleQueue[object] = SimpleQueue()
-        self._abandoned = False
-        self._arrived: deque[DiskEvent] = deque()  # completions on their way to the Trio thread
         self._threads = [Thread(target=self._write_loop, name="waltz-disk", daemon=True)]
         self._threads += [Thread(target=self._read_loop, name="waltz-read", daemon=True) for _ in range(READERS)]
         self._ended = Event()
@@ -87,7 +85,7 @@ class Disk:
 
     def abandon(self) -> None:
         """Let go without a flush. An operation under way ends by itself; the lock is released behind it."""
-        self._abandoned = True
+        self._mailbox.close()
         self._end()
         Thread(target=self._close_later, name="waltz-abandon", daemon=True).start()
 
@@ -125,8 +123,8 @@ class Disk:
                 if self._batches.empty():
                     break
                 item = self._batches.get()
-            if group and not self._abandoned:
-                self._post(self._carry_out(group))
+            if group and not self._mailbox.closed:
+                self._mailbox.post(self._carry_out(group))
 
     def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
         """Write all batches, then sync every file they end with, each once."""
@@ -136,7 +134,7 @@ class Disk:
             body, syncs = _trailing_syncs(batch.operations)
             try:
                 for operation in body:
-                    if self._abandoned:
+                    if self._mailbox.closed:
                         return []
                     self._apply(operation)
             except OSError as error:
@@ -146,7 +144,7 @@ class Disk:
                 wanted.setdefault(sync, []).append(batch.ticket)
         # Files before directories: a name must not become durable before what it stands for.
         for sync in sorted(wanted, key=lambda one: type(one) is SyncDirectory):
-            if self._abandoned:
+            if self._mailbox.closed:
                 return []
             try:
                 self._apply(sync)
@@ -175,10 +173,10 @@ class Disk:
 
     def _read_loop(self) -> None:
         while (effect := self._reads.get()) is not _STOP:
-            if self._abandoned:
+            if self._mailbox.closed:
                 continue
             assert isinstance(effect, DiskRead | DiskList)
-            self._post([self._look(effect)])
+            self._mailbox.post([self._look(effect)])
 
     def _look(self, effect: DiskRead | DiskList) -> DiskEvent:
         try:
@@ -187,24 +185,6 @@ class Disk:
             return DiskListing(effect.ticket, self.files.entries(effect.path))
         except OSError as error:
             return _failed(effect.ticket, error)
-
-    # ---- to the Trio thread ----------------------------------------------------------------------
-
-    def _post(self, events: list[DiskEvent]) -> None:
-        if self._abandoned or not events:
-            return
-        self._arrived.extend(events)
-        try:
-            self._token.run_sync_soon(self._arrive, idempotent=True)
-        except trio.RunFinishedError:
-            self._abandoned = True
-
-    def _arrive(self) -> None:
-        events = []
-        while self._arrived:
-            events.append(self._arrived.popleft())
-        if events and not self._abandoned:
-            self._deliver(events)
 
 
 def _trailing_syncs(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], list[_Sync]]:
