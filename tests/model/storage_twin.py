@@ -164,8 +164,8 @@ class StorageTwin:
         highest = len(p.log) - 1
         if m.transaction_id >= highest:
             return highest
-        level = highest >= p.info.low_water_mark
-        floor = p.info.low_water_mark if level else p.info.local_low_water_mark
+        beyond = highest > p.info.low_water_mark
+        floor = p.info.low_water_mark if beyond else p.info.local_low_water_mark
         if self.rules.truncation_floor and m.transaction_id < floor:
             raise RefusedError(ANY_TEXT)
         if m.transaction_id < -1:

@@ -314,6 +314,30 @@ def test_a_catch_up_that_was_interrupted(ours: bool) -> None:
     mixed.all_is_well()
 
 
+@nodes
+def test_a_replica_that_was_levelled_and_not_named(ours: bool) -> None:
+    """storage-10.5: the server died before ZooKeeper knew; the next one has the replica cut to where it stood before."""
+    mixed = Mixed(nodes=ours)
+    mixed.fill()
+    mixed.storages[2].crash(power=False)
+    mixed.commit(30)
+    mixed.restart()
+    mixed.world.zookeeper.latency = (60_000, 60_000)
+    mixed.storages[2].start()
+    mixed.reach(lambda: mixed.logs[2] == mixed.committed)
+    mixed.wait(1_000)
+    assert not mixed.named(2)
+    mixed.server.crash()
+    mixed.world.zookeeper.latency = (0, 3)
+    mixed.storages[1].crash(power=False)
+    mixed.server.start()
+    mixed.reach(lambda: mixed.serves(mixed.server) and mixed.named(2))
+    assert mixed.cut
+    mixed.storages[1].start()
+    mixed.take_over()
+    mixed.all_is_well()
+
+
 def test_a_server_that_slept_through_everything() -> None:
     """storage-10.1: it wakes up with appends at hand; nodes that were restarted still know the later session."""
     mixed = Mixed()

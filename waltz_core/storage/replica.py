@@ -673,13 +673,14 @@ class StorageReplica(Custody):
     def _truncation_floor(self, max_id: int) -> int:
         """Up to where nothing may be cut.
 
-        A replica that was marked while it lagged, and has not reached its mark, may lose what was copied to it since:
-        it never voted with that, and a server of 0.13.2 begins the copy anew when it was interrupted.
+        A replica that was marked while it lagged, and has not got beyond its mark, may lose what was copied to it
+        since: the mark was decided without it, it never voted with what it got, and a server of 0.13.2 begins the copy
+        anew when it was interrupted before the metadata named the replica.
         """
         current = self.entry.current
         if not self._rules.truncation_floor:
             return -1
-        mark = current.low_water_mark if max_id >= current.low_water_mark else current.local_low_water_mark
+        mark = current.low_water_mark if max_id > current.low_water_mark else current.local_low_water_mark
         return max(mark, self.log_start - 1)
 
     def _cut_place(self, log: LogFiles, segment: Segment, last_kept: int) -> Procedure[int]:
