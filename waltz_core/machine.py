@@ -48,5 +48,8 @@ class Tickets:
 
 def earliest(*deadlines: int | None) -> int | None:
     """The first of several deadlines, None when there is none."""
-    known = [d for d in deadlines if d is not None]
-    return min(known) if known else None
+    first: int | None = None
+    for deadline in deadlines:
+        if deadline is not None and (first is None or deadline < first):
+            first = deadline
+    return first

@@ -58,7 +58,7 @@ class Shape:
     """What batches hold and how they are cut."""
 
     columns: tuple[str, ...] = NAMES
-    verify: str = "payload"
+    verify: str = "record"
     rows_max: int = 16_384
     size_max: int = 4 << 20  # bytes of records; a larger record is a batch of its own
     codec: str | None = None  # `module:name`

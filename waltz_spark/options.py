@@ -103,7 +103,7 @@ _KNOWN: Known = {
     "maxRecordsPerPartition": (number_option, None),
     "targetSplitBytes": (_size, 128 << 20),
     "packSmall": (_flag, True),
-    "verify": (one_of(*VERIFY), "payload"),
+    "verify": (one_of(*VERIFY), "record"),
     "batchRows": (number_option, 16_384),
     "batchBytes": (_size, 4 << 20),
     "includeData": (_flag, True),

@@ -1,34 +1,38 @@
 """Waltz on Trio: the public client. `import waltz_trio as waltz`; `docs/api.md` lists every name."""
 
-from waltz_core.client.calls import PartitionStatus, Phase
-from waltz_core.errors import (
-    ApplyFailedError,
-    BeforeStartError,
-    ClientAheadError,
-    ClientClosedError,
-    ClientError,
-    ClientFailedError,
-    ConfigError,
-    FeedBusyError,
-    LockConflictError,
-    NotCommittedError,
-    PartitionNotFoundError,
-    PartitionUnavailableError,
-    PayloadInvalidError,
-    RetriesExhaustedError,
-    UnknownHeaderError,
-    ViewRegressedError,
-    WaltzError,
-)
-from waltz_core.locks import Lock
-from waltz_trio.application import Application, ApplicationStatus
-from waltz_trio.client import Client, Pending
-from waltz_trio.codecs import Codec, Codecs, Json, Raw, Utf8
-from waltz_trio.connect import open_client
-from waltz_trio.feed import Batches, Feed
-from waltz_trio.instrument import Instrument
-from waltz_trio.values import TAIL, Append, Batch, Receipt, Retry, Transaction
-from waltz_trio.views import ApplyError, DictView, SqliteView, View
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from waltz_core.client.calls import PartitionStatus, Phase
+    from waltz_core.errors import (
+        ApplyFailedError,
+        BeforeStartError,
+        ClientAheadError,
+        ClientClosedError,
+        ClientError,
+        ClientFailedError,
+        ConfigError,
+        FeedBusyError,
+        LockConflictError,
+        NotCommittedError,
+        PartitionNotFoundError,
+        PartitionUnavailableError,
+        PayloadInvalidError,
+        RetriesExhaustedError,
+        UnknownHeaderError,
+        ViewRegressedError,
+        WaltzError,
+    )
+    from waltz_core.locks import Lock
+    from waltz_trio.application import Application, ApplicationStatus
+    from waltz_trio.client import Client, Pending
+    from waltz_trio.codecs import Codec, Codecs, Json, Raw, Utf8
+    from waltz_trio.connect import open_client
+    from waltz_trio.feed import Batches, Feed
+    from waltz_trio.instrument import Instrument
+    from waltz_trio.values import TAIL, Append, Batch, Receipt, Retry, Transaction
+    from waltz_trio.views import ApplyError, DictView, SqliteView, View
 
 __all__ = [
     "TAIL",
@@ -75,3 +79,32 @@ __all__ = [
     "WaltzError",
     "open_client",
 ]
+
+# In the order of what they take to import: storage nodes, servers and tools need none of it, so a name is looked
+# for when it is asked for.
+_MODULES = (
+    "waltz_core.errors",
+    "waltz_core.locks",
+    "waltz_trio.values",
+    "waltz_trio.codecs",
+    "waltz_trio.views",
+    "waltz_trio.instrument",
+    "waltz_core.client.calls",
+    "waltz_trio.feed",
+    "waltz_trio.client",
+    "waltz_trio.application",
+    "waltz_trio.connect",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                globals()[name] = found = getattr(module, name)
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

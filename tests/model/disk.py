@@ -331,13 +331,14 @@ class SimDisk:
 
     def durable_names(self, directory: str | None = None, suffix: str = "") -> list[str]:
         """Files whose names survive a power failure; of one directory, with one kind of names, if asked to."""
-        return [
-            name
-            for name in self._durable_files
-            if name.endswith(suffix)
-            and (parent := name.rpartition("/")[0]) in self._durable_directories
-            and directory in (None, parent)
-        ]
+        known = self._durable_directories
+        if directory is None:
+            return [n for n in self._durable_files if n.endswith(suffix) and n.rpartition("/")[0] in known]
+        if directory not in known:
+            return []
+        prefix = f"{directory}/"
+        found = [n for n in self._durable_files if n.startswith(prefix) and n.endswith(suffix)]
+        return [n for n in found if n.rfind("/") < len(prefix)]
 
     def durable(self, path: str) -> bytearray | None:
         """What of a file is certain to survive a power failure; None if it need not be there at all."""

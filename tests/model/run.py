@@ -90,7 +90,7 @@ def draw_plan(seed: int) -> Plan:
         kinds = [kind for kind in kinds if kind not in (*LOSING, "change_replicas")]  # no other copy to fall back on
     storages = max(3, replicas + rng.choice((1, 2)) if "change_replicas" in kinds else replicas)
     clients = rng.choice((2, 2, 3))
-    appends = rng.choice((250, 250, 350, 700))  # in all, about
+    appends = rng.choice((250, 250, 250, 450))  # in all, about
     habits = tuple(_draw_habits(rng, appends // clients) for _ in range(clients))
     options = {
         "checkpoint_interval": rng.choice((15, 60, 250_000)),

@@ -316,7 +316,7 @@ def test_a_catch_up_that_was_interrupted(ours: bool) -> None:
 
 @nodes
 def test_a_replica_that_was_levelled_and_not_named(ours: bool) -> None:
-    """storage-10.5: the server died before ZooKeeper knew; the next one has the replica cut to where it stood before."""
+    """storage-10.5: the server died before ZooKeeper knew; the next one has the replica cut to where it stood."""
     mixed = Mixed(nodes=ours)
     mixed.fill()
     mixed.storages[2].crash(power=False)

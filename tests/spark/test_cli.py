@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.spark.logs import make_log, random_payloads, write_control
+from waltz_core.storage.segment import HEADER_SIZE
+from waltz_spark.options import parse_options
+from waltz_spark.runners import Here
+from waltz_spark.scan import scan
 from waltz_trio.cli.main import main
 
 COUNTS = (400, 0, 90)
@@ -44,7 +48,7 @@ def test_scan_tells_what_is_damaged_and_goes_on(log: Path, capsys: pytest.Captur
     data = bytearray(path.read_bytes())
     data[1500] ^= 1
     path.write_bytes(data)
-    call = ["spark", "scan", "--directory", str(log), "--jobs", "1", "--json", "-o", "verify=record"]
+    call = ["spark", "scan", "--directory", str(log), "--jobs", "1", "--json"]
     assert main(call) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["sound"]
@@ -52,6 +56,18 @@ def test_scan_tells_what_is_damaged_and_goes_on(log: Path, capsys: pytest.Captur
     (problem,) = found["partitions"][2]["problems"]
     assert problem.startswith("partition 2, transaction ")
     assert str(path) in problem
+
+
+def test_no_byte_of_a_record_can_change_unseen(tmp_path: Path) -> None:
+    make_log(tmp_path / "log", [[b"debit 100", b"credit 100", b"fee 1"]])
+    path = tmp_path / "log" / "0" / "0000000000000000000.seg"
+    intact, options = path.read_bytes(), parse_options({"directory": str(tmp_path / "log")})
+    assert scan(options, Here()).sound
+    for at in range(HEADER_SIZE, len(intact)):
+        damaged = bytearray(intact)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        assert not scan(options, Here()).sound, at
 
 
 def test_archive_verify_and_restore_in_a_row(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
