@@ -54,7 +54,7 @@ from waltz_core.store.admin_link import AdminLink, LinkEffect
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
-from waltz_core.wire.shared import Condition, FailureCode
+from waltz_core.wire.shared import Condition, FailureCode, Statistic
 
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
@@ -67,6 +67,7 @@ CAPABILITIES = (
     | admin.AdminCapability.SEGMENTS
     | admin.AdminCapability.RECORD_RANGE
     | admin.AdminCapability.STATISTICS
+    | admin.AdminCapability.DIGEST
 )
 SOURCES_MAX = 16  # of one repair
 UNOPENED_MAX = 65536  # bytes of an unfinished frame of a peer that has not shown the cluster key
@@ -75,12 +76,6 @@ PARKED_MAX = 600  # messages kept for a peer that does not read its answers, bef
 Message: TypeAlias = Incoming | admin.AdminMessage
 Circumstance: TypeAlias = DiskSpace | WallClock | Stop | Shutdown
 Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | Circumstance
-
-_NOT_IMPLEMENTED = frozenset(
-    {
-        admin.DigestRequest,
-    }
-)
 
 
 class _Peer:
@@ -185,6 +180,7 @@ class StorageNode:
             admin.PartitionAssignmentRequest: self._on_assignment,
             admin.RecordListRequest: self._on_reading,
             admin.RecordRangeRequest: self._on_reading,
+            admin.DigestRequest: self._on_reading,
             admin.SegmentListRequest: self._on_reading,
             admin.SegmentReadRequest: self._on_reading,
             admin.LastSessionInfoRequest: self._on_session_info,
@@ -517,6 +513,11 @@ class StorageNode:
         partition_id = message.partition_id
         if self.rules.open_required and not peer.opened:
             why = Refusal(f"{SE}the connection was not opened: send OpenRequest first", FailureCode.WRONG_CLUSTER)
+        elif type(message) is wire.StatisticsRequest:
+            common = message.session_id, message.seq_num, partition_id
+            found = self._statistics(message)
+            self._outbox.reply(peer.conn, wire.StatisticsResponse(*common, self._shared.wall_ms, found))
+            return
         elif 0 <= partition_id < len(self.replicas):
             replica = self.replicas[partition_id]
             replica.submit(peer.conn, message, out)
@@ -564,9 +565,6 @@ class StorageNode:
             self._refuse(peer, message.seq_num, Refusal(f"{SE}{problem}"))
         elif handler is not None:
             handler(peer, message, out)
-        elif type(message) in _NOT_IMPLEMENTED:
-            text = f"{SE}{type(message).__name__} is not implemented by this storage node"
-            self._refuse(peer, message.seq_num, Refusal(text, FailureCode.NOT_IMPLEMENTED))
         else:
             self._drop(peer, f"{type(message).__name__} is not a request", out)
 
@@ -658,10 +656,13 @@ class StorageNode:
                 del self._repairs[partition_id]
 
     def _on_statistics(self, peer: _Peer, message: admin.StatisticsRequest, out: list[object]) -> None:
+        found = self._statistics(message)
+        self._outbox.reply(peer.conn, admin.StatisticsResponse(message.seq_num, self._shared.wall_ms, found))
+
+    def _statistics(self, message: admin.StatisticsRequest | wire.StatisticsRequest) -> tuple[Statistic, ...]:
         shared = self._shared
         space = None if shared.free_bytes is None else (shared.free_bytes, self.config.reserve_bytes)
-        found = metrics.statistics_of(self.replicas, space, message.partition_id, message.prefixes)
-        self._outbox.reply(peer.conn, admin.StatisticsResponse(message.seq_num, shared.wall_ms, found))
+        return metrics.statistics_of(self.replicas, space, message.partition_id, message.prefixes)
 
     def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
         what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import TypeAlias
 
 from waltz_core.edge import Level
@@ -23,7 +24,7 @@ from waltz_core.storage.legacy import io_text
 from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_append, remove_operations
 from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.reading import locate, read_range
-from waltz_core.storage.record_codec import record_size
+from waltz_core.storage.record_codec import encode_record, record_size
 from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
@@ -38,12 +39,26 @@ BATCH_BYTES_MAX = 16 << 20  # of one write; what a power failure can tear is bou
 MARK_EVERY_MS = 1000  # how far the durable mark may lag behind
 
 Reading: TypeAlias = (
-    wire.RecordRequest | wire.RecordHeaderRequest | wire.RecordListRequest | wire.RecordHeaderListRequest
+    wire.RecordRequest
+    | wire.RecordHeaderRequest
+    | wire.RecordListRequest
+    | wire.RecordHeaderListRequest
+    | wire.RecordRangeRequest
 )
 AdminReading: TypeAlias = (
-    admin.RecordListRequest | admin.RecordRangeRequest | admin.SegmentListRequest | admin.SegmentReadRequest
+    admin.RecordListRequest
+    | admin.RecordRangeRequest
+    | admin.DigestRequest
+    | admin.SegmentListRequest
+    | admin.SegmentReadRequest
 )
-_READS = (wire.RecordRequest, wire.RecordHeaderRequest, wire.RecordListRequest, wire.RecordHeaderListRequest)
+_READS = (
+    wire.RecordRequest,
+    wire.RecordHeaderRequest,
+    wire.RecordListRequest,
+    wire.RecordHeaderListRequest,
+    wire.RecordRangeRequest,
+)
 _EXCLUSIVE = (wire.TruncateRequest, wire.SetLogStartRequest)  # files go: no read may be under way
 _ONE = (wire.RecordRequest, wire.RecordHeaderRequest)
 
@@ -56,6 +71,7 @@ _COUNTERS: dict[type, str] = {
     wire.MaxTransactionIdRequest: "max-transaction-request",
     wire.RecordHeaderListRequest: "record-header-list-request",
     wire.RecordListRequest: "record-list-request",
+    wire.RecordRangeRequest: "record-list-request",
 }
 
 # Java: the number in `unknown message type`.
@@ -701,14 +717,13 @@ class StorageReplica(Custody):
             return False
         if message.session_id > self.fence:
             return False
-        count = 1 if isinstance(message, _ONE) else message.max_num_records
-        return message.transaction_id + count - 1 <= self.max_id or not (self._busy or self._lane)
+        first, count, _ = _span(message)
+        return first + count - 1 <= self.max_id or not (self._busy or self._lane)
 
     def _serve_read(self, conn: int, message: Reading) -> Procedure[None]:
         yield from self._enter(message, False, reading=True)
         self._count(_COUNTERS[type(message)])
-        first, count = message.transaction_id, 1 if isinstance(message, _ONE) else message.max_num_records
-        records = yield from self._read(first, count)
+        records = yield from self._read(*_span(message))
         ids = message.session_id, message.seq_num, self.partition_id
         match message:
             case wire.RecordRequest():
@@ -716,7 +731,7 @@ class StorageReplica(Custody):
             case wire.RecordHeaderRequest():
                 header = _header(records[0]) if records else None
                 self._outbox.reply(conn, wire.RecordHeaderResponse(*ids, header))
-            case wire.RecordListRequest():
+            case wire.RecordListRequest() | wire.RecordRangeRequest():
                 self._outbox.reply(conn, wire.RecordListResponse(*ids, tuple(records)))
             case wire.RecordHeaderListRequest():
                 self._outbox.reply(conn, wire.RecordHeaderListResponse(*ids, tuple(map(_header, records))))
@@ -809,14 +824,37 @@ class StorageReplica(Custody):
             case admin.SegmentReadRequest():
                 size_max = self._shared.config.read_size_max
                 return (yield from segment_reads.read_segment(self._files, request, size_max))
-            case admin.RecordRangeRequest(first_id=first, last_id=last):
-                count = max(0, last - first + 1)
-                if request.count_max > 0:
-                    count = min(count, request.count_max)
-                records = yield from self._read(first, count, request.size_max)
+            case admin.DigestRequest():
+                return (yield from self._digest(request))
+            case admin.RecordRangeRequest():
+                records = yield from self._read(*_range_span(request))
             case _:
                 records = yield from self._read(request.transaction_id, request.max_num_records)
         return admin.RecordListResponse(request.seq_num, request.partition_id, tuple(records))
+
+    def _digest(self, request: admin.DigestRequest) -> Procedure[admin.DigestResponse]:
+        first, last = request.first_id, request.last_id
+        if not self.log_start <= first <= last <= self.max_id:
+            text = f"{SE}partition {self.partition_id} holds {self.log_start} to {self.max_id}, not {first} to {last}"
+            raise Refusal(text, FailureCode.OTHER)
+        records = yield from self._read(first, last - first + 1)
+        digest = sha256()
+        for one in records:
+            digest.update(encode_record(one))
+        last = records[-1].transaction_id
+        return admin.DigestResponse(request.seq_num, self.partition_id, first, last, digest.digest())
+
+
+def _span(message: Reading) -> tuple[int, int, int]:
+    """First id, number of records, and their bytes at most, 0 = no limit of the message."""
+    if isinstance(message, wire.RecordRangeRequest):
+        return _range_span(message)
+    return message.transaction_id, 1 if isinstance(message, _ONE) else message.max_num_records, 0
+
+
+def _range_span(message: wire.RecordRangeRequest | admin.RecordRangeRequest) -> tuple[int, int, int]:
+    count = max(0, message.last_id - message.first_id + 1)
+    return message.first_id, min(count, message.count_max) if message.count_max > 0 else count, message.size_max
 
 
 def _io_refusal(fault: DiskError) -> Refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -498,6 +499,8 @@ def test_statistics_tell_clock_and_room() -> None:
     assert figures[("max-transaction-id", 0)] == 2
     assert figures[("append", 0)] == 1
     assert codec_1(node, Port.ADMIN).ask(admin.StatisticsRequest(1, 3, ())).statistics == ()
+    same = codec_1(node, Port.STORAGE).ask(wire.StatisticsRequest(5, 9, -1, ("disk", "max", "append")))
+    assert (same.seq_num, same.statistics) == (9, answer.statistics)
 
 
 def test_metrics_have_the_names_that_the_tools_read() -> None:
@@ -591,7 +594,8 @@ def test_codec_1_tells_fence_condition_and_codes() -> None:
         (wire.MaxTransactionIdRequest(7, 1, 1, False), FailureCode.NOT_ASSIGNED, -1),
         (wire.MaxTransactionIdRequest(7, 1, 0, True), FailureCode.UNAVAILABLE, -1),
         (wire.RecordRequest(7, 1, 0, 1), FailureCode.CORRUPT, 1),
-        (wire.RecordRangeRequest(7, 1, 0, 0, 9, 0, 0), FailureCode.NOT_IMPLEMENTED, -1),
+        (wire.RecordRangeRequest(6, 1, 0, 2, 9, 0, 0), FailureCode.FENCED, 7),
+        (wire.RecordRangeRequest(7, 1, 0, 1, 9, 0, 0), FailureCode.CORRUPT, 1),
         (wire.OpenRequest(-1, -1, -1, KEY, 9), FailureCode.WRONG_CLUSTER, -1),
     ]
     for message, code, detail in cases:
@@ -602,7 +606,7 @@ def test_codec_1_tells_fence_condition_and_codes() -> None:
     assert (state.fence, state.max_transaction_id, state.condition) == (7, 11, Condition.SUSPECT)
     assert tool.ask(admin.ReplicaStateRequest(1, 1)).code == FailureCode.NOT_ASSIGNED
     assert tool.ask(admin.NodeInfoRequest(1)).key == KEY
-    assert tool.ask(admin.DigestRequest(1, 0, 0, 9)).code == FailureCode.NOT_IMPLEMENTED
+    assert tool.ask(admin.DigestRequest(1, 0, 1, 9)).code == FailureCode.CORRUPT
 
 
 def test_limbo_is_told_to_codec_1_and_refused_to_codec_0() -> None:
@@ -673,18 +677,32 @@ def test_a_place_is_found_though_the_index_lies_and_not_where_the_record_is_dama
     assert (again.code, again.detail) == (FailureCode.CORRUPT, 6)
 
 
-def test_ranges_of_records_are_cut_by_number_and_by_bytes() -> None:
-    tool = codec_1(filled(12), Port.ADMIN)
+@pytest.mark.parametrize("port", [Port.ADMIN, Port.STORAGE])
+def test_ranges_of_records_are_cut_by_number_and_by_bytes(port: Port) -> None:
+    peer = codec_1(filled(12), port)
 
-    def ids(first: int, last: int, count: int, size: int) -> list[int]:
-        answer = tool.ask(admin.RecordRangeRequest(1, 0, first, last, count, size))
-        return [one.transaction_id for one in answer.records]
+    def ids(*span: int) -> list[int]:
+        request: Any = admin.RecordRangeRequest(1, 0, *span)
+        if port is Port.STORAGE:
+            request = wire.RecordRangeRequest(5, 1, 0, *span)
+        return [one.transaction_id for one in peer.ask(request).records]
 
     assert ids(2, 10, 0, 0) == list(range(2, 11))
     assert ids(2, 10, 3, 0) == [2, 3, 4]
     assert ids(2, 10, 0, 250) == [2, 3]
     assert ids(2, 10, 0, 1) == [2]
     assert ids(5, 4, 0, 0) == ids(12, 20, 0, 0) == []
+
+
+def test_a_digest_is_of_the_bytes_on_disk_whatever_the_borders_of_segments() -> None:
+    node = filled(12)
+    stored = b"".join(node.disk.content(f"0/{first:019d}.seg")[128:] for first in (0, 4, 8))
+    tool = codec_1(node, Port.ADMIN)
+    answer = tool.ask(admin.DigestRequest(1, 0, 0, 11))
+    assert (answer.first_id, answer.last_id) == (0, 11)
+    assert answer.digest == sha256(stored).digest()
+    for first, last in ((0, 12), (-1, 3), (5, 4)):
+        assert "holds 0 to 11" in text_of(tool.ask(admin.DigestRequest(1, 0, first, last)))
 
 
 # ---- start ---------------------------------------------------------------------------------------
