@@ -31,7 +31,7 @@ fix: install
 
 # Development mode: value classes are frozen, and Trio complains about what it otherwise forgives. Its checked memory
 # allocator is for extensions written in C, and would take a fifth of the time.
-# The core's tests share both cores; those of drivers and processes wait more than they work, so two files run at a time.
+# Two at a time: the core is tested on both cores; tests of drivers, processes and Spark wait more than they work, by files.
 test: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
@@ -41,7 +41,7 @@ test: install
 	$(BIN)/python -m pytest -q -n 2 tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/processes tests/interop; \
-	$(BIN)/python -m pytest -q --durations=10 tests/spark; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
 # Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.

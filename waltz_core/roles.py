@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Iterable, Sequence
 
+from waltz_core.edge import Port
 from waltz_core.record import record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
@@ -74,6 +75,12 @@ class Access:
     def storage_problem(self) -> str | None:
         """Why it may not use the data port of a storage node: that is for servers, and for tools that recover."""
         return self._unless(Role.SERVER, Role.ADMIN, what="use the data port")
+
+    def host_problem(self, port: Port) -> str | None:
+        """Why it may not be what answers at such a port, when this process has dialed it."""
+        if port is Port.CLIENT:
+            return self._unless(Role.SERVER, what="be a server")
+        return self._unless(Role.STORAGE, what="be a storage node")
 
     def admin_port_problem(self) -> str | None:
         """Why it may not use the admin port of a storage node at all."""

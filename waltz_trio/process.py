@@ -35,6 +35,7 @@ from waltz_core.edge import (
     ZkSet,
 )
 from waltz_core.machine import Machine
+from waltz_core.roles import NO_ROLES, Roles
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.listener import accept_loop, bind
@@ -87,6 +88,7 @@ class NodeDriver:
         *,
         name: str,
         client_tls: ClientTls | None = None,
+        roles: Roles = NO_ROLES,
         plugins: Mapping[type, Perform] | None = None,
         flushes: Sequence[Callable[[], None]] = (),
         report: Callable[[Level, str], None] | None = None,
@@ -107,6 +109,7 @@ class NodeDriver:
         self.znodes: ZnodeStore | None = None
         self._zk_requests: list[ZkRequest] = []
         self._client_tls = client_tls
+        self._roles = roles  # of those whom this process dials; the machine has them for those who connect
         self._flushes = tuple(flushes)
         self._table: dict[type, Perform] = {
             Send: self._on_send,
@@ -273,6 +276,13 @@ class NodeDriver:
                 pipe = await dial(effect.endpoint, self._client_tls, self.limits)
             except DialError as error:
                 refusal = str(error)
+        if pipe is not None:
+            access = self._roles.access(names_of(pipe.tls), str(effect.endpoint))
+            refusal = access.host_problem(effect.port) or ""
+            if refusal:
+                self._complain("", f"refused: {refusal}")
+                pipe.close()
+                pipe = None
         del self._dials[effect.conn]
         if pipe is None:
             self.post(Closed(effect.conn, reason[0] if reason else refusal))

@@ -187,6 +187,7 @@ class ServerProcess:
             machine,
             name=self.name,
             client_tls=client_tls,
+            roles=roles,
             plugins={JournalWrite: self._journal.perform} if self._journal is not None else None,
             report=self.report,
             limits=net_limits(config),

@@ -189,6 +189,7 @@ class StorageProcess:
             machine,
             name=self.name,
             client_tls=client_tls,
+            roles=roles,
             report=self.report,
             limits=net_limits(config),
             recorded_batches=config.number("debug.flightRecorder"),

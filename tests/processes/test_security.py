@@ -313,8 +313,8 @@ def test_a_certificate_of_another_authority_opens_no_port(
     told(cluster, process, "TLS handshake failed.*certificate")
 
 
-def test_a_storage_node_with_a_wrong_certificate_cannot_read_from_another(cluster: Cluster) -> None:
-    """The pair of a repair: `storage-2` comes back with the certificate of a client."""
+def test_a_storage_node_with_a_wrong_certificate_is_not_used_and_cannot_read_from_another(cluster: Cluster) -> None:
+    """`storage-2` comes back with the certificate of a client; the other pair is that of a repair."""
     assert cluster.tls is not None
     path = cluster.directory / "storage-2.yml"
     keys = yaml.safe_load(path.read_text())
@@ -328,6 +328,7 @@ def test_a_storage_node_with_a_wrong_certificate_cannot_read_from_another(cluste
     cluster.attempt("storage", "repair", "-c", str(cluster.tools_file), "-s", target, "-p", "0", "-f", source)
     told(cluster, "storage-0", "certificate 'reader' at .* may not use the admin port")
     told(cluster, "storage-2", r"audit: certificate 'tools' at .* \(admin\): repair partition 0")
+    told(cluster, "server-0", r"certificate 'reader' at .* \(client\) may not be a storage node")
     path.write_text(yaml.safe_dump(keys))
     child.stop()
     cluster.start("storage-2")

@@ -117,6 +117,12 @@ def test_a_storage_node_only_reads_on_admin_ports() -> None:
     assert None not in [access.admin_problem(one) for one in (*ADMIN_CHANGES, REPAIR)]
 
 
+def test_who_answers_must_have_the_role_of_the_port() -> None:
+    for names, roles in ((("server-1",), (Port.CLIENT,)), (("node-a.example",), (Port.STORAGE, Port.ADMIN)), ((), ())):
+        assert [port for port in Port if of(*names).host_problem(port) is None] == list(roles)
+    assert NO_ROLES.access((), "a").host_problem(Port.STORAGE) is None
+
+
 def test_an_admin_looks_and_changes_everywhere_and_appends_nothing() -> None:
     access = of("alice", "ALICE.OPS")
     assert access.storage_problem() is None
