@@ -111,9 +111,9 @@ class Block:
             RecordDamagedError: of the first record that is wrong.
         """
         found = self.misfit()
-        if found is None and verify in ("bytes", "record"):
+        if found is None and verify in ("bytes", "record", "quorum"):
             found = self._bad_record()
-        if found is None and verify in ("payload", "record"):
+        if found is None and verify in ("payload", "record", "quorum"):
             found = self._bad_payload()
         if found is not None:
             at, reason = found

@@ -25,7 +25,7 @@ TYPES: dict[str, Any] = {
     "_verified": pa.bool_(),
 }
 NAMES = tuple(name for name in TYPES if not name.startswith("_"))
-VERIFY = ("none", "payload", "record")
+VERIFY = ("none", "payload", "record", "quorum")
 
 _DDL = {pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary", pa.string(): "string", pa.bool_(): "boolean"}
 

@@ -141,6 +141,8 @@ class Inventory:
         spans = list(_spans(look, partition, at)) if self.options.via in ("auto", "files") else []
         if spans:
             first, limit, _ = spans[0]
+            if self.options.verify == "quorum":  # each range where all that hold it reach equally far
+                limit = min(limit for _, limit, _ in spans)
             stop = min(end, limit)
             average = max(first.size, 1) / max(1, first.end_id - first.first_id)
             files = tuple(FilePlace(span.path, self.key) for span, limit, _ in spans if limit >= stop)

@@ -225,13 +225,30 @@ class AdminPort(Port[admin.AdminMessage]):
 
     def reads_segments(self) -> bool:
         """Whether the node gives out bytes of its files; one of 0.13.2 does not."""
+        return self._can(admin.AdminCapability.SEGMENTS)
+
+    def digests(self) -> bool:
+        """Whether the node tells digests of records; one of 0.13.2 does not."""
+        return self._can(admin.AdminCapability.DIGEST)
+
+    def _can(self, capability: admin.AdminCapability) -> bool:
         if self.capabilities is None:
             self.capabilities = 0
             if self.version >= 1:
                 answer = self.ask(admin.NodeInfoRequest(self.next_seq()))
                 assert isinstance(answer, admin.NodeInfoResponse)
                 self.capabilities = answer.capabilities
-        return bool(self.capabilities & admin.AdminCapability.SEGMENTS)
+        return bool(self.capabilities & capability)
+
+    def digest(self, partition: int, first: int, last: int) -> tuple[int, bytes]:
+        """SHA-256 over the bytes of some records on the disk of the node: the last one it took in, and the digest.
+
+        Raises:
+            UnreachableError: no answer in time, or a failure.
+        """
+        answer = self.ask(admin.DigestRequest(self.next_seq(), partition, first, last))
+        assert isinstance(answer, admin.DigestResponse)
+        return answer.last_id, answer.digest
 
     def segments(self, partition: int) -> tuple[admin.SegmentInfo, ...]:
         """The files of a replica, as far as they are durable."""

@@ -9,6 +9,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from waltz_core.wire import client_messages
 from waltz_spark.blocks import Block
 from waltz_spark.columns import Shape
 from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError
-from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace
+from waltz_spark.planning import ArchivePlace, FilePlace, Place, Range, ServerPlace, StoragePlace, clip
 from waltz_spark.ports import AdminPort, ClientPort, record_places
 from waltz_spark.segments import SegmentFile, cut
 from waltz_trio.net.tls import ClientTls
@@ -145,12 +146,73 @@ def _open(place: Place, found: Range, start: int, shape: Shape, patience: Patien
             blocks = _from_server(place, found, start, shape, patience)
     for block in blocks:
         block.check(shape.verify)
+        if shape.verify == "quorum" and not isinstance(place, ArchivePlace):  # which was compared when it was made
+            _confirm(block, place, found, patience)
         yield block.end_id, block
 
 
 def _from_file(place: FilePlace, found: Range, start: int, shape: Shape) -> Iterator[Block]:
     with SegmentFile(place.path, found.partition, place.key) as segment:
         yield from segment.blocks(start, found.end, shape)
+
+
+# ---- a second copy ---------------------------------------------------------------------------
+
+
+def _confirm(block: Block, place: Place, found: Range, patience: Patience) -> None:
+    """Find another replica that holds the same bytes.
+
+    Raises:
+        RecordDamagedError: those at hand hold something else.
+        UnreachableError: none is at hand.
+    """
+    problems: list[PipelineError] = []
+    for other in found.places:
+        if other == place or not isinstance(other, FilePlace | StoragePlace):
+            continue
+        try:
+            if _holds(other, block, found, patience):
+                return
+            reason = f"{_name(other)} holds something else between here and id {block.end_id - 1}"
+            problems.append(RecordDamagedError(block.partition, block.first_id, _name(place), reason))
+        except PipelineError as problem:
+            problems.append(problem)
+    if not problems:
+        text = f"verify=quorum needs two replicas, {_name(place)} is the only one: name another directory or node"
+        raise UnreachableError(text)
+    raise _worst(problems)
+
+
+def _holds(place: FilePlace | StoragePlace, block: Block, found: Range, patience: Patience) -> bool:
+    """Whether a replica holds the bytes of a block; a storage node of ours is asked for digests only."""
+    part, shape, own = clip(found, block.first_id, block.end_id), Shape(verify="none"), sha256()
+    assert part is not None
+    if isinstance(place, FilePlace):
+        blocks = _from_file(place, part, part.start, shape)
+    elif _admin_port(place, patience).digests():
+        return _digests_match(place, block, patience)
+    else:
+        blocks = _from_storage(place, part, part.start, shape, patience)
+    for one in blocks:
+        own.update(one.data)
+    return own.digest() == sha256(block.data).digest()
+
+
+def _digests_match(place: StoragePlace, block: Block, patience: Patience) -> bool:
+    port, first = _admin_port(place, patience), block.first_id
+    try:
+        while first < block.end_id:
+            last, digest = port.digest(block.partition, first, block.end_id - 1)
+            if not first <= last < block.end_id:
+                return False
+            low, high = block.offsets[first - block.first_id], block.offsets[last + 1 - block.first_id]
+            if sha256(block.buffer.data[low:high]).digest() != digest:
+                return False
+            first = last + 1
+    except UnreachableError:
+        _drop(_admin_key(place))
+        raise
+    return True
 
 
 # ---- over the network ------------------------------------------------------------------------
@@ -183,12 +245,8 @@ def _drop(key: object) -> None:
 
 
 def _from_storage(place: StoragePlace, found: Range, start: int, shape: Shape, patience: Patience) -> Iterator[Block]:
-    key = ("admin", place.endpoint, place.tls)
     partition, done = found.partition, False
-    port: AdminPort = _pooled(
-        key,
-        lambda: AdminPort(place.endpoint, ClientTls(place.tls), place.key, place.partition_count, patience.timeout),
-    )
+    port = _admin_port(place, patience)
     try:
         session_id, local_mark = port.session(partition)
         # A replica that missed the session under which the mark was read may hold something else up there.
@@ -212,7 +270,19 @@ def _from_storage(place: StoragePlace, found: Range, start: int, shape: Shape, p
         done = True
     finally:
         if not done:
-            _drop(key)  # an answer may be under way
+            _drop(_admin_key(place))  # an answer may be under way
+
+
+def _admin_key(place: StoragePlace) -> object:
+    return ("admin", place.endpoint, place.tls)
+
+
+def _admin_port(place: StoragePlace, patience: Patience) -> AdminPort:
+    port: AdminPort = _pooled(
+        _admin_key(place),
+        lambda: AdminPort(place.endpoint, ClientTls(place.tls), place.key, place.partition_count, patience.timeout),
+    )
+    return port
 
 
 def _segment_blocks(port: AdminPort, partition: int, start: int, end: int, shape: Shape) -> Iterator[Block]:

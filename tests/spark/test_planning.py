@@ -140,7 +140,7 @@ def test_names_of_options_may_come_in_any_case_and_spark_adds_its_own() -> None:
         ({}, "say what to read"),
         ({"url": "waltz://a:1", "zookeeper": "b"}, "both name a cluster"),
         ({"zookeeper": "b"}, "clusterRoot"),
-        ({"directory": "/d", "verify": "payloads"}, "verify: expected one of none, payload, record"),
+        ({"directory": "/d", "verify": "payloads"}, "verify: expected one of none, payload, record, quorum"),
         ({"directory": "/d", "batchRows": "0"}, "batchRows: expected a whole number"),
         ({"directory": "/d", "targetSplitBytes": "lots"}, "such as 128m"),
         ({"directory": "/d", "cut": "latest", "endingOffsets": "latest"}, "give one of them"),

@@ -76,6 +76,9 @@ def test_zookeeper_tells_where_everything_is_and_a_node_starts_on_a_restored_log
         origins[via] = {row.pop("_origin") for row in rows}
         assert sorted(int(row["data"]) for row in rows) == list(range(COUNT))
     assert origins == {"storage": {"storage"}, "server": {"server"}}
+    confirmed = BatchReader(options_of(cluster, via="storage", verify="quorum"))  # by digests from another node
+    batches = [batch for task in confirmed.partitions() for batch in confirmed.read(task)]
+    assert sum(batch.num_rows for batch in batches) == COUNT
 
     directory = Path(yaml.safe_load((tmp_path / "storage-1.yml").read_text())["storage.directory"])
     root = str(tmp_path / "archive")

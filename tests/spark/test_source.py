@@ -23,7 +23,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from waltz_core.ids import req_id_parts
 from waltz_core.log import Record
-from waltz_spark.errors import DataLossError, OptionError, RecordDamagedError, WentBackError, WrongClusterError
+from waltz_spark.errors import (
+    DataLossError,
+    OptionError,
+    RecordDamagedError,
+    UnreachableError,
+    WentBackError,
+    WrongClusterError,
+)
 from waltz_spark.source import BatchReader, StreamReader, Task, WaltzDataSource
 
 COUNTS = (300, 0, 170)
@@ -166,7 +173,7 @@ def test_damage_stops_the_read_with_partition_id_and_file(tmp_path: Path) -> Non
     path = tmp_path / "a" / "0" / "0000000000000000000.seg"
     damage(path)
     found = reader(tmp_path)
-    with pytest.raises(RecordDamagedError, match=rf"partition 0, transaction 79, {path}: the checksum of the data"):
+    with pytest.raises(RecordDamagedError, match=rf"partition 0, transaction 79, {path}: the checksum of the record"):
         ids(found, found.partitions())
 
 
@@ -200,6 +207,25 @@ def test_a_log_that_no_longer_goes_back_so_far_is_a_loss(tmp_path: Path) -> None
     assert ids(found, found.partitions()) == [(0, at) for at in range(100, 120)]
     with pytest.raises(DataLossError, match="partition 0, transactions 90 to 99"):
         reader(tmp_path, startingOffsets='{"0": 90}').partitions()
+
+
+def test_a_second_replica_outvotes_one_that_holds_something_else(tmp_path: Path) -> None:
+    right = random_payloads(60)
+    wrong = [*right[:40], bytes(len(right[40])), *right[41:]]  # with good checksums, as a server would write it
+    for name, payloads, threshold in (("a", wrong, 4000), ("b", right, 3000), ("c", right, 1 << 30)):
+        make_log(tmp_path / name, [payloads], threshold=threshold)
+    every = [str(tmp_path / name) for name in "abc"]
+
+    found = reader(tmp_path, directory=",".join(every), verify="quorum")
+    assert [row["data"] for row in rows_of(found, found.partitions())] == right
+    assert wrong[40] in [row["data"] for row in rows_of(reader(tmp_path), reader(tmp_path).partitions())]
+
+    two = reader(tmp_path, directory=",".join(every[:2]), verify="quorum")
+    with pytest.raises(RecordDamagedError, match="holds something else"):
+        rows_of(two, two.partitions())
+    alone = reader(tmp_path, verify="quorum")
+    with pytest.raises(UnreachableError, match="verify=quorum needs two replicas"):
+        rows_of(alone, alone.partitions())
 
 
 # ---- streams

@@ -388,16 +388,6 @@ def test_truncation_stops_at_the_low_water_mark() -> None:
     assert replica(reopen(node)).max_id == 5
 
 
-def test_what_was_copied_up_to_a_mark_decided_elsewhere_may_be_cut_until_something_follows_it() -> None:
-    node = filled(6)
-    mark(node, 9)
-    append(node, 6, 4)
-    assert "low-water mark, 5" in text_of(node.storage(wire.TruncateRequest(5, 1, 0, 4, False)))
-    assert node.storage(wire.TruncateRequest(5, 1, 0, 5, False)).transaction_id == 5
-    append(node, 6, 5)
-    assert "low-water mark, 9" in text_of(node.storage(wire.TruncateRequest(5, 1, 0, 5, False)))
-
-
 def test_truncation_to_nothing_and_at_a_segment_border() -> None:
     node = filled(12)
     assert node.storage(wire.TruncateRequest(5, 1, 0, 7, False)).transaction_id == 7
