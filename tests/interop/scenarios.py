@@ -198,7 +198,7 @@ MIXES = tuple(f"client {one.value}, server {two.value}, storage {three.value}" f
 
 def scenarios() -> dict[str, Scenario]:
     """Everything by name, the mixes first."""
-    from tests.interop import directory, timetable, tools
+    from tests.interop import directory, pipeline, timetable, tools
 
     found = {name: mix(*kinds) for name, kinds in zip(MIXES, _EIGHT, strict=True)}
     found["storage nodes of both kinds, server ours"] = one_quorum(OURS)
@@ -209,5 +209,6 @@ def scenarios() -> dict[str, Scenario]:
     found["timetable of restarts, through the original's client"] = timetable.restarts
     found["the original's tools on our cluster"] = tools.original_on_ours
     found["our tools on the original's cluster"] = tools.ours_on_original
+    found["our pipeline on the original's cluster"] = pipeline.on_original
     found["one directory: ours, 0.13.2 with a truncation, ours"] = directory.there_and_back
     return found

@@ -55,7 +55,8 @@ def test_a_plan_has_what_a_run_must_have() -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_the_order_of_sets_is(tmp_path: Path) -> None:
-    one, other = traces(range(1001, 1004), tmp_path)
+    (one, other), failed = traces(range(1001, 1004), tmp_path)
+    assert not failed
     assert len(one) == 3
     assert one == other
 

@@ -514,6 +514,12 @@ CORPUS: tuple[Mutant, ...] = (
         "        if bad_id <= self._floor:\n            return True\n",
     ),
     Mutant(
+        "rot above the mark cut as a torn write",
+        "storage.opening",
+        " and (self._mark is None or may_be_torn(window, at, bad_id))",
+        "",
+    ),
+    Mutant(
         "good records cut behind a bad one",
         "storage.opening",
         "        follower = resync(window, 0, bad_id)\n",

@@ -35,6 +35,7 @@ from waltz_core.storage.segment import (
     holds_lost_sector,
     id_of_name,
     index_name,
+    may_be_torn,
     resync,
     scan,
 )
@@ -405,7 +406,8 @@ class Opening:
         else:
             follower = yield from self._indexed_follower(segment, at, bad_id, size)
         if follower is None:
-            return size - at <= RESYNC_WINDOW
+            # Without a mark of ours the last write may be one of 0.13.2, of which less is known.
+            return size - at <= RESYNC_WINDOW and (self._mark is None or may_be_torn(window, at, bad_id))
         # Intact records behind a bad one: rot, unless a power failure left a hole in the one write under way.
         return self._mark is not None and size - at <= TORN_MAX and holds_lost_sector(window, follower[0] - at, at)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
+from zlib import crc32
 
 from waltz_core.record import record
-from waltz_core.storage.record_codec import RECORD_SIZE_MIN, announced_size, check_record
+from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size, check_record
 
 HEADER_SIZE = 128
 _HEADER = Struct(">iq16siq")
@@ -100,17 +102,48 @@ def resync(buffer: bytes, at: int, bad_id: int) -> tuple[int, int] | None:
     return None
 
 
+def may_be_torn(buffer: bytes, base: int, bad_id: int) -> bool:
+    """Whether a bad record behind which nothing intact follows can be a write that a power failure cut short.
+
+    Then its end is not there, or a disk sector of it reads as zero. Otherwise it was whole once, perhaps acknowledged,
+    and has rotted since.
+
+    Args:
+        buffer: everything from the record to the end of the file.
+        base: where that begins in the file.
+        bad_id: the id that belongs there.
+    """
+    if len(buffer) < RECORD_SIZE_MIN:
+        return True
+    expected, end = _ID.pack(bad_id), HEAD_SIZE
+    if buffer.startswith(expected):
+        end = announced_size(buffer, 0)
+        if end > len(buffer):
+            return not _matches_but_for_length(buffer)
+    known_zeros = len(expected) - len(expected.lstrip(b"\0"))  # a sector with no more of it lacks nothing
+    return any(border > known_zeros and not any(buffer[start:border]) for start, border in _pieces(end, base))
+
+
+def _matches_but_for_length(buffer: bytes) -> bool:
+    """Whether the bytes that are there are one record, of a length other than it says."""
+    length = (len(buffer) - RECORD_SIZE_MIN).to_bytes(4)
+    return crc32(buffer[:28] + length + buffer[32:-4]) == int.from_bytes(buffer[-4:])
+
+
 def holds_lost_sector(buffer: bytes, end: int, base: int) -> bool:
     """Whether a disk sector that overlaps the first `end` bytes of `buffer` reads as if it was never written.
 
     A write that was cut short by a power failure leaves sectors behind that read as zero up to their
     border; rot does not. `base` is the place of `buffer` in the file.
     """
+    pieces = (buffer[start:border] for start, border in _pieces(end, base))
+    return any(len(piece) >= _PIECE_MIN and not any(piece) for piece in pieces)
+
+
+def _pieces(end: int, base: int) -> Iterator[tuple[int, int]]:
+    """From the start or a border of sectors to the next border, as far as the first `end` bytes reach."""
     start = 0
     while start < end:
         border = start + SECTOR - (base + start) % SECTOR
-        piece = buffer[start:border]
-        if len(piece) >= _PIECE_MIN and not any(piece):
-            return True
+        yield start, border
         start = border
-    return False

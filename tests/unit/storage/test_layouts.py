@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.storage.desk import some
 from waltz_core.ids import ReqId
 from waltz_core.log import Record
 from waltz_core.storage import control, index, segment, side
@@ -134,6 +135,23 @@ def test_a_sector_never_written_is_told_from_rot() -> None:
     assert segment.holds_lost_sector(lost, 600, 100)
     assert not segment.holds_lost_sector(lost, 400, 100)
     assert not segment.holds_lost_sector(b"\1" * 409 + bytes(3) + b"\1" * 500, 900, 100)
+
+
+def test_a_record_that_lacks_nothing_was_whole_once() -> None:
+    one = encode_record(some(300, 1, size=700)[0])
+    bad = bytearray(one)
+    bad[500] ^= 1
+    assert not segment.may_be_torn(bytes(bad), 100, 300)
+    assert segment.may_be_torn(one[:39], 100, 300)
+    assert segment.may_be_torn(one[:-1], 100, 300)
+    for base in range(100, 612):  # its end alone in the last sector, its id alone in the first: wherever borders fall
+        border = -base % segment.SECTOR
+        lost = one[:border] + bytes(min(segment.SECTOR, len(one) - border)) + one[border + segment.SECTOR :]
+        assert segment.may_be_torn(lost, base, 300)
+        head = bytes(border) + one[border:]
+        assert segment.may_be_torn(head, base, 300) == (border > 6), "two bytes of the id are no zeros"
+    longer = one[:28] + (5000).to_bytes(4) + one[32:]
+    assert not segment.may_be_torn(longer, 100, 300)
 
 
 # ---- index ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.replica import State
-from waltz_core.storage.segment import SegmentHeader, encode_header
+from waltz_core.storage.segment import SECTOR, SegmentHeader, encode_header
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 
@@ -87,6 +87,45 @@ def test_a_bad_record_at_or_below_the_durable_mark_is_never_cut() -> None:
     assert node.disk.content(f"{LAST}.seg") == before
     assert served(again) == list(range(11))
     assert text_of(again.admin(admin.RecordListRequest(1, 0, 11, 1))).endswith("damaged on this storage node")
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_rot_in_the_last_record_is_no_torn_write_though_no_mark_covers_it(mask: int) -> None:
+    """It may have been acknowledged a moment before the process ended; simulator, seed 1795316278691."""
+    node = desk(threshold=10_000)
+    append(node, 0, 3)
+    flush_marks(node)
+    append(node, 3, 1)
+    size = len(node.disk.content(DATA))
+    for at in range(size - 100, size):
+        disk = node.disk.clone()
+        disk.flip(DATA, at, mask)
+        before = disk.content(DATA)
+        again = opened(disk, threshold=10_000)
+        assert (replica(again).state, at) == (State.LIMBO, at)
+        assert disk.content(DATA) == before
+
+
+def test_whatever_sectors_and_size_a_power_failure_leaves_of_the_last_write_it_is_cut() -> None:
+    node = desk(threshold=10_000)
+    append(node, 0, 3)
+    flush_marks(node)
+    before = node.disk.content(DATA)
+    append(node, 3, 3, size=300)
+    after = node.disk.content(DATA)
+    sectors = range(len(before) // SECTOR, -(-len(after) // SECTOR))
+    for size in (*range(len(before), len(after), 11), *range(len(after) - 50, len(after) + 1)):
+        for written in range(1 << len(sectors)):
+            content = bytearray(before.ljust(size, b"\0"))
+            for number, sector in enumerate(sectors):
+                if written >> number & 1:
+                    part = slice(sector * SECTOR, min((sector + 1) * SECTOR, size))
+                    content[part] = after[part]
+            disk = node.disk.clone()
+            disk.put(DATA, bytes(content))
+            again = opened(disk, threshold=10_000)
+            assert (replica(again).state, size, written) == (State.OPEN, size, written)
+            assert 2 <= replica(again).max_id <= 5
 
 
 def test_without_a_mark_a_bad_last_record_is_a_torn_write() -> None:
