@@ -17,8 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_core.storage import index as index_file
+from waltz_core.storage.opening import RESYNC_WINDOW
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, announced_size, check_record
-from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name
+from waltz_core.storage.segment import (
+    HEADER_SIZE,
+    SegmentHeader,
+    decode_header,
+    id_of_name,
+    index_name,
+    may_be_torn,
+)
 from waltz_spark.blocks import OVERHEAD, Block, Offsets
 from waltz_spark.columns import Shape
 from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError, WrongClusterError
@@ -117,7 +125,10 @@ class SegmentFile:
     # ---- where records are -----------------------------------------------------------------------
 
     def whole_end(self) -> int:
-        """The id behind the last whole record of the file; a torn tail is left out."""
+        """The id behind the last record of the file.
+
+        A torn tail is left out. A record that was whole once and is damaged counts: reading it fails.
+        """
         first, count = self.first_id, self._count
         if self._index is not None and count:
             start = max(0, count - _TAIL_ENTRIES)
@@ -125,11 +136,20 @@ class SegmentFile:
             for at in range(len(entries) - 1, -1, -1):
                 size = self._check_at(int(entries[at]), first + start + at)
                 if size > 0:
-                    end, _ = self._walk(int(entries[at]) + size, first + start + at + 1, None)
-                    return end
+                    end, place = self._walk(int(entries[at]) + size, first + start + at + 1, None)
+                    return end + self._is_damaged(place, end)
         self._rebuild()
         assert self._walked is not None
-        return first + len(self._walked) - 1
+        end = first + len(self._walked) - 1
+        return end + self._is_damaged(int(self._walked[-1]), end)
+
+    def _is_damaged(self, place: int, transaction_id: int) -> bool:
+        """Whether a record, no torn write, stands behind the last intact one."""
+        left = self.size - place
+        if left <= 0:
+            return False
+        data = os.pread(self._file, min(left, RESYNC_WINDOW), place)
+        return not may_be_torn(data, place, transaction_id)
 
     def offsets(self, start: int, end: int) -> Offsets:
         """Where the records `start .. end - 1` start, and where the last one ends.

@@ -216,6 +216,20 @@ def test_a_torn_tail_is_no_part_of_the_log(folder: Path) -> None:
     assert files.whole_end == 29
 
 
+@pytest.mark.parametrize("number", [0, 12, 29])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_damaged_record_is_no_torn_tail(folder: Path, number: int, indexed: bool) -> None:
+    make_log(folder, [[b"x" * 20] * 30])
+    path = folder / "0" / "0000000000000000000.seg"
+    flip(path, 128 + number * 60 + 40)
+    if not indexed:
+        path.with_suffix(".idx").unlink()
+    files = read_directory(folder, trust="files").find(0)
+    assert files is not None
+    with pytest.raises(PipelineError, match=f"transactions? {number}"):
+        rows(path, 0, 0, files.whole_end)
+
+
 def test_records_that_the_control_file_promises_and_the_file_lacks_are_an_error(folder: Path) -> None:
     make_log(folder, [[b"x" * 20] * 30])
     path = folder / "0" / "0000000000000000000.seg"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from waltz_core.log import Record
 from waltz_core.record import record
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, check_record, decode_run
-from waltz_core.storage.segment import HEADER_SIZE, resync
+from waltz_core.storage.segment import HEADER_SIZE, may_be_torn, resync
 
 
 @record
@@ -36,7 +36,7 @@ class Tail:
 
 
 def walk(data: bytes, first_id: int, entries: array[int]) -> Iterator[Row | Tail]:
-    """The records of a data file in order; at the end a `Tail` if bytes are left.
+    """The records of a data file in order; at the end a `Tail` if a write that was cut short is left.
 
     Args:
         data: the whole file, header included.
@@ -53,7 +53,10 @@ def walk(data: bytes, first_id: int, entries: array[int]) -> Iterator[Row | Tail
             continue
         found = _next(data, at, first_id, number, entries)
         if found is None:
-            yield Tail(first_id + number, at, len(data) - at)
+            if may_be_torn(data[at:], at, first_id + number):
+                yield Tail(first_id + number, at, len(data) - at)
+            else:
+                yield Row(first_id + number, None, 0, _entry(entries, number))
             return
         at, following = found
         while number < following - first_id:
