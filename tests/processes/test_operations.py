@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,37 @@ def test_the_manifests_fit_together() -> None:
             assert container["readinessProbe"]["httpGet"]["port"] in ports
 
 
+def test_kubernetes_knows_every_field_of_the_manifests() -> None:
+    checked(Path(sys.executable).with_name("kubernetes-validate"), "--strict", DIRECTORY / "kubernetes.yaml")
+
+
+def test_the_linter_of_dockerfiles_has_nothing_to_say() -> None:
+    checked(Path(sys.executable).with_name("hadolint"), DIRECTORY / "Dockerfile")
+
+
+def checked(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_copied_into_the_image_is_enough_to_run(tmp_path: Path) -> None:
+    for names, target in re.findall(r"^COPY (.+) (\S+)$", text_of("Dockerfile"), re.MULTILINE):
+        for name in names.split():
+            to = tmp_path / target / name if target == "./" else tmp_path / target
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, to)
+    script = "import sys, waltz_trio.cli.main as m; assert m.__file__.startswith(sys.argv[1]); m.main(sys.argv[2:])"
+    for command in (("--help",), ("storage", "--help"), ("server", "--help"), ("zookeeper", "--help")):
+        done = subprocess.run(
+            [sys.executable, "-c", script, tmp_path, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        assert "Error" not in done.stderr, done.stderr
+
+
 def test_the_composition_names_services_and_files_that_exist() -> None:
     compose: dict[str, Any] = yaml.safe_load(text_of("compose.yml"))
     for service in compose["services"].values():
@@ -66,10 +98,6 @@ def test_the_composition_names_services_and_files_that_exist() -> None:
             assert config["source"] in compose["configs"]
         for volume in service.get("volumes", ()):
             assert volume.split(":")[0] in compose["volumes"]
-    copied = re.findall(r"^COPY (.+) \S+$", text_of("Dockerfile"), re.MULTILINE)
-    for names in copied:
-        for name in names.split():
-            assert (ROOT / name).exists(), name
 
 
 @pytest.mark.parametrize("name", ["waltz-storage.service", "waltz-server.service"])
