@@ -705,6 +705,7 @@ class StorageReplica(Custody):
             return HEADER_SIZE
         place = yield from locate(log, segment, last_kept)
         if place is None:
+            self._note_fault(last_kept)  # or nobody would ever repair it
             text = f"{SE}truncation to {last_kept} refused: that transaction is damaged here"
             raise Refusal(text, FailureCode.CORRUPT, last_kept)
         return sum(place)

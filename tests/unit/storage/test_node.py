@@ -402,7 +402,7 @@ def test_a_truncation_behind_a_damaged_record_is_refused() -> None:
     node.disk.flip(DATA, 128 + 150)
     again = reopen(node)
     assert "is damaged here" in text_of(again.storage(wire.TruncateRequest(5, 1, 0, 1, False)))
-    assert replica(again).max_id == 11
+    assert (replica(again).max_id, replica(again).faults) == (11, {1})
 
 
 def test_too_many_requests_for_one_partition_are_refused() -> None:
