@@ -143,6 +143,7 @@ def _move_one(view: ClusterView, partition_id: int, source: str, target: str) ->
     if partition_id not in (_held(view, target) or ()):
         yield Take(target, partition_id)
     if target not in assigned and held is None:
+        yield from _settle(view, partition_id, source, target)
         yield Swap(source, target, partition_id)
         yield AwaitLevel(target, partition_id)
         return
@@ -151,10 +152,26 @@ def _move_one(view: ClusterView, partition_id: int, source: str, target: str) ->
     if target not in assigned or not view.is_level(partition_id, target):
         yield AwaitLevel(target, partition_id)
     if source in assigned:
+        yield from _settle(view, partition_id, source, target)
         yield Unassign(source, partition_id)
     if held is not None and partition_id in held:
         yield AwaitWithout(source, partition_id)
         yield Release(source, partition_id)
+
+
+def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> Iterator[Step]:
+    """Wait for other replicas that are newer than the last session, if too few of that would be left without them.
+
+    Where the log ends is decided among the replicas of the last session that ZooKeeper names: while a majority of
+    them is not among the assigned ones, nobody can decide it.
+    """
+    metadata = view.partitions[partition_id]
+    named = {state.replica_id.storage for state in metadata.replica_states} if metadata is not None else set()
+    left = [one for one in view.replicas_of(partition_id) if one != source]
+    if len(named.intersection(left)) <= len(named) // 2:
+        for one in left:
+            if one not in named and one != target:
+                yield AwaitLevel(one, partition_id)
 
 
 def drain(view: ClusterView, source: str) -> tuple[Step, ...]:

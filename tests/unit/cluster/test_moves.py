@@ -77,6 +77,17 @@ def test_while_the_old_node_lives_the_new_one_is_level_before_it_goes() -> None:
     assert kinds(steps) == ["Take", "Assign", "AwaitLevel", "Unassign", "AwaitWithout", "Release"]
 
 
+def test_a_second_dead_node_waits_until_the_first_replacement_takes_part() -> None:
+    """Or two of the three would be gone that know where the log ends; simulator, seed 90001505."""
+    view, other = dead(dead(with_new(), NAMES[0]), NAMES[1]), "s8:7000"
+    maps = store_metadata.add_storage_node(view.maps, other, 1, 7001).after
+    view = attrs.evolve(view, maps=maps, storages=(*view.storages, storage(other, replicas={})))
+    view = after(view, moves.Swap(NAMES[0], NEW, 0))
+    steps = moves.move(view, [0], NAMES[1], other)
+    assert steps[:3] == (moves.Take(other, 0), moves.AwaitLevel(NEW, 0), moves.Swap(NAMES[1], other, 0))
+    assert kinds(moves.move(served(view, 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
+
+
 def test_a_dead_node_is_replaced_in_one_change() -> None:
     steps = moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, None)
     assert kinds(steps) == ["Take", "Swap", "AwaitLevel"] * 2 + ["RemoveNode"]
