@@ -91,7 +91,7 @@ def test_damage_fails_the_job_with_partition_id_and_file(spark: Any, tmp_path: P
     data[128 + 70 * 33 + 50] ^= 1
     path.write_bytes(data)
     with pytest.raises(
-        Exception, match=rf"partition 0, transaction \d+, {path}: the checksum of the data does not match"
+        Exception, match=rf"partition 0, transaction \d+, {path}: the checksum of the record does not match"
     ):
         read(spark, str(tmp_path)).count()
 
