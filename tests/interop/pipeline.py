@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,12 +32,12 @@ def on_original(scene: Scene) -> Outcome:
         rows = [b"row %d" % number for number in range(_ROWS)]
         file = cluster.directory / "rows.parquet"
         pq.write_table(pa.table({"partition": pa.array([at % 2 for at in range(_ROWS)]), "data": rows}), file)
-        killer = Thread(target=_kill_servers, args=(cluster,))
-        killer.start()
         checkpoint = str(cluster.directory / "checkpoint")
-        for _ in range(2):  # the second time nothing is left to do
-            _sink(cluster, file, checkpoint)
-            killer.join()
+        with ThreadPoolExecutor(1) as pool:
+            sinking = pool.submit(_sink, cluster, file, checkpoint)
+            _kill_servers(cluster)  # not in the thread: with that, processes that it started would end
+            sinking.result()
+        _sink(cluster, file, checkpoint)  # nothing is left to do
         verdict = load.finish()
         expected, first = Counter(rows), None
         for via in ("storage", "server"):
