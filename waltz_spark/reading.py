@@ -369,6 +369,7 @@ async def _visit(place: ServerPlace, partition: int, start: int, end: int, silen
     parts: list[bytes] = []
     with trio.fail_after(silence_max) as patience:
         async with waltz.open_client(config) as client, client.feed(partition, after=start - 1, prefetch=256) as feed:
+            feed.markers = True  # they are records as others
             async for txn in feed:
                 patience.deadline = trio.current_time() + silence_max
                 data: bytes = txn.load()

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import waltz_trio as waltz
 from waltz_core.ids import Endpoint
+from waltz_core.log import MARKER_HEADER
 from waltz_spark import reading
 from waltz_spark.archive import plan_archive, run_archive
 from waltz_spark.errors import ArchiveError, UnreachableError, WrongClusterError
@@ -280,6 +281,8 @@ async def test_a_storage_node_of_another_cluster_is_refused(tmp_path: Path) -> N
 async def test_a_server_without_range_reads_is_read_transaction_by_transaction(tmp_path: Path) -> None:
     async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=1) as cluster:
         await append(cluster, (COUNT,))
+        async with waltz.open_client(cluster.url) as client:
+            await client.send(0, waltz.Append(b"a marker of some sink", header=MARKER_HEADER))
         options = options_of(cluster, via="server")
         (found,) = (task.ranges[0] for task in await outside(BatchReader(options).partitions))
         (place,) = found.places
@@ -293,4 +296,4 @@ async def test_a_server_without_range_reads_is_read_transaction_by_transaction(t
 
         by_feed, by_range = await outside(both)
         assert by_feed == by_range
-        assert len(by_feed) == COUNT
+        assert len(by_feed) == COUNT + 1, "markers are records as others"
