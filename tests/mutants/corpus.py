@@ -56,7 +56,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "left-overs of a gap believed",
         "server.partition",
-        "self._foreign = stored != self._announced and stored not in self._attempts",
+        "self._foreign = again or (stored != self._announced and stored not in self._attempts)",
         "self._foreign = False",
     ),
     Mutant(

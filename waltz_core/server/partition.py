@@ -224,7 +224,8 @@ class PartitionServer:
         self._doubtful = False
         self._draining = False  # a checkpoint is due: nothing is launched
         self._announced: tuple[int, int] | None = None  # generation and id of our last session
-        self._foreign = False  # somebody else wrote since our last session
+        self._open_generation = -1  # of our last session that was open
+        self._foreign = False  # somebody else may have written since
         self._fence_seen = -1  # highest session that a replica says it answered
         self._attempts: set[tuple[int, int]] = set()  # announced, perhaps
         self._metadata: PartitionMetadata = EMPTY_METADATA
@@ -757,7 +758,9 @@ class PartitionServer:
             return
         # Ours if nobody wrote since our last session, whatever became of announcements in between.
         stored = metadata.generation, metadata.session_id
-        self._foreign = stored != self._announced and stored not in self._attempts
+        # Under another generation somebody else may have had the partition; metadata that was set back would hide it.
+        again = self._known and self._open_generation != self.generation
+        self._foreign = again or (stored != self._announced and stored not in self._attempts)
         session_id = metadata.session_id + 1
         self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
         self._attempts.add((self.generation, session_id))
@@ -868,6 +871,7 @@ class PartitionServer:
         else:
             self._on_gap(now, mark)
         self._known = True
+        self._open_generation = self.generation
         if self.journal is not None:
             self.journal.session_opened(now, self.session.session_id, self.generation, mark)
         self._appender.opened(note.quorum, note.replicas)
