@@ -205,6 +205,7 @@ def test_zookeeper_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_server_is_listed_and_preferred(cluster: Cluster, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     ports = cluster.addresses["server-0"]
+    poll("each server owns one", lambda: sorted(cluster.owners().values()) == ["server-0", "server-1"])
     assert main(["server", "list", "-s", f"127.0.0.1:{ports['server.jetty.port']}"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("There are 1 partitions for current server\nStorage node for partition 0: [127.0.0.1:")

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.processes.zookeeper import ZooKeeperServer, free_port
-from tests.trio.znode_store_suite import OpenStore, Peer, ZnodeStoreSuite, connected_peer
+from tests.trio.znode_store_suite import PATIENCE, OpenStore, Peer, ZnodeStoreSuite, connected_peer
 from waltz_core.edge import ZkChildren, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkState, ZkStateChanged
 from waltz_core.errors import ConfigError
 from waltz_trio.zk.bridge import ZooKeeperBridge, open_zookeeper
@@ -74,6 +74,28 @@ async def test_a_restarted_server_resumes_the_session_and_forgets_the_watches(
         assert found.stat is not None
         assert found.stat.ephemeral_owner == session
         assert peer.changes() == []
+
+
+async def test_a_connection_that_is_accepted_and_never_answered_does_not_cost_the_session(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    peer = Peer()
+    async with open_zookeeper(own_zookeeper.hosts, peer.deliver, session_timeout_ms=9_000) as store:
+        peer.store = store
+        session = await peer.connected()
+        await trio.to_thread.run_sync(own_zookeeper.kill)
+        with trio.socket.socket() as mute:
+            mute.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+            await mute.bind(("127.0.0.1", own_zookeeper.port))
+            mute.listen(1)
+            with trio.fail_after(PATIENCE):
+                first, _ = await mute.accept()
+                second, _ = await mute.accept()
+        with first, second:
+            assert ZkStateChanged(ZkState.PRESUMED_LOST) not in peer.heard
+            peer.heard.clear()
+            await trio.to_thread.run_sync(own_zookeeper.start)
+            await peer.until(lambda event: event == ZkStateChanged(ZkState.CONNECTED, session))
 
 
 async def test_an_expired_session_is_told_and_a_new_one_follows(zookeeper: ZooKeeperServer) -> None:

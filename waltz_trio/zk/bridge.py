@@ -63,6 +63,7 @@ IN_FLIGHT_MAX = 200
 
 WAITING_MAX = 10_000
 STOP_TIMEOUT = 10.0
+_TRIES_IN_SESSION = 3  # connections tried, at least, before a session that none answers is lost
 
 _ERRORS: dict[type[Exception], ZkError] = {
     NoNodeError: ZkError.NO_NODE,
@@ -143,6 +144,10 @@ class ZooKeeperBridge:
             )
         except ValueError as problem:
             raise ConfigError(f"zookeeper.connectString {hosts!r}: {problem}") from None
+        # kazoo waits for the answer to its greeting as long as a session lasts, divided by the number of addresses.
+        # A ZooKeeper that is just starting can accept a connection and never answer on it: with one address that
+        # alone would cost the session, so each is tried more than once in that time.
+        self._client.hosts *= -(-_TRIES_IN_SESSION // len(self._client.hosts))
         self._usable = False
         self._closing = False
         self._epoch = 0  # counts changes of the connection's state
