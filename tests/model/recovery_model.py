@@ -651,8 +651,11 @@ BAR: tuple[Bounds, ...] = (
     Bounds(sessions=3, ids=1, lagging=True, unknown=1, lingering=0),
     Bounds(sessions=2, ids=1, wipes=1, restarts=1, limbos=1, unknown=1),
     Bounds(sessions=3, ids=1, fresh=True, restarts=1, lingering=0),
+    Bounds(sessions=3, ids=1, wipes=1, assignments=("abcd",), lingering=0),
+    Bounds(sessions=3, ids=1, changes=1, assignments=("abcd", "abc"), lingering=0),
+    Bounds(sessions=3, ids=2, wipes=1, changes=1, assignments=("ab", "ac"), lingering=0),
 )
-"""Searches that end: 3 replicas (4 where the assignment changes), 3 records, 4 sessions, each kind of fault."""
+"""Searches that end: 3 replicas (2 or 4 in the last ones), 3 records, 4 sessions, each kind of fault."""
 
 
 def _search(bounds: Bounds) -> tuple[Bounds, Outcome, float, Counter[str]]:

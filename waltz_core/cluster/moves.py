@@ -123,8 +123,8 @@ def move(view: ClusterView, partitions: Sequence[int], source: str, target: str)
     """Steps that are left to have partitions on `target` instead of `source`.
 
     Raises:
-        ClusterError: a node is unknown, the two are in different groups, the target does not answer, or a partition
-            is on neither of them.
+        ClusterError: a node is unknown, the two are in different groups, the target does not answer, a partition is on
+            neither of them, or too few of its replicas are there to do without the source.
     """
     _check_pair(view, source, target)
     steps: list[Step] = []
@@ -160,25 +160,49 @@ def _move_one(view: ClusterView, partition_id: int, source: str, target: str) ->
 
 
 def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> Iterator[Step]:
-    """Wait for other replicas that are newer than the last session, if too few of that would be left without them.
+    """What has to come before a replica is taken away.
 
-    Where the log ends is decided among the replicas of the last session that ZooKeeper names: while a majority of
-    them is not among the assigned ones, nobody can decide it.
+    Where the log ends is decided among the replicas of the last session that ZooKeeper names: while no majority of
+    them is both assigned and there, nobody can decide it.
+
+    Raises:
+        ClusterError: nothing that could be waited for would leave such a majority.
     """
+    assigned = set(view.replicas_of(partition_id))
+    named = _named(view, partition_id)
+    swapped = target not in assigned and _held(view, source) is None
+    if not swapped and not view.is_level(partition_id, target):
+        named = {*assigned, target}  # the session that is waited for before
+    stay = {*assigned, target} - {source}
+    if len(named & stay) <= len(named) // 2:
+        late, gone = sorted(stay - named - {target}), sorted(named - assigned - {target})
+        waits: list[Step] = [AwaitLevel(one, partition_id) for one in late]
+        waits = waits or [AwaitWithout(one, partition_id) for one in gone]
+        yield from waits
+        named = assigned if waits else named
+    there = {one for one in named & stay if one == target or _held(view, one) is not None}
+    if len(there) > len(named) // 2 or not named:
+        return
+    away = ", ".join(sorted((named & stay) - there))
+    help_ = f"not there: {away}; bring it back, or replace it, first" if away else "add a replica first"
+    raise ClusterError(
+        f"partition {partition_id} cannot do without {source} now: a majority of the replicas that know where its log "
+        f"ends ({', '.join(sorted(named))}) has to stay; {help_}; `waltz doctor` says what else is wrong"
+    )
+
+
+def _named(view: ClusterView, partition_id: int) -> set[str]:
+    """The replicas of the last session of a partition."""
     metadata = view.partitions[partition_id]
-    named = {state.replica_id.storage for state in metadata.replica_states} if metadata is not None else set()
-    left = [one for one in view.replicas_of(partition_id) if one != source]
-    if len(named.intersection(left)) <= len(named) // 2:
-        for one in left:
-            if one not in named and one != target:
-                yield AwaitLevel(one, partition_id)
+    return {state.replica_id.storage for state in metadata.replica_states} if metadata is not None else set()
 
 
 def drain(view: ClusterView, source: str) -> tuple[Step, ...]:
     """Steps that are left to empty a node: its partitions go to the least loaded others of its group.
 
     Raises:
-        ClusterError: the node is unknown, or there is nobody who could take a partition.
+        ClusterError: the node is unknown, there is nobody who could take a partition, or too few of its replicas are
+            there to do without the node.
     """
     groups = dict(view.maps.groups.groups)
     _check_node(view, source)

@@ -9,7 +9,7 @@ from tests.unit.cluster.views import NAMES, cluster, replica, storage
 from waltz_core.cluster import moves, store_metadata
 from waltz_core.cluster.moves import Step
 from waltz_core.cluster.view import ClusterView
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaId, ReplicaState
+from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaAssignments, ReplicaId, ReplicaState
 from waltz_core.errors import ClusterError
 
 NEW = "s9:7000"
@@ -86,6 +86,36 @@ def test_a_second_dead_node_waits_until_the_first_replacement_takes_part() -> No
     steps = moves.move(view, [0], NAMES[1], other)
     assert steps[:3] == (moves.Take(other, 0), moves.AwaitLevel(NEW, 0), moves.Swap(NAMES[1], other, 0))
     assert kinds(moves.move(served(view, 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_what_was_just_taken_away_is_forgotten_before_the_next_node_dies() -> None:
+    """Of four that know where the log ends two would be left; simulator, seed 94001671."""
+    view = with_new()
+    for step in (moves.Take(NEW, 0), moves.Assign(NEW, 0), moves.AwaitLevel(NEW, 0), moves.Unassign(NAMES[0], 0)):
+        view = after(view, step)
+    other = "s8:7000"
+    maps = store_metadata.add_storage_node(view.maps, other, 1, 7001).after
+    view = attrs.evolve(view, maps=maps, storages=(*view.storages, storage(other, replicas={})))
+    steps = moves.move(dead(view, NAMES[1]), [0], NAMES[1], other)
+    assert steps[1:3] == (moves.AwaitWithout(NAMES[0], 0), moves.Swap(NAMES[1], other, 0))
+    assert kinds(moves.move(served(dead(view, NAMES[1]), 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_a_node_stays_while_too_few_others_are_there() -> None:
+    """The four of the session in between need three, of whom one is down and one is to go."""
+    view = dead(with_new(), NAMES[1])
+    with pytest.raises(ClusterError, match=rf"cannot do without {NAMES[0]} now.*not there: {NAMES[1]}; bring it back"):
+        moves.drain(view, NAMES[0])
+    with pytest.raises(ClusterError, match=f"not there: {NAMES[1]}"):
+        moves.move(dead(view, NAMES[0]), [0], NAMES[0], NEW)
+    assert kinds(moves.move(dead(with_new(), NAMES[0]), [0], NAMES[0], NEW)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_the_only_replica_stays_until_there_are_more() -> None:
+    view = with_new()
+    lone = attrs.evolve(view.maps, replicas=ReplicaAssignments(((NAMES[0], (0, 1)), (NEW, ()))))
+    with pytest.raises(ClusterError, match="add a replica first"):
+        moves.move(served(attrs.evolve(view, maps=lone), 0), [0], NAMES[0], NEW)
 
 
 def test_a_dead_node_is_replaced_in_one_change() -> None:
