@@ -31,14 +31,16 @@ fix: install
 
 # Development mode: value classes are frozen, and Trio complains about what it otherwise forgives. Its checked memory
 # allocator is for extensions written in C, and would take a fifth of the time.
+# What runs whole clusters for long is not measured for coverage, which would make it three times slower.
+LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model))
 # Two at a time: the core is tested on both cores; tests of drivers, processes and Spark wait more than they work, by files.
 test: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	$(MAKE) --no-print-directory check; \
-	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/witness tests/model tests/vectors \
-	  --cov --cov-report=term:skip-covered --cov-fail-under=95; \
-	$(BIN)/python -m pytest -q -n 2 tests/mutants tests/decoders; \
+	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/witness tests/vectors tests/model \
+	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
+	$(BIN)/python -m pytest -q -n 2 --durations=10 $(LONG) tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/processes tests/interop; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/spark; \
