@@ -29,8 +29,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "lock committed one too low",
         "server.appender",
-        "locks.commit(write, append, at)",
-        "locks.commit(write, append, at - 1)",
+        "                commit(write, append, at)",
+        "                commit(write, append, at - 1)",
     ),
     Mutant(
         "wrong slot on commit",
