@@ -41,3 +41,5 @@ def test_what_exceeds_its_memory_is_forgotten_in_order_and_said() -> None:
         assert exact.newest(lock, exact.floor, 100_000) == 95_000 + lock
         assert exact.newest(lock, exact.floor, 95_000 + lock - 1) == 90_000 + lock
     assert exact.newest(5000, -1, 100_000) == -1
+    known = [exact.newest(one % 5000, one - 1, one) == one for one in range(exact.floor - 100, 100_000)]
+    assert known == [False] * 101 + [True] * (99_999 - exact.floor), "what is behind the floor is known, nothing else"
