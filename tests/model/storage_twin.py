@@ -230,7 +230,7 @@ class StorageTwin:
             return self._impossible(strict, m)
         if strict and gives_up and not all(self.partitions[one].assigned for one in ids):
             return self._impossible(strict, m)
-        for one in ids:
+        for one in dict.fromkeys(ids) if strict else ids:
             if one in outside:
                 return CLOSED
             p = self.partitions[one]

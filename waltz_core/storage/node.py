@@ -731,7 +731,8 @@ class StorageNode:
             self._droppable.append(peer)
             return
         assert partition_ids is not None
-        change.left.extend(partition_ids)
+        # A partition that is named twice cannot be given up twice; half of the change would be done, and refused.
+        change.left.extend(dict.fromkeys(partition_ids) if self.rules.unassigned_refused else partition_ids)
         peer.busy = True
         self._change_next(peer, change)
 

@@ -235,6 +235,20 @@ def test_a_failed_sync_stops_the_partition_and_nothing_unsynced_is_believed() ->
     assert append(node, 3, 1) == wire.SuccessResponse(5, 1, 0)
 
 
+def test_a_partition_that_stops_tells_the_server_whose_session_it_is() -> None:
+    """It may stop at work of its own, and the server would find out at its next append only."""
+    node = filled(3)
+    server = codec_1(node, Port.STORAGE)
+    assert server.ask(wire.LastSessionInfoRequest(5, 1, 0, False)).condition == Condition.SOUND
+    append(node, 3, 1)
+    fail(node, FaultKind.IO, lambda effect: effect.path.endswith("mark"))
+    flush_marks(node)
+    (told,) = server.messages
+    assert isinstance(told, wire.SuspectReport)
+    assert (told.session_id, told.partition_id, told.condition) == (5, 0, Condition.STOPPED)
+    assert "the disk failed" in (told.reason or "")
+
+
 def test_a_retreat_that_fails_stops_the_partition() -> None:
     node = filled(3)
     fail(node, FaultKind.FULL, lambda effect: True, times=100)
