@@ -16,7 +16,7 @@ from waltz_core.log import SessionInfo
 from waltz_core.storage import repair as repairing
 from waltz_core.storage.effects import DiskRead, FaultKind, SyncFile, WriteAt
 from waltz_core.storage.replica import State
-from waltz_core.storage.segment import SegmentHeader, encode_header
+from waltz_core.storage.segment import decode_header, encode_header
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.admin_messages import RepairOutcome
@@ -180,15 +180,32 @@ def test_one_wrong_field_of_a_header_is_written_again(first: int, field: str) ->
     nodes = Nodes()
     path = f"0/{first:019d}.seg"
     before = data_files(nodes, 0)
-    key = nodes.desks[0].key.bytes
-    right = SegmentHeader(1_700_000_000_000, key, 0, first)
-    wrong: Any = {"key": bytes(16), "partition_id": 9, "first_id": 77}[field]
     data = before[path]
+    right = decode_header(data[:128])
+    assert right is not None
+    wrong: Any = {"key": bytes(16), "partition_id": 9, "first_id": 77}[field]
     nodes.desks[0].disk.put(path, encode_header(attrs.evolve(right, **{field: wrong})) + data[128:])
     assert replica(nodes.restart(0)).state is State.LIMBO
     nodes.repair(0, 1)
     assert replica(nodes.desks[0]).state is State.OPEN
-    assert {name: data[8:] for name, data in data_files(nodes, 0).items()} == {n: d[8:] for n, d in before.items()}
+    assert data_files(nodes, 0) == before, "the time at which the segment was made included"
+
+
+@pytest.mark.parametrize("last", [9, 10])
+@pytest.mark.parametrize("size", [59, 61])
+def test_a_record_of_another_size_is_never_written_over_its_neighbours(last: int, size: int) -> None:
+    """A source may have another record under an id whose own is unreadable: its length has to fit the place."""
+    nodes = Nodes()
+    damage(nodes, 0, last)
+    before = data_files(nodes, 0)
+    find(nodes, 0, last)
+    source = nodes.desks[1]
+    source.storage(wire.TruncateRequest(5, 1, 0, last - 1, False))
+    source.storage(wire.AppendRequest(5, 1, 0, some(last, 1, size), False))
+    answer = nodes.repair(0, 1)
+    assert outcomes(answer) == [(last, last, RepairOutcome.WRITE_FAILED)]
+    assert "do not fit into the 100 at offset" in str(answer.message)
+    assert data_files(nodes, 0) == before
 
 
 def test_a_disk_that_refuses_the_repair_leaves_the_range_refused() -> None:
