@@ -175,6 +175,7 @@ def test_a_node_of_0_13_2_is_not_asked() -> None:
     bench.answer(admin.AdminSuccessResponse(-1))
     assert not isinstance(bench.asked[-1], admin.RepairRequest)
     assert "it runs 0.13.2" in bench.texts()[-1]
+    assert len(bench.take(CloseConn)) == 1
 
 
 def test_a_node_that_refuses_is_named() -> None:
