@@ -54,6 +54,12 @@ CORPUS: tuple[Mutant, ...] = (
         "        self._exact.reset(mark)\n",
     ),
     Mutant(
+        "own past believed under a new generation",
+        "server.partition",
+        "again = self._open_generation not in (None, self.generation)",
+        "again = False",
+    ),
+    Mutant(
         "left-overs of a gap believed",
         "server.partition",
         "self._foreign = again or (stored != self._announced and stored not in self._attempts)",

@@ -219,12 +219,11 @@ class PartitionServer:
         self._feed_cache = FeedCache(config.feed_cache_bytes)
         self._feed = Feed(self._feed_cache)
         self._members = Members()
-        self._known = False  # a store session has been open in this object
         self._replicas: tuple[str, ...] = ()
         self._doubtful = False
         self._draining = False  # a checkpoint is due: nothing is launched
         self._announced: tuple[int, int] | None = None  # generation and id of our last session
-        self._open_generation = -1  # of our last session that was open
+        self._open_generation: int | None = None  # of our last session that was open; None before the first
         self._foreign = False  # somebody else may have written since
         self._fence_seen = -1  # highest session that a replica says it answered
         self._attempts: set[tuple[int, int]] = set()  # announced, perhaps
@@ -248,6 +247,11 @@ class PartitionServer:
         self._notes: list[SessionNote] = []
 
     # ---- what the node tells us --------------------------------------------------------------
+
+    @property
+    def _known(self) -> bool:
+        """Whether a store session has been open in this object."""
+        return self._open_generation is not None
 
     @property
     def high_water_mark(self) -> int:
@@ -759,7 +763,7 @@ class PartitionServer:
         # Ours if nobody wrote since our last session, whatever became of announcements in between.
         stored = metadata.generation, metadata.session_id
         # Under another generation somebody else may have had the partition; metadata that was set back would hide it.
-        again = self._known and self._open_generation != self.generation
+        again = self._open_generation not in (None, self.generation)
         self._foreign = again or (stored != self._announced and stored not in self._attempts)
         session_id = metadata.session_id + 1
         self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
@@ -870,7 +874,6 @@ class PartitionServer:
             self._settle(now)
         else:
             self._on_gap(now, mark)
-        self._known = True
         self._open_generation = self.generation
         if self.journal is not None:
             self.journal.session_opened(now, self.session.session_id, self.generation, mark)
