@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 READY_TIMEOUT = 30.0
 _PYSPARK_JARS = ("zookeeper-", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
@@ -178,11 +179,24 @@ class ZooKeeperServer:
         return self.hosts + name
 
     def end_session(self, session_id: int, password: bytes) -> None:
-        """Expire somebody's session by taking it over and closing it."""
-        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password))
-        client.start(timeout=10)
-        client.stop()
-        client.close()
+        """Expire somebody's session by taking it over and closing it.
+
+        Its owner reconnects at once and may have it back before it is closed, so this goes on until it is gone.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT
+        found: int | None = session_id
+        while found == session_id:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"session {session_id:#x} could not be ended within {READY_TIMEOUT:.0f} s")
+            client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password))
+            try:
+                client.start(timeout=10)
+                found = client.client_id[0]
+            except KazooTimeoutError:
+                continue
+            finally:
+                client.stop()
+                client.close()
 
 
 @contextmanager
