@@ -382,6 +382,14 @@ class Coordinator:
     def _fail(self, reason: str, out: list[CoordinatorEffect]) -> None:
         self._end(ClusterFailed(reason), out)
 
+    def _broken(self, now: int, reason: str, out: list[CoordinatorEffect]) -> None:
+        """Something that a cluster must have cannot be used: nobody starts on that, and nobody stops for it."""
+        if self._cluster is None:
+            self._fail(reason, out)
+        else:
+            self._report_once(Level.ERROR, f"{reason}; staying on what is known", out)
+            self._try_again(now)
+
     def _report_once(self, level: Level, text: str, out: list[CoordinatorEffect]) -> None:
         if text not in self._reported:
             if len(self._reported) >= REPORTED_MAX:
@@ -416,6 +424,8 @@ class Coordinator:
     def _on_start_answer(self, path: str, now: int, answer: _Answer, out: list[CoordinatorEffect]) -> None:
         if isinstance(answer, ZkDone):
             self._start_answers[path] = answer
+        elif answer is ZkError.NO_NODE and self._cluster is not None and path != self._paths.root:
+            self._broken(now, f"znode {path} does not exist", out)
         elif answer is ZkError.NO_NODE:
             self._fail(
                 f"znode {path} does not exist: there is no Waltz cluster at {self._paths.root}; check the ZooKeeper "
@@ -427,7 +437,7 @@ class Coordinator:
 
     def _on_started(self, now: int, out: list[CoordinatorEffect]) -> None:
         answers, self._start_answers = self._start_answers, {}
-        if not self._check_cluster(answers[self._paths.root], answers.get(self._paths.store), out):
+        if not self._check_cluster(now, answers[self._paths.root], answers.get(self._paths.store), out):
             return
         counter = self._counter()
         if counter is None:
@@ -464,24 +474,22 @@ class Coordinator:
         self._dirty = True
         out.append(Joined(*self._cluster, self._cluster_key, self.server_id, self.client_id))
 
-    def _check_cluster(self, root: ZkDone, store: ZkDone | None, out: list[CoordinatorEffect]) -> bool:
+    def _check_cluster(self, now: int, root: ZkDone, store: ZkDone | None, out: list[CoordinatorEffect]) -> bool:
         """Whether the parameters fit together, and are those that we started with."""
         paths = self._paths
         try:
             params = decode_cluster_params(root.data or b"")
         except ProtocolError as problem:
-            self._fail(
-                f"znode {paths.root} does not hold cluster parameters: {problem}; was `create` interrupted?", out
-            )
+            text = f"znode {paths.root} does not hold cluster parameters: {problem}; was `create` interrupted?"
+            self._broken(now, text, out)
             return False
         key = b""
         if store is not None:
             try:
                 found = decode_store_params(store.data or b"")
             except ProtocolError as problem:
-                self._fail(
-                    f"znode {paths.store} does not hold store parameters: {problem}; was `create` interrupted?", out
-                )
+                text = f"znode {paths.store} does not hold store parameters: {problem}; was `create` interrupted?"
+                self._broken(now, text, out)
                 return False
             if found.num_partitions != params.num_partitions:
                 self._fail(
@@ -558,7 +566,8 @@ class Coordinator:
         if found.torn or listed.cversion != data.cversion:
             self._dirty = True  # somebody came or went between the reads: not one view
             return
-        if not self._check_cluster(answers[self._paths.root], answers.get(self._paths.store), out):
+        known = self._phase is Phase.LEAVING  # whatever cluster that is now: our descriptor goes
+        if not known and not self._check_cluster(now, answers[self._paths.root], answers.get(self._paths.store), out):
             return
         self._retry_delay = RETRY_FIRST_MS
         self._refresh_at = now + REFRESH_EVERY_MS + self._rng.randint(0, REFRESH_EVERY_MS // 2)

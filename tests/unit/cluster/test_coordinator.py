@@ -478,7 +478,7 @@ def test_a_failed_request_is_tried_again_after_a_pause(error: ZkError) -> None:
 @pytest.mark.parametrize("error", [ZkError.OUTCOME_UNKNOWN, ZkError.NO_NODE])
 @pytest.mark.parametrize("which", range(6))
 def test_each_request_of_a_reading_may_fail(which: int, error: ZkError) -> None:
-    """An unknown outcome is read again; a missing node ends it, unless it is a server that left."""
+    """All is read again, unless the root is gone: that ends it."""
     world = World()
     server = world.server()
     server.inbox.append(ZkChanged(PATHS.servers))
@@ -490,9 +490,7 @@ def test_each_request_of_a_reading_may_fail(which: int, error: ZkError) -> None:
     failed = server.requests.popleft()
     server.inbox.append(ZkFailed(failed.ticket, error))
     world.settle()
-    if error is ZkError.NO_NODE and failed.__getattribute__("path") not in (
-        f"{PATHS.servers}/{name}" for name in world.descriptors()
-    ):
+    if error is ZkError.NO_NODE and failed.__getattribute__("path") == ROOT:
         assert server.machine.phase is Phase.ENDED
     else:
         world.check_converged()
@@ -779,6 +777,41 @@ def test_a_cluster_that_is_deleted_or_made_anew_stops_its_processes() -> None:
         world.remove(path)
     world.settle()
     assert "does not exist" in client.last(ClusterFailed).reason
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda world: world.put(ROOT, b"?"),
+        lambda world: world.put(ROOT, None),
+        lambda world: world.put(PATHS.store, b"?"),
+        lambda world: world.put(PATHS.servers, None),
+        lambda world: world.put(PATHS.assignment, None),
+        lambda world: world.remove(PATHS.assignment),
+    ],
+)
+def test_a_znode_that_is_spoilt_or_gone_stops_nobody_who_runs(spoil: Callable[[World], object]) -> None:
+    world = World()
+    server, client = world.server(), world.client()
+    held = {}
+    for path in (ROOT, PATHS.store, PATHS.servers, PATHS.assignment):
+        answer = world.tree.apply(world.admin, ZkGet(0, path))
+        assert isinstance(answer, ZkDone)
+        held[path] = answer.data
+    spoil(world)
+    world.settle(until=world.now + 4 * REFRESH_EVERY_MS)
+    assert len(server.owned) == 4
+    assert len(client.endpoints) == 1
+    (said,) = [report.text for report in server.all(Report) if report.level is Level.ERROR]  # told once
+    assert "staying on" in said
+
+    for path, data in held.items():
+        world.put(path, data)
+    second = world.server()
+    world.now += 2 * REFRESH_EVERY_MS
+    world.settle()
+    world.check_converged()
+    assert second.owned
 
 
 def test_two_servers_at_one_address_share_an_entry() -> None:
