@@ -6,10 +6,12 @@ too, and is one ZooKeeper transaction with the versions that were read (zk-D13).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 from uuid import uuid4
 
 from waltz_core.cluster import znodes
+from waltz_core.cluster.backup import ClusterBackup, Znode, cluster_znodes
 from waltz_core.cluster.paths import ClusterPaths
 from waltz_core.cluster.store_metadata import EMPTY_STORE, StoreChange, StoreMaps
 from waltz_core.cluster.znodes import (
@@ -26,6 +28,7 @@ from waltz_core.record import record
 from waltz_trio.zk.client import NodeExistsError, NoNodeError, NotEmptyError, ZnodeClient
 
 ATTEMPTS = 5
+T = TypeVar("T")
 
 
 class ClusterExistsError(ClusterError):
@@ -34,6 +37,10 @@ class ClusterExistsError(ClusterError):
 
 class ClusterMissingError(ClusterError):
     """There is no cluster at the root, or only half of one."""
+
+
+class ClusterDamagedError(ClusterMissingError):
+    """There is a root, and what it or a znode below it must hold is missing or cannot be read."""
 
 
 @record
@@ -48,6 +55,14 @@ class ClusterDump:
     store: StoreParams
     maps: StoreMaps
     partitions: tuple[PartitionMetadata | None, ...]  # by partition id; None where no server opened it yet
+    last_client_id: int  # handed out
+    last_server_id: int
+    unreadable: Mapping[str, str]  # znodes that hold something else than they must, and what is wrong with each
+
+    def backup(self) -> ClusterBackup:
+        """What `restore` needs."""
+        ids = self.last_client_id, self.last_server_id
+        return ClusterBackup(self.params, self.store, self.maps, self.assignment, self.partitions, *ids)
 
 
 async def create_cluster(zk: ZnodeClient, paths: ClusterPaths, name: str, num_partitions: int) -> StoreParams:
@@ -60,27 +75,10 @@ async def create_cluster(zk: ZnodeClient, paths: ClusterPaths, name: str, num_pa
     if await zk.exists(paths.root) is not None:
         raise ClusterExistsError(f"cluster root [{paths.root}] already exists")
     params = StoreParams(uuid4().bytes, num_partitions)
-    operations: list[ZkCreate | ZkSet | ZkDelete] = []
-    parents = paths.root.split("/")[1:-1]
-    for depth in range(1, len(parents) + 1):
-        parent = "/" + "/".join(parents[:depth])
-        if await zk.exists(parent) is None:
-            operations.append(ZkCreate(0, parent, None))
-
-    def in_two_steps(path: str, data: bytes) -> None:
-        """0.13.2 creates these with null data and sets them then: they are at version 1 ever after."""
-        operations.extend((ZkCreate(0, path, None), ZkSet(0, path, data, 0)))
-
-    in_two_steps(paths.root, znodes.encode_cluster_params(ClusterParams(name, num_partitions)))
-    operations.append(ZkCreate(0, paths.servers, znodes.encode_partition_assignment(EMPTY_ASSIGNMENT)))
-    operations.append(ZkCreate(0, paths.ids, None))
-    operations.append(ZkCreate(0, paths.client_ids, znodes.encode_id_counter(0)))
-    operations.append(ZkCreate(0, paths.server_ids, znodes.encode_id_counter(0)))
-    in_two_steps(paths.store, znodes.encode_store_params(params))
-    operations.append(ZkCreate(0, paths.partitions, None))
-    in_two_steps(paths.groups, znodes.encode_group_descriptor(EMPTY_STORE.groups))
-    in_two_steps(paths.assignment, znodes.encode_replica_assignments(EMPTY_STORE.replicas))
-    in_two_steps(paths.connections, znodes.encode_connection_metadata(EMPTY_STORE.connections))
+    operations = await _parents(zk, paths)
+    backup = ClusterBackup(ClusterParams(name, num_partitions), params, EMPTY_STORE, EMPTY_ASSIGNMENT, (), 0, 0)
+    for znode in cluster_znodes(backup, paths):
+        operations += _creation(znode)
     try:
         await zk.multi(operations)
     except NodeExistsError:
@@ -90,6 +88,67 @@ async def create_cluster(zk: ZnodeClient, paths: ClusterPaths, name: str, num_pa
             f"cannot create {paths.root}: the node above it is missing; does the chroot of the connect string exist?"
         ) from None
     return params
+
+
+def _creation(znode: Znode) -> list[ZkCreate | ZkSet | ZkDelete]:
+    if znode.in_two_steps and znode.data is not None:
+        return [ZkCreate(0, znode.path, None), ZkSet(0, znode.path, znode.data, 0)]
+    return [ZkCreate(0, znode.path, znode.data)]
+
+
+@record
+class Restoration:
+    """What `restore_cluster` is going to do."""
+
+    lines: tuple[str, ...]  # a znode each: what is done with it, and why
+    operations: tuple[ZkCreate | ZkSet | ZkDelete, ...]  # one transaction
+    stop: bool  # servers must not run meanwhile
+
+
+async def plan_restoration(zk: ZnodeClient, paths: ClusterPaths, backup: ClusterBackup) -> Restoration:
+    """What is missing or cannot be read, of all that a cluster must have; what is good stays as it is.
+
+    Raises:
+        ClusterError: another cluster is at that root.
+        ZnodeError: ZooKeeper did not answer.
+    """
+    lines: list[str] = []
+    operations: list[ZkCreate | ZkSet | ZkDelete] = await _parents(zk, paths)
+    stop = False
+    for znode in cluster_znodes(backup.raised(), paths):
+        try:
+            data, stat = await zk.get(znode.path)
+        except NoNodeError:
+            lines.append(f"{znode.path} does not exist: it is created")
+            operations += _creation(znode)
+        else:
+            if znode.check is None:
+                continue
+            try:
+                _check_same(znode, paths, znode.check(data or b""), backup)
+                continue
+            except ProtocolError as problem:
+                assert znode.data is not None
+                lines.append(f"{znode.path} cannot be read ({problem}): it is written anew")
+                operations.append(ZkSet(0, znode.path, znode.data, stat.version))
+        stop = stop or not znode.live
+    return Restoration(tuple(lines), tuple(operations), stop)
+
+
+def _check_same(znode: Znode, paths: ClusterPaths, found: object, backup: ClusterBackup) -> None:
+    if znode.path == paths.store and found != backup.store:
+        assert isinstance(found, StoreParams)
+        raise ClusterError(
+            f"the cluster at {paths.root} has the key {found.key_text()} and {found.num_partitions} partitions, the "
+            f"backup is of {backup.store.key_text()} with {backup.store.num_partitions}: nothing was changed"
+        )
+
+
+async def _parents(zk: ZnodeClient, paths: ClusterPaths) -> list[ZkCreate | ZkSet | ZkDelete]:
+    """Create what is missing above the root."""
+    parts = paths.root.split("/")[1:-1]
+    above = ("/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+    return [ZkCreate(0, path, None) for path in above if await zk.exists(path) is None]
 
 
 async def read_cluster_params(zk: ZnodeClient, paths: ClusterPaths) -> ClusterParams | None:
@@ -108,7 +167,7 @@ async def read_cluster_params(zk: ZnodeClient, paths: ClusterPaths) -> ClusterPa
     try:
         return znodes.decode_cluster_params(data)
     except ProtocolError as problem:
-        raise ClusterMissingError(f"cluster root [{paths.root}] holds no cluster parameters: {problem}") from None
+        raise ClusterDamagedError(f"cluster root [{paths.root}] holds no cluster parameters: {problem}") from None
 
 
 async def read_store_params(zk: ZnodeClient, paths: ClusterPaths) -> StoreParams:
@@ -121,11 +180,12 @@ async def read_store_params(zk: ZnodeClient, paths: ClusterPaths) -> StoreParams
     try:
         data, _ = await zk.get(paths.store)
     except NoNodeError:
-        raise ClusterMissingError(f"unable to get store params: znode {paths.store} does not exist") from None
+        kind = ClusterMissingError if await zk.exists(paths.root) is None else ClusterDamagedError
+        raise kind(f"unable to get store params: znode {paths.store} does not exist") from None
     try:
         return znodes.decode_store_params(data or b"")
     except ProtocolError as problem:
-        raise ClusterMissingError(f"unable to get store params: znode {paths.store}: {problem}") from None
+        raise ClusterDamagedError(f"unable to get store params: znode {paths.store}: {problem}") from None
 
 
 async def delete_cluster(zk: ZnodeClient, paths: ClusterPaths) -> None:
@@ -164,16 +224,20 @@ async def _read_maps(zk: ZnodeClient, paths: ClusterPaths) -> tuple[StoreMaps, _
         replicas, assignment_stat = await zk.get(paths.assignment)
         connections, connection_stat = await zk.get(paths.connections)
     except NoNodeError as missing:
-        raise ClusterMissingError(f"znode {missing.path} does not exist: was `create` interrupted?") from None
-    try:
-        maps = StoreMaps(
-            znodes.decode_group_descriptor(groups or b""),
-            znodes.decode_replica_assignments(replicas or b""),
-            znodes.decode_connection_metadata(connections or b""),
-        )
-    except ProtocolError as problem:
-        raise ClusterMissingError(f"below {paths.store}: {problem}; was `create` interrupted?") from None
+        raise ClusterDamagedError(f"znode {missing.path} does not exist: was `create` interrupted?") from None
+    maps = StoreMaps(
+        _decode(paths.groups, groups, znodes.decode_group_descriptor),
+        _decode(paths.assignment, replicas, znodes.decode_replica_assignments),
+        _decode(paths.connections, connections, znodes.decode_connection_metadata),
+    )
     return maps, _Versions(group_stat.version, assignment_stat.version, connection_stat.version)
+
+
+def _decode(path: str, data: bytes | None, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(data or b"")
+    except ProtocolError as problem:
+        raise ClusterDamagedError(f"znode {path} cannot be read: {problem}; was `create` interrupted?") from None
 
 
 async def change_store(
@@ -239,21 +303,38 @@ async def read_cluster(zk: ZnodeClient, paths: ClusterPaths) -> ClusterDump:
     store = await read_store_params(zk, paths)
     params = await read_cluster_params(zk, paths)
     if params is None:
-        raise ClusterMissingError(f"cluster root [{paths.root}] holds null: was `create` interrupted?")
-    servers, undecodable = await read_servers(zk, paths)
-    data, stat = await zk.get(paths.servers)
+        raise ClusterDamagedError(f"cluster root [{paths.root}] holds null: was `create` interrupted?")
     maps, _ = await _read_maps(zk, paths)
-    try:
-        assignment = znodes.decode_partition_assignment(data or b"")
-        partitions = tuple([await _read_partition(zk, paths, number) for number in range(store.num_partitions)])
-    except ProtocolError as problem:
-        raise ClusterMissingError(f"below {paths.root}: {problem}") from None
-    return ClusterDump(params, servers, undecodable, assignment, stat.cversion, store, maps, partitions)
+    unreadable: dict[str, str] = {}
 
+    async def read(path: str, decode: Callable[[bytes], T], instead: T) -> T:
+        try:
+            data, _ = await zk.get(path)
+            return decode(data or b"")
+        except NoNodeError:
+            unreadable[path] = "it does not exist"
+        except ProtocolError as problem:
+            unreadable[path] = str(problem)
+        return instead
 
-async def _read_partition(zk: ZnodeClient, paths: ClusterPaths, partition_id: int) -> PartitionMetadata | None:
-    try:
-        data, _ = await zk.get(paths.partition(partition_id))
-    except NoNodeError:
-        return None
-    return None if data is None else znodes.decode_partition_metadata(data)
+    async def read_partition(partition_id: int) -> PartitionMetadata | None:
+        path = paths.partition(partition_id)
+        if await zk.exists(path) is None:
+            return None
+        return await read(path, znodes.decode_partition_metadata, None)
+
+    listed = await zk.exists(paths.servers)
+    servers, undecodable = ((), ()) if listed is None else await read_servers(zk, paths)
+    return ClusterDump(
+        params,
+        servers,
+        undecodable,
+        await read(paths.servers, znodes.decode_partition_assignment, EMPTY_ASSIGNMENT),
+        -1 if listed is None else listed.cversion,
+        store,
+        maps,
+        tuple([await read_partition(number) for number in range(store.num_partitions)]),
+        await read(paths.client_ids, znodes.decode_id_counter, -1),
+        await read(paths.server_ids, znodes.decode_id_counter, -1),
+        unreadable,
+    )

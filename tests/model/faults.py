@@ -19,7 +19,11 @@ from waltz_core.cluster import moves
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_core.edge import Shutdown, ZkSet
+from waltz_core.errors import StorageError
+from waltz_core.log import SessionInfo
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.replica import State
+from waltz_core.store.last_resort import Witness, confirm_metadata
 
 if TYPE_CHECKING:
     from tests.model.run import Run
@@ -37,6 +41,7 @@ class Faults:
         self.victim: SimStorage = run.cluster.storages[Random(f"{run.seed}/victim").randrange(run.plan.replicas)]
         self.changing = False  # the operator is busy with the replicas of this run
         self._rewound: dict[int, PartitionMetadata] = {}  # partition → what was there before
+        self._repairs: dict[int, Callable[[int], None]] = {}  # how the operator puts that right
         self._snapshot: tuple[SimDisk, list[int]] | None = None
 
     def schedule(self, kind: str, start: int, end: int) -> None:
@@ -67,7 +72,7 @@ class Faults:
         for app in self.run.apps:
             app.put_right()
         for partition in list(self._rewound):
-            self._repair(partition)
+            self._repairs[partition](partition)
         for storage in self.cluster.storages:
             storage.disk.disk.fault = None
             storage.disk.disk.capacity = None
@@ -431,7 +436,10 @@ class Faults:
         chosen = older[-min(len(older), self.rng.randint(1, 12))]
         self._rewound[partition] = present
         self._write_metadata(partition, chosen)
-        self._later(2_000, 20_000, lambda: self._repair(partition))
+        # Half of the operators kept a copy, the others have the word of the storage nodes only.
+        repair = self._confirm if Random(f"{self.run.seed}/confirm").random() < 0.5 else self._repair
+        self._repairs[partition] = repair
+        self._later(2_000, 20_000, lambda: repair(partition))
         return f"partition {partition} from {present.session_id} to {chosen.session_id}"
 
     def _write_metadata(self, partition: int, metadata: PartitionMetadata) -> None:
@@ -450,6 +458,35 @@ class Faults:
         generation = max(right.generation, present.generation)
         self._write_metadata(partition, PartitionMetadata(generation, session, right.replica_states))
         self.world.trace(f"fault: the metadata of partition {partition} is repaired")
+
+    def _confirm(self, partition: int) -> None:
+        """As `waltz storage confirm-metadata` does it; again and again while the partition waits."""
+        present = self._metadata(partition)
+        if present is None or partition not in self._rewound:
+            return
+        witnesses = []
+        for storage in self.cluster.storages:
+            replica = storage.node.machine.replicas[partition] if storage.node.alive and storage.ready else None
+            if replica is not None and replica.entry.current.assigned:
+                now = replica.entry.current
+                info = SessionInfo(now.session_id, now.low_water_mark, now.local_low_water_mark)
+                sound = replica.state is State.OPEN
+                witnesses.append(Witness(str(storage.data_endpoint), info, replica.fence, replica.max_id, sound))
+        assigned = [str(storage.data_endpoint) for storage in self.cluster.replicas_of(partition)]
+        try:
+            plan = confirm_metadata(partition, present, assigned, witnesses)
+        except StorageError as refused:
+            self.world.trace(f"fault: the metadata of partition {partition} are not confirmed: {refused}")
+        else:
+            self._write_metadata(partition, plan.metadata)
+            self.world.trace(f"fault: the metadata of partition {partition} are confirmed: {plan.lines[-1]}")
+        self.world.after(5_000, lambda: self._confirm_again(partition))
+
+    def _confirm_again(self, partition: int) -> None:
+        if partition in self.run.healthy():
+            self._rewound.pop(partition, None)
+        else:
+            self._confirm(partition)
 
     # ---- membership ----------------------------------------------------------------------------
 

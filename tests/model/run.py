@@ -270,13 +270,17 @@ class Run:
 
     def served(self) -> bool:
         """Whether every partition is served by some server."""
-        healthy = set()
-        for server in self.cluster.servers:
-            if server.alive:
-                for partition_id, partition in server.machine._partitions.items():
-                    if partition.healthy:
-                        healthy.add(partition_id)
-        return len(healthy) == self.plan.partitions
+        return len(self.healthy()) == self.plan.partitions
+
+    def healthy(self) -> set[int]:
+        """Partitions that some server serves."""
+        return {
+            partition_id
+            for server in self.cluster.servers
+            if server.alive
+            for partition_id, partition in server.machine._partitions.items()
+            if partition.healthy
+        }
 
     def unsettled(self) -> str:
         """What has not settled yet, empty if everything has."""

@@ -592,6 +592,18 @@ CORPUS: tuple[Mutant, ...] = (
         "        if self.rules.open_required and not peer.opened:\n            why",
         "        if False:\n            why",
     ),
+    Mutant(
+        "session that came to nothing confirmed",
+        "store.last_resort",
+        "        if len(here) >= needed:\n            return session_id, vain",
+        "        if here:\n            return session_id, vain",
+    ),
+    Mutant(
+        "generation given out again after a restoration",
+        "cluster.backup",
+        "generation + GENERATIONS_GAP",
+        "generation",
+    ),
 )
 """A survivor names a missing scenario."""
 

@@ -70,14 +70,16 @@ def admin_of(cluster: Cluster, number: int) -> str:
     return f"127.0.0.1:{cluster.addresses[f'storage-{number}']['storage.admin.port']}"
 
 
-def on_znodes(cluster: Cluster, path: str) -> None:
-    """Delete a znode."""
+def on_znodes(cluster: Cluster, path: str, data: bytes | None = None) -> bytes:
+    """Delete a znode, or write something else to it; returns what it held."""
 
-    async def act() -> None:
+    async def act() -> bytes:
         async with open_cluster(Config.load(cluster.tools_file)) as (zk, _):
-            await zk.delete(path)
+            held, _ = await zk.get(path)
+            await (zk.delete(path) if data is None else zk.set(path, data, -1))
+            return held or b""
 
-    trio.run(act)
+    return trio.run(act)
 
 
 def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> None:
@@ -163,6 +165,37 @@ def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cl
         cluster.tool("zookeeper", "add-storage-node", "-c", config, *node)
     evidence, _ = wait_for(run, "two-clusters")["two-clusters"]
     assert "refuses the key" in evidence
+
+
+def test_every_znode_that_cannot_be_read_is_named(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    wait_well(run)
+    paths = cluster_paths("/cluster")
+    maps = paths.groups, paths.assignment, paths.connections
+    for path in (paths.root, paths.store, *maps, paths.servers, paths.client_ids, paths.server_ids):
+        held = on_znodes(cluster, path, b"?")
+        evidence, command = wait_for(run, "damaged-cluster")["damaged-cluster"]
+        assert path in evidence
+        assert f"zookeeper restore -c {cluster.tools_file} -i" in command
+        on_znodes(cluster, path, held)
+        wait_well(run)
+
+    on_znodes(cluster, paths.partition(1), b"?")
+    evidence, command = wait_for(run, "unreadable-metadata")["unreadable-metadata"]
+    assert paths.partition(1) in evidence
+    cluster.tool(*command.split()[1:], "-y")
+    cluster.children["server-0"].kill()  # both partitions go to the other one, which reads the metadata anew
+    cluster.start("server-0")
+    wait_well(run)
+
+    # What is there still is enough to mend the assignment.
+    backup = tmp_path / "backup.json"
+    on_znodes(cluster, paths.servers, b"?")
+    backup.write_text(run("zookeeper", "list", "--json")[1])
+    for name in cluster.server_names:
+        cluster.children[name].stop()
+    cluster.tool("zookeeper", "restore", "-c", str(cluster.tools_file), "-i", str(backup), "-y")
+    cluster.start(*cluster.server_names)
+    wait_well(run)
 
 
 def test_damage_on_a_disk_is_named(cluster: Cluster, run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +174,52 @@ def test_metadata_that_is_gone_or_set_back_is_confirmed_by_an_operator(
         tool(cluster, "confirm-metadata", "-p", "0", "-y")
         cluster.wait_healthy()
         filled(cluster, load)
+
+
+def test_a_zookeeper_that_lost_everything_is_restored_from_a_backup(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
+        load = filled(cluster)
+        config = ("-c", str(cluster.tools_file))
+        backup = tmp_path / "backup.json"
+        backup.write_text(cluster.tool("zookeeper", "list", "--json", *config))
+        # The partition goes on after the backup, at another server and in another session.
+        (owner,) = cluster.owners().values()
+        cluster.children[owner].kill()
+        cluster.start(owner)
+        filled(cluster, load)
+        before = records_of(cluster, "storage-0")
+
+        def restore() -> subprocess.CompletedProcess[str]:
+            return cluster.attempt("zookeeper", "restore", *config, "-i", str(backup), "-y")
+
+        assert "nothing is missing" in restore().stdout
+        spoil(cluster, "/cluster")
+        found = restore()
+        assert found.returncode != 0
+        assert "servers are running" in found.stdout
+        for name in cluster.server_names:
+            cluster.children[name].stop()
+        cluster.tool("zookeeper", "delete", "-n", "x", "-f", *config)
+        found = restore()
+        assert (found.returncode, found.stdout.count("it is created")) == (0, 11)
+        cluster.start(*cluster.server_names)
+
+        why = "was ZooKeeper restored from an older state?"
+        poll("the doctor sees it", lambda: why in cluster.attempt("doctor", *config).stdout)
+        tool(cluster, "confirm-metadata", "-p", "0", "-y")
+        cluster.wait_healthy()
+        assert records_of(cluster, "storage-0") == before
+        filled(cluster, load)
+
+
+def spoil(cluster: Cluster, path: str) -> None:
+    """Write something else to a znode."""
+
+    async def work() -> None:
+        async with open_cluster(Config.load(cluster.tools_file)) as (zk, _):
+            await zk.set(path, b"?", -1)
+
+    trio.run(work)
 
 
 def test_below_the_reserve_nothing_is_appended_and_all_else_is_served(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.view import ClusterView, ReplicaView, StorageView
 from waltz_core.record import record
+from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.wire.client_messages import ServedState
 
 LAG_MAX = 100_000  # transactions that a replica may be behind the best one before it is told
@@ -217,7 +219,16 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
 
 
 def _metadata(view: ClusterView) -> Iterator[Finding]:
+    unreadable = dict(view.unreadable)
     for partition_id in range(view.num_partitions):
+        path = cluster_paths(view.root).partition(partition_id)
+        if path in unreadable:
+            yield Finding(
+                "unreadable-metadata",
+                f"znode {path} is not the metadata of a partition: {unreadable.pop(path)}",
+                f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
+            )
+            continue
         metadata = view.partitions[partition_id]
         sessions = {node.name: replica.session_id for node, replica in _copies(view, partition_id)}
         if metadata is not None and metadata.session_id >= 0:
@@ -237,6 +248,13 @@ def _metadata(view: ClusterView) -> Iterator[Finding]:
                 f"the metadata of partition {partition_id} in ZooKeeper is gone, its replicas are written ({told})",
                 f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
             )
+    for path, problem in unreadable.items():
+        yield Finding(
+            "damaged-cluster",
+            f"znode {path} cannot be read: {problem}",
+            "stop the servers; waltz zookeeper restore -c CONFIG -i FILE, where FILE is what "
+            "`waltz zookeeper list --json` prints, now or, better, before",
+        )
 
 
 def _owners(view: ClusterView) -> Iterator[Finding]:
@@ -284,7 +302,9 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     "recovery-stuck",
                     f"server {server.name} cannot open partition {status.partition_id} "
                     f"since {status.since_ms / 1000:.0f} s: {status.reason}",
-                    f"bring back the storage nodes that are named; if they are lost for good: "
+                    f"waltz storage confirm-metadata -c CONFIG -p {status.partition_id}"
+                    if _forgotten(view, status.partition_id)
+                    else f"bring back the storage nodes that are named; if they are lost for good: "
                     f"waltz storage unsafe-recover -c CONFIG -p {status.partition_id} --accept-data-loss",
                 )
         reasons = {status.partition_id: f": {status.reason}" for status in server.status or () if status.reason}
@@ -302,6 +322,24 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     f"server {server.name} serves partition {partition_id}, which ZooKeeper does not assign to it",
                     f"restart {server.name} if this does not end within the ZooKeeper session time-out",
                 )
+
+
+def _forgotten(view: ClusterView, partition_id: int) -> bool:
+    """Whether the metadata of a partition do not know what its replicas hold."""
+    metadata = view.partitions[partition_id]
+    states = {} if metadata is None else states_by_storage(metadata)
+    return any(
+        replica.session_id >= 0
+        and (
+            not states
+            or (
+                is_unknown(states, node.name, replica.session_id)
+                and replica.max_id is not None
+                and replica.max_id > replica.low_water_mark
+            )
+        )
+        for node, replica in _copies(view, partition_id)
+    )
 
 
 def _connectivity(view: ClusterView) -> Iterator[Finding]:

@@ -83,6 +83,7 @@ class ClusterView:
     partitions: tuple[PartitionMetadata | None, ...]  # by partition id
     servers: tuple[ServerView, ...]
     storages: tuple[StorageView, ...]
+    unreadable: Mapping[str, str] = {}  # znodes that hold something else than they must, and what is wrong with each
     certificates: tuple[CertificateView, ...] = ()
     now_ms: int = 0  # since 1970
 

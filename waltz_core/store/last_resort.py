@@ -9,7 +9,7 @@ from waltz_core.errors import StorageError
 from waltz_core.ids import ReplicaId
 from waltz_core.log import SessionInfo
 from waltz_core.record import record
-from waltz_core.store.metadata import states_by_storage
+from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.store.quorum import majority
 
 
@@ -37,29 +37,65 @@ def confirm_metadata(
 ) -> Plan:
     """Rebuild metadata that is gone or was set back, from what the replicas know of the last session.
 
-    Nothing is given up: the next recovery waits for a quorum of the replicas named, as always.
+    Nothing is given up: the next recovery waits for a quorum of the replicas named, as always. A session that opened
+    had marked a majority before; a newer one that marked fewer came to nothing. To count it as the last would make
+    those that it did not reach useless, although they hold everything.
+
+    Args:
+        assigned: replicas of the partition now.
+        witnesses: whoever answered; others than those assigned are welcome, they may have been replicas before.
 
     Raises:
         StorageError: nothing is wrong with it, or too few replicas answered to know the last session.
     """
     newest_fence = max((max(one.fence, one.info.session_id) for one in witnesses), default=-1)
-    if metadata.replica_states and metadata.session_id >= newest_fence:
+    known = states_by_storage(metadata)
+    # The number of a session that was forgotten may have been given out again since; what it appended tells.
+    forgotten = any(
+        is_unknown(known, one.replica, one.info.session_id) and one.max_id > one.info.low_water_mark
+        for one in witnesses
+    )
+    if metadata.replica_states and metadata.session_id >= newest_fence and not forgotten:
         raise StorageError(f"nothing to confirm: the metadata names session {metadata.session_id} and its replicas")
     present = [one for one in witnesses if one.replica in assigned]
     if len(present) < majority(len(assigned)):
         # Every session that committed anything is known to a majority; a smaller number may all be behind.
         missing = ", ".join(sorted(set(assigned) - {one.replica for one in present}))
         raise StorageError(f"{len(present)} of {len(assigned)} replicas answered, a majority is needed; not: {missing}")
-    newest = max(one.info.session_id for one in present)
+    newest, vain = _last_open(assigned, witnesses)
     session_id = max(metadata.session_id, newest_fence) + 1
     states = tuple(ReplicaState(ReplicaId(partition_id, one), newest, UNRESOLVED) for one in assigned)
     lines = [f"the metadata in ZooKeeper is of session {metadata.session_id} and names {_named(metadata)}"]
-    lines += [_line(one) for one in present]
+    lines += [_line(one) for one in witnesses]
+    lines += vain
     lines.append(f"session {newest} will count as the last one, with all {len(assigned)} replicas in it")
     return Plan(PartitionMetadata(metadata.generation, session_id, states), tuple(lines))
 
 
-def unsafe_recovery(partition_id: int, metadata: PartitionMetadata, witnesses: Sequence[Witness]) -> Plan:
+def _last_open(assigned: Sequence[str], witnesses: Sequence[Witness]) -> tuple[int, list[str]]:
+    """The last session that can have appended anything, and a line on each one after it that came to nothing."""
+    needed = majority(len(assigned))
+    silent = set(assigned) - {one.replica for one in witnesses}
+    vain: list[str] = []
+    for session_id in sorted({one.info.session_id for one in witnesses}, reverse=True):
+        marked = {one.replica for one in witnesses if one.info.session_id >= session_id}
+        here = marked & set(assigned)
+        if len(here) >= needed:
+            return session_id, vain
+        names = ", ".join(sorted(marked))
+        if len(marked | silent) >= needed:
+            others = ", ".join(sorted(silent | (marked - here)))
+            raise StorageError(
+                f"session {session_id} is known to {names}; whether it appended anything, only {others} can tell: "
+                "bring them back, or assign them again, first"
+            )
+        vain.append(f"session {session_id} is known to {names} alone, so it came to nothing")
+    raise AssertionError("those who answered are a majority, and each was marked by the oldest session or a later one")
+
+
+def unsafe_recovery(
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+) -> Plan:
     """Let the longest log that can still be reached be the log, whatever those that are gone may hold.
 
     Raises:
@@ -67,7 +103,7 @@ def unsafe_recovery(partition_id: int, metadata: PartitionMetadata, witnesses: S
     """
     states = states_by_storage(metadata)
     if not states:
-        raise StorageError("the metadata names no replicas: `waltz storage confirm-metadata` comes first")
+        states = _states_of(partition_id, metadata, assigned, witnesses)
     here = [one for one in witnesses if one.in_service and one.replica in states]
     took_part = [
         one
@@ -96,6 +132,22 @@ def unsafe_recovery(partition_id: int, metadata: PartitionMetadata, witnesses: S
     if gone:
         lines.append(f"given up: every transaction after {end} that only {', '.join(gone)} may hold")
     return Plan(PartitionMetadata(metadata.generation, session_id, (kept,)), tuple(lines))
+
+
+def _states_of(
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+) -> dict[str, ReplicaState]:
+    """What stands in for metadata that name nobody, where that cannot be confirmed: the newest session that is known.
+
+    A replica that was marked above its end lacks what the others had when that session began.
+    """
+    try:
+        confirm_metadata(partition_id, metadata, assigned, witnesses)
+    except StorageError:
+        whole = [one for one in witnesses if one.max_id >= one.info.low_water_mark]
+        newest = max((one.info.session_id for one in whole or witnesses), default=-1)
+        return {one: ReplicaState(ReplicaId(partition_id, one), newest, UNRESOLVED) for one in assigned}
+    raise StorageError("the metadata names no replicas: `waltz storage confirm-metadata` comes first")
 
 
 def _end(one: Witness, states: dict[str, ReplicaState]) -> int:

@@ -32,6 +32,14 @@ def last_session(states: Mapping[str, ReplicaState]) -> int:
     return max((state.session_id for state in states.values()), default=-1)
 
 
+def is_unknown(states: Mapping[str, ReplicaState], replica: str, session_id: int) -> bool:
+    """Whether `states` do not know that a session which marked the replica took it in."""
+    if not states or session_id < last_session(states):
+        return False
+    state = states.get(replica)
+    return state is None or (state.session_id, state.closing_mark) != (session_id, UNRESOLVED)
+
+
 def recovered_metadata(
     metadata: PartitionMetadata,
     *,

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final, assert_never
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 from waltz_core.ids import ReplicaId
 from waltz_core.rules import SAFE, SafetyRules
-from waltz_core.store.metadata import last_session, recovered_metadata, same_metadata, states_by_storage
+from waltz_core.store.metadata import (
+    is_unknown,
+    last_session,
+    recovered_metadata,
+    same_metadata,
+    states_by_storage,
+)
 from waltz_core.store.quorum import Decision, decide, majority
 from waltz_core.store.recovery_events import (
     AskMax,
@@ -367,7 +373,8 @@ class Recovery:
         assert info is not None
         member.counted = True
         member.phase = Phase.ARRIVING
-        if self._is_unknown(member, info.session_id) and rules.rewound_metadata_stops and member.probe is _Probe.NONE:
+        unknown = is_unknown(self._states, member.replica, info.session_id)
+        if unknown and rules.rewound_metadata_stops and member.probe is _Probe.NONE:
             member.probe = _Probe.ASKED
             out.append(AskMax(member.replica))
             return
@@ -462,13 +469,6 @@ class Recovery:
             self._decide(member)
             if member.vouched and not self._below_own(member):
                 self._copy(member, out)
-
-    def _is_unknown(self, member: _Member, session_id: int) -> bool:
-        """Whether the states do not know that a session which marked the replica took it in."""
-        if not self._states or session_id < last_session(self._states):
-            return False
-        state = self._states.get(member.replica)
-        return state is None or (state.session_id, state.closing_mark) != (session_id, UNRESOLVED)
 
     def _clear_suspects(self, out: list[Effect]) -> None:
         """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""

@@ -13,7 +13,7 @@ from waltz_core.wire.client_messages import ServedState
 from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
 from waltz_trio.cli.tool import Tool, in_session
-from waltz_trio.cluster_admin import ClusterMissingError
+from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError
 from waltz_trio.zk.client import UnavailableError
 
 _NO_ZOOKEEPER = "check that ZooKeeper runs at zookeeper.connectString: echo ruok | nc HOST PORT"
@@ -29,13 +29,22 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
 
 
 def _run(arguments: Arguments) -> int:
+    config = arguments.text("cli-config-path")
     try:
         return in_session(_examine, arguments)
+    except ClusterDamagedError as error:
+        finding = Finding(
+            "damaged-cluster",
+            str(error),
+            f"stop the servers; waltz zookeeper restore -c {config} -i FILE, FILE being what "
+            "`waltz zookeeper list --json` printed while all was well; or restore ZooKeeper from a backup of its own",
+        )
     except ClusterMissingError as error:
         finding = Finding(
             "no-cluster",
             str(error),
-            "check cluster.root; a new cluster is made by: waltz zookeeper create -c CONFIG -n NAME -p PARTITIONS",
+            f"check cluster.root; a new cluster is made by: waltz zookeeper create -c {config} -n NAME -p PARTITIONS; "
+            f"one that was lost comes back by: waltz zookeeper restore -c {config} -i FILE",
         )
     except UnavailableError as error:
         finding = Finding("zookeeper-down", str(error), _NO_ZOOKEEPER)

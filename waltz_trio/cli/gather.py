@@ -83,6 +83,7 @@ async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool =
         partitions=dump.partitions,
         servers=tuple(servers[number] for number in sorted(servers)),
         storages=tuple(storages[name] for name in names),
+        unreadable=dump.unreadable,
         certificates=tuple(sorted(shown, key=lambda found: found.port)),
         now_ms=_now(),
     )

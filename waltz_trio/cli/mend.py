@@ -8,6 +8,7 @@ import time
 
 import trio
 
+from waltz_core.cluster.store_metadata import StoreMaps
 from waltz_core.cluster.znodes import (
     EMPTY_METADATA,
     PartitionMetadata,
@@ -15,7 +16,7 @@ from waltz_core.cluster.znodes import (
     encode_partition_metadata,
 )
 from waltz_core.edge import ZkError
-from waltz_core.errors import WaltzError
+from waltz_core.errors import ProtocolError, WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
 from waltz_core.wire import admin_messages as admin
@@ -37,11 +38,12 @@ _GOOD = (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT)
 async def _replicas(tool: Tool, partition_id: int) -> dict[str, Endpoint | None]:
     """Connect strings of a partition's replicas, and their admin ports where ZooKeeper knows them."""
     maps = (await read_cluster(tool.zk, tool.paths)).maps
-    ports = dict(maps.connections.connections)
-    return {
-        storage: Endpoint(parse_endpoint(storage).host, ports[storage]) if storage in ports else None
-        for storage in maps.replicas.storages_of(partition_id)
-    }
+    return {storage: _admin_of(maps, storage) for storage in maps.replicas.storages_of(partition_id)}
+
+
+def _admin_of(maps: StoreMaps, storage: str) -> Endpoint | None:
+    port = dict(maps.connections.connections).get(storage)
+    return None if port is None else Endpoint(parse_endpoint(storage).host, port)
 
 
 async def _record(tool: Tool, what: str, partition_id: int, lines: tuple[str, ...]) -> None:
@@ -148,18 +150,24 @@ async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _metadata(tool: Tool, partition_id: int) -> tuple[PartitionMetadata, int | None]:
-    """The partition's metadata and its version; None where there is no znode."""
+    """The partition's metadata and its version; None where there is no znode. What cannot be read is as none."""
     try:
         data, stat = await tool.zk.get(tool.paths.partition(partition_id))
     except ZnodeError as error:
         if error.error is ZkError.NO_NODE:
             return EMPTY_METADATA, None
         raise
-    return decode_partition_metadata(data or b""), stat.version
+    try:
+        return decode_partition_metadata(data or b""), stat.version
+    except ProtocolError as problem:
+        print(f"what {tool.paths.partition(partition_id)} holds cannot be read: {problem}", file=sys.stderr)
+        return EMPTY_METADATA, stat.version
 
 
-async def _witnesses(tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int) -> list[Witness]:
-    """What the nodes that answer say; the others are named on standard error."""
+async def _witnesses(
+    tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int, *, all_named: bool = True
+) -> list[Witness]:
+    """What the nodes that answer say; the others are named on standard error, unless they need not hold it."""
     found = []
     for replica, endpoint in replicas.items():
         try:
@@ -169,7 +177,8 @@ async def _witnesses(tool: Tool, replicas: dict[str, Endpoint | None], partition
                 async with tool.admin(endpoint) as client:
                     found.append(await _witness(client, replica, partition_id))
         except (WaltzError, OSError, trio.TooSlowError) as error:
-            print(f"{replica} does not answer: {error}", file=sys.stderr)
+            if all_named:
+                print(f"{replica} does not answer: {error}", file=sys.stderr)
     return found
 
 
@@ -203,6 +212,10 @@ async def confirm_partition(tool: Tool, arguments: Arguments) -> int:
         replicas = await _replicas(tool, partition_id)
         metadata, version = await _metadata(tool, partition_id)
         witnesses = await _witnesses(tool, replicas, partition_id)
+        # A node that gave the partition away may still know a session that these have not seen.
+        maps = (await read_cluster(tool.zk, tool.paths)).maps
+        others = {name: _admin_of(maps, name) for name, _ in maps.replicas.replicas if name not in replicas}
+        witnesses += await _witnesses(tool, others, partition_id, all_named=False)
         plan = confirm_metadata(partition_id, metadata, tuple(replicas), witnesses)
     print("\n".join(plan.lines))
     confirm("Is that the state of this partition?", given=arguments.flag("yes"))
@@ -218,14 +231,13 @@ async def unsafe_recover(tool: Tool, arguments: Arguments) -> int:
             raise CommandError("committed transactions may be lost: say so with --accept-data-loss")
         metadata, version = await _metadata(tool, partition_id)
         replicas = await _replicas(tool, partition_id)
+        assigned = tuple(replicas)
         maps = (await read_cluster(tool.zk, tool.paths)).maps
-        ports = dict(maps.connections.connections)
         for state in metadata.replica_states:  # also those that are not assigned any more
             name = state.replica_id.storage
-            port = ports.get(name)
-            replicas.setdefault(name, None if port is None else Endpoint(parse_endpoint(name).host, port))
+            replicas.setdefault(name, _admin_of(maps, name))
         witnesses = await _witnesses(tool, replicas, partition_id)
-        plan = unsafe_recovery(partition_id, metadata, witnesses)
+        plan = unsafe_recovery(partition_id, metadata, assigned, witnesses)
     print("\n".join(plan.lines))
     confirm("Give that up for good?", given=arguments.flag("yes"))
     await _write(tool, "unsafe-recover", partition_id, plan, version)

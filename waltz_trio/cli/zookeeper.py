@@ -12,10 +12,12 @@ from typing import Any
 import trio
 
 from waltz_core.cluster import store_metadata
+from waltz_core.cluster.backup import backup_json, parse_backup
 from waltz_core.cluster.paths import ClusterPaths, cluster_paths
 from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
 from waltz_core.edge import ZkStat
+from waltz_core.errors import ClusterError
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.options import (
     CONFIG,
@@ -37,6 +39,7 @@ from waltz_trio.cluster_admin import (
     change_store,
     create_cluster,
     delete_cluster,
+    plan_restoration,
     read_cluster,
     read_cluster_params,
     read_servers,
@@ -132,8 +135,7 @@ async def _delete(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) ->
         return 1
     servers = await _servers_or_none(zk, paths)
     if servers and not force:
-        ids = ", ".join(f"{server.server_id} at {server.endpoint}" for server in servers)
-        raise CommandError(f"servers are running (id {ids}): stop them first, or give -f")
+        raise CommandError(f"servers are running ({_named(servers)}): stop them first, or give -f")
     confirm(
         f"This deletes everything below {paths.root}; without its cluster key the storage files of the cluster can "
         "not be used any more. Delete it?",
@@ -142,6 +144,10 @@ async def _delete(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) ->
     with audited(f"delete cluster {name!r} at {paths.root}"):
         await delete_cluster(zk, paths)
     return 0
+
+
+def _named(servers: Sequence[ServerDescriptor]) -> str:
+    return "id " + ", ".join(f"{server.server_id} at {server.endpoint}" for server in servers)
 
 
 async def _servers_or_none(zk: ZnodeClient, paths: ClusterPaths) -> Sequence[ServerDescriptor]:
@@ -181,6 +187,8 @@ def dump_text(paths: ClusterPaths, dump: ClusterDump) -> str:
         f"partitions={assignment.num_partitions}",
         f"cluster root [{paths.root}] has partition assignments:",
     ]
+    if paths.servers in dump.unreadable:
+        lines.append(f"  cannot be read: {dump.unreadable[paths.servers]}")
     for owner in sorted(assignment.servers, key=lambda found: found.server_id):
         for partition_id, generation in sorted(owner.partitions):
             lines.append(f"  server={owner.server_id}, partition={partition_id}, generation={generation}")
@@ -196,8 +204,9 @@ def dump_text(paths: ClusterPaths, dump: ClusterDump) -> str:
     lines.append(f"store [{paths.store}] connections:")
     lines += [f"  {storage} has admin port: {port}" for storage, port in sorted(dump.maps.connections.connections)]
     for partition_id, metadata in enumerate(dump.partitions):
-        lines.append(f"store [{paths.partition(partition_id)}] replica states:")
-        lines += _state_lines(metadata)
+        path = paths.partition(partition_id)
+        lines.append(f"store [{path}] replica states:")
+        lines += [f"  cannot be read: {dump.unreadable[path]}"] if path in dump.unreadable else _state_lines(metadata)
     return "\n".join(lines)
 
 
@@ -215,57 +224,46 @@ def _state_lines(metadata: PartitionMetadata | None) -> list[str]:
 
 
 def dump_json(paths: ClusterPaths, dump: ClusterDump) -> dict[str, Any]:
-    """The listing for programs."""
-    return {
-        "root": paths.root,
-        "name": dump.params.name,
-        "num_partitions": dump.params.num_partitions,
-        "key": dump.store.key_text(),
-        "servers": [
-            {
-                "id": server.server_id,
-                "endpoint": str(server.endpoint),
-                "preferred_partitions": list(server.preferred_partitions),
-            }
-            for server in dump.servers
-        ],
-        "undecodable_servers": list(dump.undecodable),
-        "assignment": {
-            "cversion": dump.assignment.cversion,
-            "in_force": dump.assignment.cversion == dump.assignment_cversion,
-            "partitions": [
-                {"partition": partition_id, "server": owner.server_id, "generation": generation}
-                for owner in dump.assignment.servers
-                for partition_id, generation in owner.partitions
-            ],
-        },
-        "storage": [
-            {
-                "storage": storage,
-                "partitions": list(partitions),
-                "group": dict(dump.maps.groups.groups).get(storage),
-                "admin_port": dict(dump.maps.connections.connections).get(storage),
-            }
-            for storage, partitions in sorted(dump.maps.replicas.replicas)
-        ],
-        "partitions": [
-            None
-            if metadata is None
-            else {
-                "generation": metadata.generation,
-                "session_id": metadata.session_id,
-                "replica_states": [
-                    {
-                        "storage": state.replica_id.storage,
-                        "session_id": state.session_id,
-                        "closing_mark": None if state.closing_mark == UNRESOLVED else state.closing_mark,
-                    }
-                    for state in metadata.replica_states
-                ],
-            }
-            for metadata in dump.partitions
-        ],
-    }
+    """The listing for programs, and what `restore` takes."""
+    found = {"root": paths.root, **backup_json(dump.backup())}
+    found["assignment"]["in_force"] = dump.assignment.cversion == dump.assignment_cversion
+    found["servers"] = [
+        {
+            "id": server.server_id,
+            "endpoint": str(server.endpoint),
+            "preferred_partitions": list(server.preferred_partitions),
+        }
+        for server in dump.servers
+    ]
+    found["undecodable_servers"] = list(dump.undecodable)
+    found["unreadable"] = dict(dump.unreadable)
+    return found
+
+
+# ---- restore ---------------------------------------------------------------------------------
+
+
+async def _restore(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
+    file = trio.Path(arguments.text("input"))
+    try:
+        backup = parse_backup(json.loads(await file.read_text()))
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
+    except (ValueError, ClusterError) as error:
+        raise CommandError(f"{file} is not what `waltz zookeeper list --json` prints: {error}") from None
+    plan = await plan_restoration(zk, paths, backup)
+    if not plan.lines:
+        print(f"nothing is missing below {paths.root}, and everything there can be read")
+        return 0
+    print("\n".join(plan.lines))
+    servers = await _servers_or_none(zk, paths)
+    if plan.stop and servers:
+        raise CommandError(f"servers are running ({_named(servers)}): stop them first")
+    confirm(f"Write that from the backup of cluster {backup.params.name!r}?", given=arguments.flag("yes"))
+    with audited(f"restore cluster {backup.params.name!r} at {paths.root} from {file}"):
+        await zk.multi(plan.operations)
+    print("done; look with `waltz doctor` whether partitions went on after the backup: it names the command for each")
+    return 0
 
 
 async def _show_cluster_key(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
@@ -356,6 +354,13 @@ COMMANDS = (
         _delete,
         Option("n", "name", "Specify the name of the Waltz cluster", required=True),
         Option("f", "force", "Delete cluster even if cluster names don't match; do not ask", takes_value=False),
+        YES,
+    ),
+    _command(
+        "restore",
+        "Writes what is missing or damaged of a cluster's metadata from a backup; what is good stays as it is.",
+        _restore,
+        Option("i", "input", "Specify the file that `list --json` printed", required=True),
         YES,
     ),
     _command(

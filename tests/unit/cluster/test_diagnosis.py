@@ -89,6 +89,11 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     ),
     "metadata gone": (cluster(partitions=(None, states(1))), ["missing-metadata"]),
     "metadata set back": (with_replica(session_id=9), ["metadata-set-back"]),
+    "metadata unreadable": (
+        attrs.evolve(cluster(partitions=(None, states(1))), unreadable={"/root/store/partition/0": "too short"}),
+        ["unreadable-metadata"],
+    ),
+    "assignment unreadable": (cluster(unreadable={"/root/serverDescriptors": "too short"}), ["damaged-cluster"]),
     "metadata emptied": (cluster(partitions=(states(0, session_id=-1), states(1))), ["missing-metadata"]),
     "stuck": (with_server(status=(stuck(),), health={0: False}), ["recovery-stuck"]),
     "unhealthy": (with_server(status=None, health={0: False}), ["unhealthy"]),
@@ -130,6 +135,16 @@ def test_every_finding_names_where_and_what_to_do() -> None:
             assert isinstance(finding, Finding)
             assert finding.evidence
             assert finding.command
+
+
+def test_what_waits_for_metadata_is_not_told_to_give_anything_up() -> None:
+    """Session 5 was forgotten, and its number given out again."""
+    storages = tuple(storage(name, replicas={0: replica(0, session_id=5, max_id=101)}) for name in NAMES)
+    waiting = attrs.evolve(with_server(status=(stuck(),), health={0: False}), storages=storages)
+    for partitions in ((states(0), states(1)), (None, states(1))):
+        found = diagnose(attrs.evolve(waiting, partitions=partitions))
+        (command,) = (one.command for one in found if one.cause == "recovery-stuck")
+        assert command == "waltz storage confirm-metadata -c CONFIG -p 0"
 
 
 def test_nodes_of_0_13_2_do_not_tell_enough_to_be_called_lagging() -> None:

@@ -76,6 +76,22 @@ def test_metadata_that_was_set_back_is_brought_up_to_the_highest_fence() -> None
     assert {one.session_id for one in plan.metadata.replica_states} == {9}
 
 
+def test_metadata_that_was_set_back_is_seen_when_the_session_number_was_given_out_again() -> None:
+    """Set back from session 9 to 8, the next server announced 9 once more."""
+    old = PartitionMetadata(3, 9, tuple(state(name, 8) for name in REPLICAS))
+    ends = {name: witness(name, 9, 90, end, fence=9) for name, end in (("a:1", 105), ("b:1", 103))}
+    plan = confirm_metadata(0, old, REPLICAS, list(ends.values()))
+    assert plan.metadata.session_id == 10
+    assert {one.session_id for one in plan.metadata.replica_states} == {9}
+    assert recovered(plan, REPLICAS, ends) in (103, 105)
+
+
+def test_a_session_that_marked_and_came_to_nothing_is_no_reason_to_confirm() -> None:
+    old = PartitionMetadata(3, 9, tuple(state(name, 8) for name in REPLICAS))
+    with pytest.raises(StorageError, match="nothing to confirm: the metadata names session 9"):
+        confirm_metadata(0, old, REPLICAS, [witness(name, 9, 90, 90, fence=9) for name in REPLICAS])
+
+
 def test_metadata_that_is_sound_is_not_confirmed() -> None:
     good = PartitionMetadata(3, 9, tuple(state(name, 9) for name in REPLICAS))
     with pytest.raises(StorageError, match="nothing to confirm"):
@@ -91,7 +107,7 @@ def test_the_longest_log_that_is_left_becomes_the_log_and_what_is_given_up_is_li
     metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
     a = witness("a:1", 5, 90, 102)
     limbo = witness("b:1", 5, 90, 105, sound=False)
-    plan = unsafe_recovery(0, metadata, [a, limbo])
+    plan = unsafe_recovery(0, metadata, REPLICAS, [a, limbo])
     assert plan.metadata.replica_states == (state("a:1", 5),)
     assert plan.metadata.session_id == 7
     text = "\n".join(plan.lines)
@@ -104,7 +120,7 @@ def test_the_longest_log_that_is_left_becomes_the_log_and_what_is_given_up_is_li
 def test_a_replica_that_was_marked_later_counts_up_to_its_mark_only() -> None:
     metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
     a, b = witness("a:1", 5, 90, 102), witness("b:1", 6, 101, 110)
-    plan = unsafe_recovery(0, metadata, [a, b])
+    plan = unsafe_recovery(0, metadata, REPLICAS, [a, b])
     assert plan.metadata.replica_states == (state("a:1", 5),)
     assert "given up: transactions 103" in "\n".join(plan.lines)
 
@@ -112,7 +128,7 @@ def test_a_replica_that_was_marked_later_counts_up_to_its_mark_only() -> None:
 def test_an_older_replica_is_taken_if_nobody_of_the_last_session_is_left() -> None:
     metadata = PartitionMetadata(3, 6, (state("a:1", 5), state("b:1", 5), state("c:1", 3, 80)))
     c = witness("c:1", 3, 50, 85)
-    plan = unsafe_recovery(0, metadata, [c])
+    plan = unsafe_recovery(0, metadata, REPLICAS, [c])
     assert plan.metadata.replica_states == (state("c:1", 3),)
     assert recovered(plan, ("c:1",), {"c:1": c}) == 85
 
@@ -120,6 +136,35 @@ def test_an_older_replica_is_taken_if_nobody_of_the_last_session_is_left() -> No
 def test_nothing_is_recovered_from_nobody() -> None:
     metadata = PartitionMetadata(3, 6, tuple(state(name, 5) for name in REPLICAS))
     with pytest.raises(StorageError, match="no replica of the last session is in service"):
-        unsafe_recovery(0, metadata, [witness("a:1", 5, 90, 102, sound=False)])
+        unsafe_recovery(0, metadata, REPLICAS, [witness("a:1", 5, 90, 102, sound=False)])
+    both = [witness("a:1", 5, 90, 102), witness("b:1", 5, 90, 103)]
     with pytest.raises(StorageError, match="confirm-metadata` comes first"):
-        unsafe_recovery(0, EMPTY_METADATA, [witness("a:1", 5, 90, 102)])
+        unsafe_recovery(0, EMPTY_METADATA, REPLICAS, both)
+
+
+def test_a_recovery_that_came_to_nothing_is_not_the_last_session() -> None:
+    """Only a:1 was marked by it; the others would be cut to their marks and not count (seed 95001946)."""
+    ends = {"a:1": witness("a:1", 2, 6, 6), "b:1": witness("b:1", 0, -1, 6), "c:1": witness("c:1", 0, -1, 6)}
+    plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, list(ends.values()))
+    assert plan.metadata.replica_states == tuple(state(name, 0) for name in REPLICAS)
+    assert plan.metadata.session_id == 3
+    assert "session 2 is known to a:1 alone, so it came to nothing" in plan.lines
+    assert recovered(plan, REPLICAS, ends) == 6
+
+
+def test_who_can_tell_whether_a_session_appended_is_named() -> None:
+    a, c = witness("a:1", 5, 100, 50), witness("c:1", 3, 40, 100)
+    with pytest.raises(StorageError, match=r"session 5 is known to a:1; whether .*, only b:1 can tell"):
+        confirm_metadata(0, EMPTY_METADATA, REPLICAS, [a, c])
+    # If it is gone for good: a:1 was marked and not copied to, so it does not hold what it was marked with.
+    plan = unsafe_recovery(0, EMPTY_METADATA, REPLICAS, [a, c])
+    assert plan.metadata.replica_states == (state("c:1", 3),)
+    assert recovered(plan, ("c:1",), {"c:1": c}) == 100
+
+
+def test_a_node_that_gave_the_partition_away_knows_of_a_later_session() -> None:
+    """d:1 took c:1's place, and session 5 was one of a:1 and c:1."""
+    now = ("a:1", "b:1", "d:1")
+    old = [witness("a:1", 5, 90, 105), witness("b:1", 4, 80, 90), witness("d:1", -1, -1, -1)]
+    with pytest.raises(StorageError, match=r"session 5 is known to a:1, c:1; .* only c:1 can tell: .* assign them"):
+        confirm_metadata(0, EMPTY_METADATA, now, [*old, witness("c:1", 5, 90, 105)])
