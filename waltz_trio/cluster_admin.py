@@ -304,6 +304,11 @@ async def read_cluster(zk: ZnodeClient, paths: ClusterPaths) -> ClusterDump:
     params = await read_cluster_params(zk, paths)
     if params is None:
         raise ClusterDamagedError(f"cluster root [{paths.root}] holds null: was `create` interrupted?")
+    if params.num_partitions != store.num_partitions:
+        raise ClusterDamagedError(
+            f"znode {paths.root} says {params.num_partitions} partitions, {paths.store} says {store.num_partitions}: "
+            "no server starts on that"
+        )
     maps, _ = await _read_maps(zk, paths)
     unreadable: dict[str, str] = {}
 

@@ -12,7 +12,7 @@ from tests.model.disk import SimDisk
 from tests.model.moving import Moving
 from tests.model.world import SimNode
 from waltz_core.rules import LEGACY
-from waltz_core.storage.replica import State
+from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 
@@ -27,23 +27,14 @@ _PASSING_MS = 5_000  # so long an index file may be alone, while a segment is be
 
 
 class Order(RawPeer):
-    """Tells a storage node, through its admin port, that it holds partitions, or holds them no more."""
+    """Asks a storage node for something, through its admin port."""
 
-    def __init__(
-        self,
-        run: Run,
-        storage: SimStorage,
-        number: int,
-        partitions: Sequence[int],
-        *,
-        holds: bool = True,
-        delete: bool = False,
-    ) -> None:
+    def __init__(self, run: Run, storage: SimStorage, number: int, request: admin.AdminMessage) -> None:
         self.done = False
         self._storage = storage
-        self._connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0})
+        self._connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "operator", {0, 1})
         self._count = run.cluster.partitions
-        self._request = admin.PartitionAssignmentRequest(1, tuple(partitions), holds, delete)
+        self._request = request
         self._world = run.world
         self._give_up = run.world.now + 5_000
         self._greeted = False
@@ -87,6 +78,8 @@ class Operator:
         self._assignments: dict[str, Order] = {}
         self.moving = Moving(run, self._order)
         self._orders = 0
+        self._acceptances: dict[StorageReplica, Order] = {}
+        self._accepts = Random(f"{run.seed}/limbo").random() < 0.5
         self._alone: dict[tuple[str, str], int] = {}  # node and index file without its data file → since when
         self._paused = False
         self._look()
@@ -113,9 +106,14 @@ class Operator:
             self._look_after_others()
             self.moving.look()
 
-    def _order(self, storage: SimStorage, partitions: Sequence[int], **how: bool) -> Order:
+    def _order(
+        self, storage: SimStorage, partitions: Sequence[int], *, holds: bool = True, delete: bool = False
+    ) -> Order:
+        return self._ask(storage, admin.PartitionAssignmentRequest(1, tuple(partitions), holds, delete))
+
+    def _ask(self, storage: SimStorage, request: admin.AdminMessage) -> Order:
         self._orders += 1
-        return Order(self.run, storage, self._orders, partitions, **how)
+        return Order(self.run, storage, self._orders, request)
 
     def _look_after_storages(self) -> None:
         for storage in self.run.cluster.storages:
@@ -198,8 +196,18 @@ class Operator:
             if replica.state is State.LIMBO:
                 name = storage.node.name
                 assert name in self.run.observer.lossy, f"{name} is in limbo: {replica.reason}"
-                self.wipe(storage)
+                self._end_limbo(storage, replica)
                 return
             if replica.state is State.UNASSIGNED and replica.partition_id in storage.holds:
                 # Rolled back to a time before it was told its partitions.
                 self._unassigned[storage.node.name] = storage
+
+    def _end_limbo(self, storage: SimStorage, replica: StorageReplica) -> None:
+        """All other copies are there again: let the log end where it is good, or begin anew with an empty disk."""
+        order = self._acceptances.get(replica)
+        if replica.log is None or not self._accepts or (order is not None and order.closed and not order.done):
+            self.wipe(storage)
+        elif order is None or order.failed:
+            request = admin.AcceptLimboRequest(1, replica.partition_id, replica.usable_end)
+            self._acceptances[replica] = self._ask(storage, request)
+            self.run.observer.counts["limbo accepted"] += 1

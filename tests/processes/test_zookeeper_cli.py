@@ -206,6 +206,74 @@ def test_half_a_cluster_is_deleted_by_force_only(run: Run, hosts: str) -> None:
     make_cluster(run)
 
 
+def set_znode(hosts: str, path: str, data: bytes) -> None:
+    async def act() -> None:
+        async with open_znode_client(hosts) as zk:
+            await zk.set(path, data, -1)
+
+    trio.run(act)
+
+
+def test_a_listing_restores_a_cluster(run: Run, hosts: str, tmp_path: Path) -> None:
+    make_cluster(run)
+    run("add-storage-node", "-s", "a:1", "-a", "2", "-g", "0")
+    run("auto-assign", "-g", "0")
+    backup = tmp_path / "backup.json"
+    backup.write_text(run("list", "--json")[1])
+    kept = json.loads(backup.read_text())
+
+    def restore(*words: str) -> tuple[int, str, str]:
+        return run("restore", "-i", str(backup), *words)
+
+    assert restore()[:2] == (0, "nothing is missing below /env/test, and everything there can be read\n")
+    set_znode(hosts, "/env/test/store/group", b"?")
+    status, _, err = run("list")
+    assert status == 1
+    assert "znode /env/test/store/group cannot be read" in err
+    status, out, err = restore()
+    assert (status, err.count("give --yes")) == (1, 1)  # nobody is asked here
+    assert "/env/test/store/group cannot be read (" in out
+    assert restore("-y")[0] == 0
+    assert json.loads(run("list", "--json")[1]) == kept
+
+    run("delete", "-n", "demo cluster", "-f")
+    assert restore("-y")[0] == 0
+    again = json.loads(run("list", "--json")[1])
+    assert again.pop("ids") == {"client": 1_000_000, "server": 1_000_000}
+    assert again["assignment"].pop("in_force") is False
+    del kept["ids"], kept["assignment"]["in_force"]
+    assert again == kept
+
+
+def test_what_is_no_backup_of_this_cluster_is_refused(run: Run, hosts: str, tmp_path: Path) -> None:
+    make_cluster(run)
+    file = tmp_path / "backup.json"
+    assert f"Error: {file}: No such file" in run("restore", "-i", str(file))[2]
+    for text, said in (
+        ("{", "Expecting property name"),
+        ("[]", "the whole: expected an object, found []"),
+        ("{}", "num_partitions is missing"),
+    ):
+        file.write_text(text)
+        status, _, err = run("restore", "-i", str(file), "-y")
+        assert status == 1
+        assert f"Error: {file} is not what `waltz zookeeper list --json` prints: {said}" in err
+    file.write_text(run("list", "--json")[1])
+    run("delete", "-n", "demo cluster", "-f")
+    make_cluster(run)
+    status, _, err = run("restore", "-i", str(file), "-y")
+    assert status == 1
+    assert "the backup is of" in err
+
+
+def test_counts_of_partitions_that_contradict_each_other_are_told(run: Run, hosts: str) -> None:
+    make_cluster(run)
+    set_znode(hosts, "/env/test", bytes.fromhex("b4e8734701000c64656d6f20636c757374657200000005"))
+    status, _, err = run("list")
+    assert status == 1
+    assert "znode /env/test says 5 partitions, /env/test/store says 4" in err
+
+
 def test_delete_refuses_while_servers_run(run: Run, hosts: str) -> None:
     make_cluster(run)
     server = KazooClient(hosts=hosts)
