@@ -599,6 +599,12 @@ CORPUS: tuple[Mutant, ...] = (
         "        if here:\n            return session_id, vain",
     ),
     Mutant(
+        "accepted limbo keeps its vote",
+        "storage.custody",
+        "yield from self._update_control(-1, *marks, current.flags)",
+        "yield from self._update_control(current.session_id, *marks, current.flags)",
+    ),
+    Mutant(
         "generation given out again after a restoration",
         "cluster.backup",
         "generation + GENERATIONS_GAP",

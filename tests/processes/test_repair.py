@@ -108,6 +108,10 @@ def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
             printed = tool(cluster, "accept-limbo", "-s", admin, "-p", "0", "-y")
             assert "given up on this node: every transaction after" in printed
             assert "recorded in /cluster/operator/decision-" in printed
+        # Nobody is left who knows for certain where the log ended.
+        poll("recovery waits", lambda: "does not count" in cluster.children["server-0"].text())
+        printed = tool(cluster, "unsafe-recover", "-p", "0", "--accept-data-loss", "-y")
+        assert "will be the log: it ends at transaction" in printed
         cluster.wait_healthy()
         for name in cluster.storage_names:
             aside = log_file(cluster, name).with_name(f"{LOG}.given-up").read_bytes()

@@ -167,7 +167,7 @@ def _replica(node: StorageView, replica: ReplicaView) -> Iterator[Finding]:
         yield Finding(
             "limbo",
             f"{name} is in limbo: {replica.reason}",
-            f"waltz storage repair -c CONFIG -s {node.admin} -p {number}; if no other copy is left: "
+            f"waltz storage repair -c CONFIG -s {node.admin} -p {number}; if that does not mend it: "
             f"waltz storage accept-limbo -c CONFIG -s {node.admin} -p {number}",
         )
     elif replica.state == "stopped":

@@ -447,13 +447,17 @@ class Custody:
             raise Refusal(f"{SE}transaction {max_id} of partition {self.partition_id} is damaged", FailureCode.CORRUPT)
         yield from self._put_aside(last, place)
         current = self.entry.current
-        if max(current.low_water_mark, current.local_low_water_mark) > max_id:
-            # Otherwise no session could ever mark this log again: marks do not fall by themselves.
-            marks = min(current.low_water_mark, max_id), min(current.local_low_water_mark, max_id)
-            yield from self._update_control(current.session_id, *marks, current.flags)
+        # It may have lost what it acknowledged, so it must have no say in where the log ends: without its session it
+        # is like a replica restored from an old backup. Sessions that were answered stay shut out, by the fence.
+        yield from self._write(
+            *self._sides.create_missing(), *self._sides.fence_operations(self._fence, current, self._belongs())
+        )
+        # No session could ever mark this log again if its marks stayed above it: they do not fall by themselves.
+        marks = min(current.low_water_mark, max_id), min(current.local_low_water_mark, max_id)
+        yield from self._update_control(-1, *marks, current.flags)
         belongs = self._belongs()
         lowered = Belongs(belongs.sequence, belongs.session_id, last.first_id)
-        yield from self._write(*self._sides.create_missing(), *self._sides.mark_operations(max_id, lowered))
+        yield from self._write(*self._sides.mark_operations(max_id, lowered))
         yield from self._write(
             Cut(last.data_path, place),
             SyncFile(last.data_path),

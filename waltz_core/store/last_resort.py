@@ -38,8 +38,8 @@ def confirm_metadata(
     """Rebuild metadata that is gone or was set back, from what the replicas know of the last session.
 
     Nothing is given up: the next recovery waits for a quorum of the replicas named, as always. A session that opened
-    had marked a majority before; a newer one that marked fewer came to nothing. To count it as the last would make
-    those that it did not reach useless, although they hold everything.
+    had marked a majority before; a newer one that marked fewer, and appended nothing to those, came to nothing. To
+    count it as the last would make those that it did not reach useless, although they hold everything.
 
     Args:
         assigned: replicas of the partition now.
@@ -89,7 +89,10 @@ def _last_open(assigned: Sequence[str], witnesses: Sequence[Witness]) -> tuple[i
                 f"session {session_id} is known to {names}; whether it appended anything, only {others} can tell: "
                 "bring them back, or assign them again, first"
             )
-        vain.append(f"session {session_id} is known to {names} alone, so it came to nothing")
+        if any(one.replica in marked and one.max_id > one.info.low_water_mark for one in witnesses):
+            # A replica that knew the session too may have been wiped: what was appended here may be committed.
+            return session_id, vain
+        vain.append(f"session {session_id} is known to {names} alone and appended nothing there: it came to nothing")
     raise AssertionError("those who answered are a majority, and each was marked by the oldest session or a later one")
 
 

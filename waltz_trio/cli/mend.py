@@ -133,8 +133,9 @@ async def accept_limbo(tool: Tool, arguments: Arguments) -> int:
         f"its log is good up to transaction {state.max_transaction_id}; what stands behind is put aside in "
         "*.given-up files",
         *(f"damaged or missing: transactions {one.first_id}..{one.last_id}" for one in state.suspects),
-        f"given up on this node: every transaction after {state.max_transaction_id}. What the next recovery finds on "
-        "other replicas is copied back; if a majority then ends here, the rest is lost",
+        f"given up on this node: every transaction after {state.max_transaction_id}. It has no say any more in where "
+        "the log ends: the other replicas have, and what they hold is copied back. Should they be gone, "
+        "unsafe-recover is next",
     )
     print("\n".join(lines))
     confirm("Let the log of this replica end there?", given=arguments.flag("yes"))

@@ -148,8 +148,19 @@ def test_a_recovery_that_came_to_nothing_is_not_the_last_session() -> None:
     plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, list(ends.values()))
     assert plan.metadata.replica_states == tuple(state(name, 0) for name in REPLICAS)
     assert plan.metadata.session_id == 3
-    assert "session 2 is known to a:1 alone, so it came to nothing" in plan.lines
+    assert "session 2 is known to a:1 alone and appended nothing there: it came to nothing" in plan.lines
     assert recovered(plan, REPLICAS, ends) == 6
+
+
+def test_what_a_session_appended_counts_although_nobody_else_knows_it() -> None:
+    """b:1 was in session 9 too, and was wiped, or its limbo accepted (seed 95210245)."""
+    ends = {"a:1": witness("a:1", 9, 115, 146), "b:1": witness("b:1", -1, 7, 7), "c:1": witness("c:1", 8, 80, 115)}
+    plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, list(ends.values()))
+    assert {one.session_id for one in plan.metadata.replica_states} == {9}
+    assert recovered(plan, REPLICAS, ends) is None  # c:1 cannot tell, so an operator must
+    plan = unsafe_recovery(0, plan.metadata, REPLICAS, list(ends.values()))
+    assert plan.metadata.replica_states == (state("a:1", 9),)
+    assert recovered(plan, REPLICAS, ends) == 146
 
 
 def test_who_can_tell_whether_a_session_appended_is_named() -> None:
