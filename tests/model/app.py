@@ -267,7 +267,8 @@ class App:
         applied = self.applied.get(partition)
         if applied is None or applied < 0 or self.astray:
             return
-        wanted = tuple(sorted({self.rng.randint(0, applied) for _ in range(3)}))
+        first = self.observer.archived[partition]
+        wanted = tuple(sorted({self.rng.randint(first, applied) for _ in range(3)}))
         for one in wanted:
             self.waiting_fetches.setdefault((partition, one), self.world.now)
         self.node.post(Fetch(partition, wanted))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.model.cluster import ROOT, SimStorage
+from tests.model.cluster import ROOT, RawPeer, SimStorage
 from tests.model.disk import SimDisk
 from tests.model.moving import Plan
 from tests.model.world import SimNode
@@ -20,13 +20,19 @@ from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_core.edge import Shutdown, ZkSet
 from waltz_core.errors import StorageError
+from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.log import SessionInfo
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.replica import State
 from waltz_core.store.last_resort import Witness, confirm_metadata
+from waltz_core.wire import client_messages as messages
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 if TYPE_CHECKING:
     from tests.model.run import Run
+
+_ARCHIVIST = 1_000_000  # its client id
+_TRIES_MAX = 60
 
 
 class Faults:
@@ -488,6 +494,20 @@ class Faults:
         else:
             self._confirm(partition)
 
+    def raise_start(self) -> str:
+        """Old transactions are in an archive, and everybody has read them: the log may begin behind them."""
+        partition = self.rng.randrange(self.cluster.partitions)
+        known = [app.applied.get(partition, -1) for app in self.run.apps]
+        read = [one for app in self.run.apps for where, one in app.waiting_fetches if where == partition]
+        end = min([len(self.run.observer.logs[partition]) - 1, *(mark for mark in known if mark is not None), *read])
+        before = self.run.observer.archived[partition]
+        if end <= before:
+            return ""
+        start = self.rng.randint(before + 1, end)
+        self.run.observer.archived[partition] = start
+        Archivist(self.run, partition, start).ask()
+        return f"partition {partition} begins at {start}"
+
     # ---- membership ----------------------------------------------------------------------------
 
     def _metadata(self, partition: int) -> PartitionMetadata | None:
@@ -597,6 +617,8 @@ MEMBERSHIP = ("add_node", "drain_node", "replace_node", "move_partition")
 
 ASTRAY = "client_astray"
 
+ARCHIVE = "raise_start"
+
 BEYOND_LEGACY = (
     "power_storage",
     "power_all_storages",
@@ -607,3 +629,59 @@ BEYOND_LEGACY = (
     *LOSING,
 )
 """Kinds that a storage node of 0.13.2 does not survive."""
+
+
+class Archivist:
+    """Asks the owner of a partition to let the log begin later, until it does."""
+
+    def __init__(self, run: Run, partition: int, start: int) -> None:
+        self._run = run
+        self._partition = partition
+        self._start = start
+        self._tries = 0
+        self._peer: RawPeer | None = None
+        self._connection: Connection[messages.ClientMessage]
+
+    def ask(self) -> None:
+        """Try once more, a second after the last time."""
+        if self._answered() or self._tries > _TRIES_MAX:
+            return
+        self._tries += 1
+        self._run.world.after(1_000, self.ask)
+        owners = [
+            server.name
+            for server in self._run.cluster.servers
+            if server.alive and self._partition in server.machine._partitions
+        ]
+        if owners:
+            self._connection = Connection(CLIENT_PROTOCOL, "archivist", {5})
+            self._peer = self._run.cluster.raw_peer(Endpoint(owners[0], 6000))
+            self._run.world.after(300, self._greet)
+            self._run.world.after(600, self._send)
+
+    def _greet(self) -> None:
+        if self._peer is not None:
+            self._peer.send(self._connection.hello())
+
+    def _send(self) -> None:
+        self._receive()
+        if self._peer is not None and self._connection.version is not None:
+            data = bytearray()
+            req_id = make_req_id(_ARCHIVIST, 0, self._partition, self._tries)
+            self._connection.encode(messages.SetLogStartRequest(req_id, self._start), data)
+            self._peer.send(bytes(data))
+
+    def _receive(self) -> list[messages.ClientMessage]:
+        found: list[messages.ClientMessage] = []
+        if self._peer is not None:
+            self._connection.receive(self._peer.take_bytes(), found)
+        return found
+
+    def _answered(self) -> bool:
+        done = any(isinstance(answer, messages.LogStartResponse) for answer in self._receive())
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+        if done:
+            self._run.observer.counts["log starts raised"] += 1
+        return done

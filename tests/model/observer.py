@@ -65,6 +65,7 @@ class Observer:
     Attributes:
         quorum: copies that make a commit, at least: no partition has fewer replicas than in the beginning.
         logs: partition → the committed records, by id.
+        archived: partition → where the log was asked to begin: what stands before is kept elsewhere.
         lossy: storage nodes whose disk lost or damaged acknowledged records by our doing.
     """
 
@@ -73,6 +74,7 @@ class Observer:
         self.quorum = quorum
         self.world = cluster.world
         self.logs: list[list[bytes]] = [[] for _ in range(cluster.partitions)]
+        self.archived = [0] * cluster.partitions
         self.tokens: dict[bytes, Token] = {}
         self.lossy: dict[str, None] = {}
         self.counts: Counter[str] = Counter()
@@ -102,7 +104,9 @@ class Observer:
 
     def _watch(self, storage: SimStorage) -> None:
         def changed(partition: int, ids: list[int]) -> None:
-            self.tell("on_gone", storage, partition, ids)
+            lost = [one for one in ids if one >= self.archived[partition]]
+            if lost:
+                self.tell("on_gone", storage, partition, lost)
 
         self.durable[storage.node.name] = DurableLog(storage.disk, self.cluster.partitions, changed)
 
@@ -156,6 +160,14 @@ class Observer:
             body for log in self.durable.values() if (body := log.records[partition].get(transaction_id)) is not None
         )
         return found.most_common(1)[0][0] if found else b""
+
+    def fetch_archived(self) -> None:
+        """Take what was given up on purpose for held: every replica is judged by what it must hold itself."""
+        for storage in self.cluster.storages:
+            for partition in storage.holds:
+                held, log = self.durable[storage.node.name].records[partition], self.logs[partition]
+                for one in range(self.archived[partition]):
+                    held.setdefault(one, log[one])
 
     def needed_copies(self) -> int:
         """How many disks must hold each committed record: one fewer where we damaged a disk."""

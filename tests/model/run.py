@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.model.app import App, Habits
 from tests.model.cluster import SimCluster
-from tests.model.faults import ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
+from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.record import record
@@ -78,7 +78,7 @@ def draw_plan(seed: int) -> Plan:
     partitions = rng.choice((1, 1, 1, 2, 3))
     legacy_storages = rng.choice((0,) * 8 + (1, 3))
     often = rng.choice((0.12, 0.25, 0.5))
-    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY)]
+    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY, ARCHIVE)]
     kinds = [kind for kind in ordinary if rng.random() < often]
     kinds += rng.sample(ordinary, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
@@ -116,6 +116,8 @@ def draw_plan(seed: int) -> Plan:
         spares = 0
     if Random(f"{seed}/astray").random() < 0.1:
         kinds.append(ASTRAY)
+    elif not legacy_storages and Random(f"{seed}/archivist").random() < 0.2:
+        kinds.append(ARCHIVE)
     preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
     return Plan(
         partitions,
@@ -266,6 +268,7 @@ class Run:
                 app.resume()
             world.run(world.now + 200)
         world.run(max(RUN_MS, world.now + 100))
+        observer.fetch_archived()
         observer.tell("at_end")
 
     def served(self) -> bool:

@@ -605,6 +605,18 @@ CORPUS: tuple[Mutant, ...] = (
         "yield from self._update_control(current.session_id, *marks, current.flags)",
     ),
     Mutant(
+        "cut below the log start",
+        "store.recovery",
+        "out.append(Truncate(member.replica, max(mark, member.start - 1)))",
+        "out.append(Truncate(member.replica, mark))",
+    ),
+    Mutant(
+        "damage below the log start counts",
+        "storage.opening",
+        "        self._out.forgive(self._start.first_id)\n",
+        "",
+    ),
+    Mutant(
         "generation given out again after a restoration",
         "cluster.backup",
         "generation + GENERATIONS_GAP",

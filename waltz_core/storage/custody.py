@@ -10,7 +10,6 @@ from waltz_core.edge import Level
 from waltz_core.errors import CorruptionError, StorageError
 from waltz_core.log import SessionInfo
 from waltz_core.storage import control as ctl
-from waltz_core.storage import index as index_file
 from waltz_core.storage import legacy, side
 from waltz_core.storage.config import Shared
 from waltz_core.storage.control import ASSIGNED, AVAILABLE, ControlEntry
@@ -104,7 +103,8 @@ class Custody:
             if segment.first_id != following:
                 break
             following = segment.next_id
-        return min((fault for fault in self.faults if fault < following), default=following) - 1
+        wanted = (fault for fault in self.faults if self.log_start <= fault < following)
+        return min(wanted, default=following) - 1
 
     @property
     def fence(self) -> int:
@@ -461,8 +461,8 @@ class Custody:
         yield from self._write(
             Cut(last.data_path, place),
             SyncFile(last.data_path),
-            Cut(last.index_path, index_file.entry_place(max_id + 1 - last.index_first)),
-            SyncFile(last.index_path),
+            Unlink(last.index_path),  # it may be damaged or missing, too; opening makes it from the data
+            SyncDirectory(self._ground.directory),
         )
         self.faults.clear()
         yield from self._write(*self._sides.faults_operations(self.faults, lowered))

@@ -49,18 +49,31 @@ TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is
 class Opened:
     """The result: files, and what is wrong with them."""
 
-    __slots__ = ("faults", "log", "notes", "problem")
+    __slots__ = ("faults", "grave", "log", "notes", "problem")
 
     def __init__(self) -> None:
         self.log: LogFiles | None = None
         self.problem: str | None = None  # why the partition is in limbo
         self.faults: set[int] = set()  # ids whose records are damaged or missing
+        self.grave = False  # something is wrong that `faults` do not tell
         self.notes: list[str] = []  # what was repaired
 
     def blame(self, problem: str) -> None:
         """Keep the first problem; the others follow from it more often than not."""
+        self.grave = True
+        self.blame_records(problem)
+
+    def blame_records(self, problem: str) -> None:
+        """The same for records that are damaged or missing, and are told in `faults`."""
         if self.problem is None:
             self.problem = problem
+
+    def forgive(self, log_start: int) -> None:
+        """Damage below the log start is nobody's loss, and no other replica could mend it."""
+        if self.problem is not None and not self.grave and max(self.faults, default=log_start) < log_start:
+            self.notes.append(f"{self.problem}; it is below the log start, {log_start}, so it is left as it is")
+            self.problem = None
+            self.faults.clear()
 
 
 class Opening:
@@ -122,6 +135,7 @@ class Opening:
             segment = yield from self._segment(name, first, following)
             segments.append(segment)
         self._out.log = LogFiles(segments)
+        self._out.forgive(self._start.first_id)
         self._check_orphan(segments[-1])
         self._check_end(segments[-1])
         if self._out.problem is None:
@@ -266,7 +280,7 @@ class Opening:
         """Say what is wrong with the record that should be at an offset."""
         path = segment.data_path
         what = yield from self._wrong_with_record(path, at, bad_id, size)
-        self._out.blame(f"{path}: transaction {bad_id} at offset {at} is damaged: {what}")
+        self._out.blame_records(f"{path}: transaction {bad_id} at offset {at} is damaged: {what}")
 
     def _wrong_with_record(self, path: str, at: int, bad_id: int, size: int) -> Procedure[str]:
         if size - at < RECORD_SIZE_MIN:
@@ -317,7 +331,7 @@ class Opening:
             )
         elif at >= size:
             missing = f"transactions {next_id}..{following - 1} are missing"
-            self._out.blame(
+            self._out.blame_records(
                 f"{missing}: {segment.data_path} ends at offset {at}: expected transaction {next_id}, found the end; "
                 "the next segment begins behind them"
             )

@@ -430,7 +430,8 @@ class Recovery:
             reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
             self._refuse(member, reason, out)
         else:
-            out.append(Truncate(member.replica, mark))
+            # One that began anew where the others' logs do holds nothing below, and its node cuts nothing there.
+            out.append(Truncate(member.replica, max(mark, member.start - 1)))
 
     def _on_arrived(self, member: _Member, mark: int, out: list[Effect], kept: int | None = None) -> None:
         """The replica was cut, or told what it holds; or need not be cut, as what it holds is known (`kept`)."""

@@ -30,7 +30,7 @@ class CommitsDurable(Invariant):
         for replica in storage.node.machine.replicas:
             highest = replica.max_id
             cutting = replica._exclusive
-            if highest >= 0 and replica.state is State.OPEN and not cutting:
+            if highest >= self.observer.archived[replica.partition_id] and replica.state is State.OPEN and not cutting:
                 self.require(
                     highest in durable[replica.partition_id],
                     f"{storage.node.name} says it holds {replica.partition_id}/{highest}, which is not durable",

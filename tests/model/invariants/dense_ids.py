@@ -1,4 +1,4 @@
-"""Ids are dense from 0."""
+"""Ids are dense from 0, or from where the log begins since."""
 
 from __future__ import annotations
 
@@ -21,4 +21,6 @@ class DenseIds(Invariant):
             for partition, records in enumerate(log.records):
                 ids = sorted(records)
                 if name not in self.observer.lossy:
-                    self.require(ids == list(range(len(ids))), f"{name} has holes in partition {partition}")
+                    first = ids[0] if ids and ids[0] <= self.observer.archived[partition] else 0
+                    dense = ids == list(range(first, first + len(ids)))
+                    self.require(dense, f"{name} has holes in partition {partition}")

@@ -129,6 +129,34 @@ def test_damage_below_the_log_start_is_forgotten_and_found_above_it() -> None:
     assert replica(reopen(again)).faults == {10}
 
 
+def test_a_damaged_record_below_the_log_start_keeps_nobody_out_of_service() -> None:
+    """No other replica could mend it: they have given it up, too (seed 95301948)."""
+    node = marked()
+    raise_to(node, 10)
+    node.disk.flip(f"0/{8:019d}.seg", 128 + 50)
+    node.disk.remove(f"0/{8:019d}.idx")  # the file is read from its beginning
+    again = reopen(node)
+    assert (replica(again).state, start_of(again)) == (State.OPEN, (10, 11))
+    assert any("it is below the log start, 10, so it is left as it is" in str(one) for one in again.emitted)
+    assert append(again, 12, 2, session=6) == wire.SuccessResponse(6, 1, 0)
+    assert start_of(reopen(again)) == (10, 13)
+
+
+def test_an_accepted_loss_never_ends_below_the_log_start() -> None:
+    node = marked()
+    raise_to(node, 10)
+    content = bytearray(node.disk.content(f"0/{8:019d}.seg"))
+    for record in (0, 2):
+        content[128 + record * (len(content) - 128) // 4 + 40] ^= 1
+    node.disk.put(f"0/{8:019d}.seg", bytes(content))
+    node.disk.remove(f"0/{8:019d}.idx")
+    again = reopen(node)
+    assert (replica(again).state, replica(again).faults) == (State.LIMBO, {8, 10})
+    assert codec_1(again, Port.ADMIN).ask(admin.AcceptLimboRequest(1, 0, 9)) == admin.AdminSuccessResponse(1)
+    assert (replica(again).state, start_of(again)) == (State.OPEN, (10, 9))
+    assert append(again, 10, 2, session=6) == wire.SuccessResponse(6, 1, 0)
+
+
 def test_a_partition_assigned_anew_begins_at_0() -> None:
     node = marked()
     raise_to(node, 8)

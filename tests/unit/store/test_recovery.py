@@ -705,3 +705,12 @@ def test_closing_marks_are_believed_only_up_to_the_own_mark(on: bool) -> None:
     world = world_of(storages, *states, rules=rules)
     world.arrive("c")
     assert world.calls == [rec.Truncate("c", 1 if on else 2)]
+
+
+def test_a_replica_that_began_where_the_log_does_is_not_cut_below_that() -> None:
+    """It was told where to begin, and not marked before that session ended: its own mark is lower (seed 95302684)."""
+    metadata = PartitionMetadata(1, _SESSION, unresolved("ab"))
+    machine = rec.Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
+    out: list[rec.Effect] = []
+    machine.step(0, [rec.ReplicaUp("c", SessionInfo(-1, -1, -1), log_start=6, movable=True)], out)
+    assert out == [rec.Truncate("c", 5)]
