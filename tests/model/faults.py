@@ -508,6 +508,17 @@ class Faults:
         Archivist(self.run, partition, start).ask()
         return f"partition {partition} begins at {start}"
 
+    def take_out(self) -> str:
+        """The operator takes a replica out of service for a while, as `waltz storage availability` does."""
+        living = [storage for storage in self.cluster.storages if storage.node.alive and storage.holds]
+        if not living:
+            return ""
+        storage = self.rng.choice(living)
+        partition = self.rng.choice(storage.holds)
+        self.run.operator.switch(storage, partition, False)
+        self._later(1_000, 12_000, lambda: self.run.operator.switch(storage, partition, True))
+        return f"partition {partition} on {storage.node.name}"
+
     # ---- membership ----------------------------------------------------------------------------
 
     def _metadata(self, partition: int) -> PartitionMetadata | None:
@@ -618,6 +629,8 @@ MEMBERSHIP = ("add_node", "drain_node", "replace_node", "move_partition")
 ASTRAY = "client_astray"
 
 ARCHIVE = "raise_start"
+
+OUTAGE = "take_out"
 
 BEYOND_LEGACY = (
     "power_storage",

@@ -78,6 +78,8 @@ class Operator:
         self._assignments: dict[str, Order] = {}
         self.moving = Moving(run, self._order)
         self._orders = 0
+        self._switches: dict[tuple[str, int], bool] = {}  # storage node and partition → whether it is to serve
+        self._switching: dict[str, Order] = {}
         self._acceptances: dict[StorageReplica, Order] = {}
         self._accepts = Random(f"{run.seed}/limbo").random() < 0.5
         self._alone: dict[tuple[str, str], int] = {}  # node and index file without its data file → since when
@@ -102,9 +104,27 @@ class Operator:
     def _look(self) -> None:
         self.world.after(250, self._look)
         if not self._paused:
+            self._switch_all()
             self._look_after_storages()
             self._look_after_others()
             self.moving.look()
+
+    def switch(self, storage: SimStorage, partition: int, wanted: bool) -> None:
+        """Take a replica out of service, or let it serve again; asked for until it is so."""
+        self._switches[storage.node.name, partition] = wanted
+
+    def _switch_all(self) -> None:
+        for storage in self.run.cluster.storages:
+            order = self._switching.get(storage.node.name)
+            if not storage.ready or (order is not None and not (order.done or order.failed)):
+                continue
+            for replica in storage.node.machine.replicas:
+                wanted = not self.run.faults.on or self._switches.get((storage.node.name, replica.partition_id), True)
+                current = replica.entry.current
+                if current.assigned and current.available is not wanted:
+                    request = admin.PartitionAvailableRequest(1, (replica.partition_id,), wanted)
+                    self._switching[storage.node.name] = self._ask(storage, request)
+                    break
 
     def _order(
         self, storage: SimStorage, partitions: Sequence[int], *, holds: bool = True, delete: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.model.app import App, Habits
 from tests.model.cluster import SimCluster
-from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, Faults
+from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, OUTAGE, Faults
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.record import record
@@ -78,7 +78,7 @@ def draw_plan(seed: int) -> Plan:
     partitions = rng.choice((1, 1, 1, 2, 3))
     legacy_storages = rng.choice((0,) * 8 + (1, 3))
     often = rng.choice((0.12, 0.25, 0.5))
-    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY, ARCHIVE)]
+    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY, ARCHIVE, OUTAGE)]
     kinds = [kind for kind in ordinary if rng.random() < often]
     kinds += rng.sample(ordinary, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
@@ -118,6 +118,8 @@ def draw_plan(seed: int) -> Plan:
         kinds.append(ASTRAY)
     elif not legacy_storages and Random(f"{seed}/archivist").random() < 0.2:
         kinds.append(ARCHIVE)
+    if Random(f"{seed}/outage 31").random() < 0.15:
+        kinds.append(OUTAGE)
     preferred = tuple((server % partitions,) for server in range(servers)) if rng.random() < 0.25 else ()
     return Plan(
         partitions,
