@@ -617,6 +617,12 @@ CORPUS: tuple[Mutant, ...] = (
         "",
     ),
     Mutant(
+        "session number used again",
+        "store.recovery",
+        "marked_by == self._session_id and not self._failed",
+        "marked_by > self._session_id and not self._failed",
+    ),
+    Mutant(
         "generation given out again after a restoration",
         "cluster.backup",
         "generation + GENERATIONS_GAP",

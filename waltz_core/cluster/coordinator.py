@@ -566,8 +566,9 @@ class Coordinator:
         if found.torn or listed.cversion != data.cversion:
             self._dirty = True  # somebody came or went between the reads: not one view
             return
-        known = self._phase is Phase.LEAVING  # whatever cluster that is now: our descriptor goes
-        if not known and not self._check_cluster(now, answers[self._paths.root], answers.get(self._paths.store), out):
+        leaving = self._phase is Phase.LEAVING  # whatever cluster that is now, our descriptor goes
+        root, store = answers[self._paths.root], answers.get(self._paths.store)
+        if not leaving and not self._check_cluster(now, root, store, out):
             return
         self._retry_delay = RETRY_FIRST_MS
         self._refresh_at = now + REFRESH_EVERY_MS + self._rng.randint(0, REFRESH_EVERY_MS // 2)
@@ -576,7 +577,7 @@ class Coordinator:
             for name, answer in found.descriptors.items()
             if answer.stat is not None and answer.stat.ephemeral_owner == self._session_id
         }
-        if self._phase is Phase.LEAVING:
+        if leaving:
             self._delete_own(now, sorted(own), out)
             return
         if found.replicas is not None:

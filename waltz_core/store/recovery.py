@@ -326,6 +326,16 @@ class Recovery:
             reason = f"replica {member.replica} has answered session {fence}, later than our {self._session_id}"
             self._abort(f"{reason}: another server took over, or the metadata was set back", out, fence)
 
+    def _on_number(self, member: _Member, marked_by: int, out: list[Effect]) -> None:
+        """We have marked nobody yet: if a replica was marked by our number, it was another session's.
+
+        With a number of its own every session that opens has a higher one than all before, whatever became of the
+        metadata: some replica of its quorum was marked by the last of them.
+        """
+        if self._rules.rewound_metadata_stops and marked_by == self._session_id and not self._failed:
+            reason = f"replica {member.replica} was marked by another session {marked_by}: the metadata was set back"
+            self._abort(reason, out, marked_by)
+
     def _on_failed(self, member: _Member, reason: str, out: list[Effect]) -> None:
         member.phase = Phase.FAILED
         if not self._open:
@@ -360,6 +370,7 @@ class Recovery:
         member.info = event.info
         member.start, member.movable = event.log_start, event.movable
         self._on_fence(member, max(event.info.session_id, -1 if event.fence is None else event.fence), out)
+        self._on_number(member, event.info.session_id, out)
         if self._failed:
             member.phase = Phase.FAILED
         elif event.limbo:

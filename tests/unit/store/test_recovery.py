@@ -714,3 +714,18 @@ def test_a_replica_that_began_where_the_log_does_is_not_cut_below_that() -> None
     out: list[rec.Effect] = []
     machine.step(0, [rec.ReplicaUp("c", SessionInfo(-1, -1, -1), log_start=6, movable=True)], out)
     assert out == [rec.Truncate("c", 5)]
+
+
+def test_a_session_number_that_was_given_out_before_is_not_used_again() -> None:
+    """The metadata was set back to before session 6, which had marked a (seed 97000149)."""
+    metadata = PartitionMetadata(1, _SESSION, ())
+    machine = rec.Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
+    out: list[rec.Effect] = []
+    machine.step(0, [rec.ReplicaUp("b", SessionInfo(-1, -1, -1), fence=_SESSION)], out)
+    assert out == [rec.AskMax("b")]
+    machine.step(0, [rec.ReplicaUp("a", SessionInfo(_SESSION, -1, -1), fence=_SESSION)], out)
+    (failed,) = out[1:]
+    assert isinstance(failed, rec.RecoveryFailed)
+    assert failed == rec.RecoveryFailed(
+        "replica a was marked by another session 6: the metadata was set back", fence=_SESSION
+    )
