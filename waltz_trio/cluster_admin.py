@@ -11,7 +11,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from waltz_core.cluster import znodes
-from waltz_core.cluster.backup import ClusterBackup, Znode, cluster_znodes
+from waltz_core.cluster.backup import ClusterBackup, Restoration, Znode, cluster_znodes, restoration
 from waltz_core.cluster.paths import ClusterPaths
 from waltz_core.cluster.store_metadata import EMPTY_STORE, StoreChange, StoreMaps
 from waltz_core.cluster.znodes import (
@@ -55,8 +55,8 @@ class ClusterDump:
     store: StoreParams
     maps: StoreMaps
     partitions: tuple[PartitionMetadata | None, ...]  # by partition id; None where no server opened it yet
-    last_client_id: int  # handed out
-    last_server_id: int
+    last_client_id: int | None  # handed out; None if unreadable
+    last_server_id: int | None
     unreadable: Mapping[str, str]  # znodes that hold something else than they must, and what is wrong with each
 
     def backup(self) -> ClusterBackup:
@@ -96,52 +96,29 @@ def _creation(znode: Znode) -> list[ZkCreate | ZkSet | ZkDelete]:
     return [ZkCreate(0, znode.path, znode.data)]
 
 
-@record
-class Restoration:
-    """What `restore_cluster` is going to do."""
-
-    lines: tuple[str, ...]  # a znode each: what is done with it, and why
-    operations: tuple[ZkCreate | ZkSet | ZkDelete, ...]  # one transaction
-    stop: bool  # servers must not run meanwhile
-
-
-async def plan_restoration(zk: ZnodeClient, paths: ClusterPaths, backup: ClusterBackup) -> Restoration:
-    """What is missing or cannot be read, of all that a cluster must have; what is good stays as it is.
+async def plan_restoration(
+    zk: ZnodeClient, paths: ClusterPaths, backup: ClusterBackup
+) -> tuple[Restoration, list[ZkCreate | ZkSet | ZkDelete]]:
+    """What is missing or cannot be used, and the one transaction that brings it back.
 
     Raises:
-        ClusterError: another cluster is at that root.
+        ClusterError: another cluster is at that root, or the backup does not know what is needed.
         ZnodeError: ZooKeeper did not answer.
     """
-    lines: list[str] = []
-    operations: list[ZkCreate | ZkSet | ZkDelete] = await _parents(zk, paths)
-    stop = False
-    for znode in cluster_znodes(backup.raised(), paths):
+    held: dict[str, bytes | None] = {}
+    versions: dict[str, int] = {}
+    for znode in cluster_znodes(backup, paths):
         try:
-            data, stat = await zk.get(znode.path)
+            held[znode.path], stat = await zk.get(znode.path)
+            versions[znode.path] = stat.version
         except NoNodeError:
-            lines.append(f"{znode.path} does not exist: it is created")
-            operations += _creation(znode)
-        else:
-            if znode.check is None:
-                continue
-            try:
-                _check_same(znode, paths, znode.check(data or b""), backup)
-                continue
-            except ProtocolError as problem:
-                assert znode.data is not None
-                lines.append(f"{znode.path} cannot be read ({problem}): it is written anew")
-                operations.append(ZkSet(0, znode.path, znode.data, stat.version))
-        stop = stop or not znode.live
-    return Restoration(tuple(lines), tuple(operations), stop)
-
-
-def _check_same(znode: Znode, paths: ClusterPaths, found: object, backup: ClusterBackup) -> None:
-    if znode.path == paths.store and found != backup.store:
-        assert isinstance(found, StoreParams)
-        raise ClusterError(
-            f"the cluster at {paths.root} has the key {found.key_text()} and {found.num_partitions} partitions, the "
-            f"backup is of {backup.store.key_text()} with {backup.store.num_partitions}: nothing was changed"
-        )
+            continue
+    plan = restoration(backup, paths, held)
+    operations = await _parents(zk, paths)
+    for znode in plan.created:
+        operations += _creation(znode)
+    operations += [ZkSet(0, znode.path, znode.data, versions[znode.path]) for znode in plan.written]
+    return plan, operations
 
 
 async def _parents(zk: ZnodeClient, paths: ClusterPaths) -> list[ZkCreate | ZkSet | ZkDelete]:
@@ -307,7 +284,7 @@ async def read_cluster(zk: ZnodeClient, paths: ClusterPaths) -> ClusterDump:
     if params.num_partitions != store.num_partitions:
         raise ClusterDamagedError(
             f"znode {paths.root} says {params.num_partitions} partitions, {paths.store} says {store.num_partitions}: "
-            "no server starts on that"
+            "no server starts on that; `waltz zookeeper restore` writes the right number from a backup"
         )
     maps, _ = await _read_maps(zk, paths)
     unreadable: dict[str, str] = {}
@@ -339,7 +316,7 @@ async def read_cluster(zk: ZnodeClient, paths: ClusterPaths) -> ClusterDump:
         store,
         maps,
         tuple([await read_partition(number) for number in range(store.num_partitions)]),
-        await read(paths.client_ids, znodes.decode_id_counter, -1),
-        await read(paths.server_ids, znodes.decode_id_counter, -1),
+        await read(paths.client_ids, znodes.decode_id_counter, None),
+        await read(paths.server_ids, znodes.decode_id_counter, None),
         unreadable,
     )

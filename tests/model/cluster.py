@@ -24,6 +24,8 @@ from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
 from waltz_core.storage.node import StorageNode
+from waltz_core.storage.replica import State
+from waltz_core.store.last_resort import Witness
 from waltz_core.store.session import SessionConfig
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
@@ -62,6 +64,14 @@ class SimStorage:
         self.node.plugins[StorageReady] = self._on_ready
         self.node.plugins[StorageFailed] = self._on_failed
         self.node.plugins[StorageStopped] = lambda effect: self.node.crash()
+
+    def witness(self, partition: int) -> Witness | None:
+        """What the node tells an operator of a partition; None if it does not serve, or does not hold it."""
+        replica = self.node.machine.replicas[partition] if self.node.alive and self.ready else None
+        if replica is None or not replica.entry.current.assigned:
+            return None
+        sound = replica.state is State.OPEN
+        return Witness(str(self.data_endpoint), replica.session_info(), replica.fence, replica.max_id, sound)
 
     @property
     def holds(self) -> tuple[int, ...]:

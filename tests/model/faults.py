@@ -21,10 +21,8 @@ from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metada
 from waltz_core.edge import Shutdown, ZkSet
 from waltz_core.errors import StorageError
 from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.log import SessionInfo
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
-from waltz_core.storage.replica import State
-from waltz_core.store.last_resort import Witness, confirm_metadata
+from waltz_core.store.last_resort import confirm_metadata
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -470,14 +468,8 @@ class Faults:
         present = self._metadata(partition)
         if present is None or partition not in self._rewound:
             return
-        witnesses = []
-        for storage in self.cluster.storages:
-            replica = storage.node.machine.replicas[partition] if storage.node.alive and storage.ready else None
-            if replica is not None and replica.entry.current.assigned:
-                now = replica.entry.current
-                info = SessionInfo(now.session_id, now.low_water_mark, now.local_low_water_mark)
-                sound = replica.state is State.OPEN
-                witnesses.append(Witness(str(storage.data_endpoint), info, replica.fence, replica.max_id, sound))
+        told = [storage.witness(partition) for storage in self.cluster.storages]
+        witnesses = [one for one in told if one is not None]
         assigned = [str(storage.data_endpoint) for storage in self.cluster.replicas_of(partition)]
         try:
             plan = confirm_metadata(partition, present, assigned, witnesses)

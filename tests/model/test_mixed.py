@@ -26,7 +26,6 @@ from waltz_core.cluster.znodes import (
     encode_partition_metadata,
 )
 from waltz_core.edge import ZkSet
-from waltz_core.log import SessionInfo
 from waltz_core.rules import LEGACY, SAFE
 from waltz_core.storage.replica import State
 from waltz_core.store.last_resort import Witness, confirm_metadata
@@ -210,13 +209,7 @@ def test_lost_metadata(ours: bool) -> None:
 
 def witnesses(mixed: Mixed) -> list[Witness]:
     """What the storage nodes tell an operator."""
-    found = []
-    for storage in mixed.storages:
-        replica = storage.node.machine.replicas[0]
-        now = replica.entry.current
-        info = SessionInfo(now.session_id, now.low_water_mark, now.local_low_water_mark)
-        found.append(Witness(str(storage.data_endpoint), info, replica.fence, replica.max_id, True))
-    return found
+    return [one for storage in mixed.storages if (one := storage.witness(0)) is not None]
 
 
 @nodes

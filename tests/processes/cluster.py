@@ -18,11 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import trio
 import yaml
 
 from tests.processes.proxy import FaultProxy
 from tests.witness.log import check_disks, read_replica, read_start
 from waltz_trio.cli.main import main as waltz_main
+from waltz_trio.cli.zookeeper import open_cluster
+from waltz_trio.config import Config
 from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.tls import local_names
 
@@ -299,6 +302,17 @@ class Cluster:
             text = printed.getvalue()
         assert status == 0, f"waltz {' '.join(arguments)}: status {status}\n{text}"
         return text
+
+    def write_znode(self, path: str, data: bytes | None) -> bytes:
+        """Write something else to a znode, or delete it (None); returns what it held."""
+
+        async def work() -> bytes:
+            async with open_cluster(Config.load(self.tools_file)) as (zk, _):
+                held, _ = await zk.get(path)
+                await (zk.delete(path) if data is None else zk.set(path, data, -1))
+                return held or b""
+
+        return trio.run(work)
 
     def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `waltz ARGUMENTS` to its end, whatever it comes to."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,8 +17,6 @@ from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.cluster.paths import cluster_paths
 from waltz_trio.cli.main import main
-from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.config import Config
 
 pytestmark = pytest.mark.processes
 
@@ -68,18 +65,6 @@ def wait_well(run: Run) -> None:
 
 def admin_of(cluster: Cluster, number: int) -> str:
     return f"127.0.0.1:{cluster.addresses[f'storage-{number}']['storage.admin.port']}"
-
-
-def on_znodes(cluster: Cluster, path: str, data: bytes | None = None) -> bytes:
-    """Delete a znode, or write something else to it; returns what it held."""
-
-    async def act() -> bytes:
-        async with open_cluster(Config.load(cluster.tools_file)) as (zk, _):
-            held, _ = await zk.get(path)
-            await (zk.delete(path) if data is None else zk.set(path, data, -1))
-            return held or b""
-
-    return trio.run(act)
 
 
 def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> None:
@@ -153,7 +138,7 @@ def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cl
     for name in cluster.server_names:
         cluster.children[name].stop()
     paths = cluster_paths("/cluster")
-    on_znodes(cluster, paths.partition(0))
+    cluster.write_znode(paths.partition(0), None)
     assert "partition 0" in wait_for(run, "missing-metadata")["missing-metadata"][0]
 
     cluster.tool("zookeeper", "delete", "-c", config, "-n", "test cluster", "-f")
@@ -172,14 +157,14 @@ def test_every_znode_that_cannot_be_read_is_named(cluster: Cluster, run: Run, tm
     paths = cluster_paths("/cluster")
     maps = paths.groups, paths.assignment, paths.connections
     for path in (paths.root, paths.store, *maps, paths.servers, paths.client_ids, paths.server_ids):
-        held = on_znodes(cluster, path, b"?")
+        held = cluster.write_znode(path, b"?")
         evidence, command = wait_for(run, "damaged-cluster")["damaged-cluster"]
         assert path in evidence
         assert f"zookeeper restore -c {cluster.tools_file} -i" in command
-        on_znodes(cluster, path, held)
+        cluster.write_znode(path, held)
         wait_well(run)
 
-    on_znodes(cluster, paths.partition(1), b"?")
+    cluster.write_znode(paths.partition(1), b"?")
     evidence, command = wait_for(run, "unreadable-metadata")["unreadable-metadata"]
     assert paths.partition(1) in evidence
     cluster.tool(*command.split()[1:], "-y")
@@ -189,7 +174,7 @@ def test_every_znode_that_cannot_be_read_is_named(cluster: Cluster, run: Run, tm
 
     # What is there still is enough to mend the assignment.
     backup = tmp_path / "backup.json"
-    on_znodes(cluster, paths.servers, b"?")
+    cluster.write_znode(paths.servers, b"?")
     backup.write_text(run("zookeeper", "list", "--json")[1])
     for name in cluster.server_names:
         cluster.children[name].stop()

@@ -197,7 +197,7 @@ def test_a_zookeeper_that_lost_everything_is_restored_from_a_backup(tmp_path: Pa
             return cluster.attempt("zookeeper", "restore", *config, "-i", str(backup), "-y")
 
         assert "nothing is missing" in restore().stdout
-        spoil(cluster, "/cluster")
+        cluster.write_znode("/cluster", b"?")
         found = restore()
         assert found.returncode != 0
         assert "servers are running" in found.stdout
@@ -214,16 +214,6 @@ def test_a_zookeeper_that_lost_everything_is_restored_from_a_backup(tmp_path: Pa
         cluster.wait_healthy()
         assert records_of(cluster, "storage-0") == before
         filled(cluster, load)
-
-
-def spoil(cluster: Cluster, path: str) -> None:
-    """Write something else to a znode."""
-
-    async def work() -> None:
-        async with open_cluster(Config.load(cluster.tools_file)) as (zk, _):
-            await zk.set(path, b"?", -1)
-
-    trio.run(work)
 
 
 def test_below_the_reserve_nothing_is_appended_and_all_else_is_served(

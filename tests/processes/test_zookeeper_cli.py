@@ -232,7 +232,7 @@ def test_a_listing_restores_a_cluster(run: Run, hosts: str, tmp_path: Path) -> N
     assert "znode /env/test/store/group cannot be read" in err
     status, out, err = restore()
     assert (status, err.count("give --yes")) == (1, 1)  # nobody is asked here
-    assert "/env/test/store/group cannot be read (" in out
+    assert "/env/test/store/group cannot be used (" in out
     assert restore("-y")[0] == 0
     assert json.loads(run("list", "--json")[1]) == kept
 
@@ -266,12 +266,31 @@ def test_what_is_no_backup_of_this_cluster_is_refused(run: Run, hosts: str, tmp_
     assert "the backup is of" in err
 
 
-def test_counts_of_partitions_that_contradict_each_other_are_told(run: Run, hosts: str) -> None:
+def test_counts_of_partitions_that_contradict_each_other_are_told(run: Run, hosts: str, tmp_path: Path) -> None:
     make_cluster(run)
+    backup = tmp_path / "backup.json"
+    backup.write_text(run("list", "--json")[1])
     set_znode(hosts, "/env/test", bytes.fromhex("b4e8734701000c64656d6f20636c757374657200000005"))
     status, _, err = run("list")
     assert status == 1
     assert "znode /env/test says 5 partitions, /env/test/store says 4" in err
+    assert "`waltz zookeeper restore`" in err
+    assert run("restore", "-i", str(backup), "-y")[0] == 0
+    assert run("list", "--json")[1] == backup.read_text()
+
+
+def test_an_id_that_may_have_been_given_out_is_not_guessed(run: Run, hosts: str, tmp_path: Path) -> None:
+    make_cluster(run)
+    backup = tmp_path / "backup.json"
+    backup.write_text(run("list", "--json")[1])
+    set_znode(hosts, "/env/test/ids/client", b"?")
+    late = tmp_path / "late.json"
+    late.write_text(run("list", "--json")[1])
+    status, _, err = run("restore", "-i", str(late), "-y")
+    assert status == 1
+    assert "does not tell what /env/test/ids/client held: take one of a time when it was sound" in err
+    assert run("restore", "-i", str(backup), "-y")[0] == 0
+    assert json.loads(run("list", "--json")[1])["ids"] == {"client": 1_000_000, "server": 0}
 
 
 def test_delete_refuses_while_servers_run(run: Run, hosts: str) -> None:

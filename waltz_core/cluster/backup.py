@@ -25,7 +25,7 @@ from waltz_core.cluster.znodes import (
     ServerPartitions,
     StoreParams,
 )
-from waltz_core.errors import ClusterError
+from waltz_core.errors import ClusterError, ProtocolError
 from waltz_core.ids import ReplicaId
 from waltz_core.record import record
 
@@ -45,8 +45,8 @@ class ClusterBackup:
     maps: StoreMaps
     assignment: PartitionAssignment
     partitions: tuple[PartitionMetadata | None, ...]  # by partition id
-    last_client_id: int  # handed out
-    last_server_id: int
+    last_client_id: int | None  # handed out; None: nobody could tell
+    last_server_id: int | None
 
     def raised(self) -> ClusterBackup:
         """The same for a cluster that went on after the backup: ids and generations are not given out twice.
@@ -66,8 +66,8 @@ class ClusterBackup:
             # No membership has this cversion: the first server that comes computes the assignment anew.
             PartitionAssignment(-1, self.params.num_partitions if servers else 0, servers),
             self.partitions,
-            self.last_client_id + IDS_GAP,
-            self.last_server_id + IDS_GAP,
+            None if self.last_client_id is None else self.last_client_id + IDS_GAP,
+            None if self.last_server_id is None else self.last_server_id + IDS_GAP,
         )
 
 
@@ -76,7 +76,7 @@ class Znode:
     """A znode that a cluster cannot do without."""
 
     path: str
-    data: bytes | None
+    data: bytes | None  # None where it holds nothing, and where the backup does not tell
     check: Callable[[bytes], object] | None  # raises ProtocolError on what it cannot hold; None: it holds nothing
     live: bool = False  # running servers do without it, and take new content as it comes
     in_two_steps: bool = False  # 0.13.2 creates it with null data and sets that: at version 1 ever after
@@ -90,8 +90,10 @@ def cluster_znodes(backup: ClusterBackup, paths: ClusterPaths) -> tuple[Znode, .
     assignment = znodes.encode_partition_assignment(backup.assignment)
     params = znodes.encode_cluster_params(backup.params)
     store = znodes.encode_store_params(backup.store)
-    client_id = znodes.encode_id_counter(backup.last_client_id)
-    server_id = znodes.encode_id_counter(backup.last_server_id)
+    client_id, server_id = (
+        None if last is None else znodes.encode_id_counter(last)
+        for last in (backup.last_client_id, backup.last_server_id)
+    )
     found = [
         Znode(paths.root, params, znodes.decode_cluster_params, in_two_steps=True),
         Znode(paths.servers, assignment, znodes.decode_partition_assignment),
@@ -109,6 +111,65 @@ def cluster_znodes(backup: ClusterBackup, paths: ClusterPaths) -> tuple[Znode, .
             data = znodes.encode_partition_metadata(metadata)
             found.append(Znode(paths.partition(partition_id), data, znodes.decode_partition_metadata))
     return tuple(found)
+
+
+@record
+class Restoration:
+    """What brings back what is missing or cannot be read."""
+
+    lines: tuple[str, ...]  # a znode each: what is done with it, and why
+    created: tuple[Znode, ...]  # parents first
+    written: tuple[Znode, ...]
+
+    @property
+    def stop(self) -> bool:
+        """Servers must not run meanwhile."""
+        return any(not znode.live for znode in (*self.created, *self.written))
+
+
+def restoration(backup: ClusterBackup, paths: ClusterPaths, held: Mapping[str, bytes | None]) -> Restoration:
+    """What is to be written of all that a cluster must have; what is good stays as it is.
+
+    Args:
+        held: what the znodes that exist hold.
+
+    Raises:
+        ClusterError: another cluster is at that root, or the backup does not know what is needed.
+    """
+    lines: list[str] = []
+    created: list[Znode] = []
+    written: list[Znode] = []
+    for znode in cluster_znodes(backup.raised(), paths):
+        if znode.path not in held:
+            lines.append(f"{znode.path} does not exist: it is created")
+            created.append(znode)
+        else:
+            problem = _wrong_with(znode, held[znode.path], backup, paths)
+            if not problem:
+                continue
+            lines.append(f"{znode.path} cannot be used ({problem}): it is written anew")
+            written.append(znode)
+        if znode.check is not None and znode.data is None:
+            raise ClusterError(f"the backup does not tell what {znode.path} held: take one of a time when it was sound")
+    return Restoration(tuple(lines), tuple(created), tuple(written))
+
+
+def _wrong_with(znode: Znode, data: bytes | None, backup: ClusterBackup, paths: ClusterPaths) -> str:
+    if znode.check is None:
+        return ""
+    try:
+        found = znode.check(data or b"")
+    except ProtocolError as problem:
+        return str(problem)
+    if isinstance(found, StoreParams) and found != backup.store:
+        raise ClusterError(
+            f"the cluster at {paths.root} has the key {found.key_text()} and {found.num_partitions} partitions, the "
+            f"backup is of {backup.store.key_text()} with {backup.store.num_partitions}: nothing was changed; find the "
+            "backup of this cluster"
+        )
+    if isinstance(found, ClusterParams) and found.num_partitions != backup.params.num_partitions:
+        return f"it says {found.num_partitions} partitions, the backup {backup.params.num_partitions}"
+    return ""
 
 
 # ---- JSON ------------------------------------------------------------------------------------
@@ -194,8 +255,8 @@ def parse_backup(found: object) -> ClusterBackup:
         maps,
         _assignment(top.inner("assignment"), count),
         tuple(_metadata(number, one) for number, one in enumerate(states)),
-        ids.number("client", -1, _INT_MAX - IDS_GAP, default=-1),
-        ids.number("server", -1, _INT_MAX - IDS_GAP, default=-1),
+        ids.optional("client", -1, _INT_MAX - IDS_GAP, default=-1),
+        ids.optional("server", -1, _INT_MAX - IDS_GAP, default=-1),
     )
 
 
@@ -265,8 +326,12 @@ class _Object:
             return default
         return self._ranged(name, self._take(name, {int: "a whole number"}), least, most)
 
-    def optional(self, name: str, least: int = _INT_MIN, most: int = _INT_MAX) -> int | None:
+    def optional(
+        self, name: str, least: int = _INT_MIN, most: int = _INT_MAX, default: int | None = None
+    ) -> int | None:
         """A number in a range, or null."""
+        if default is not None and name not in self._found:
+            return default
         found = self._take(name, {int: "a whole number", type(None): "null"})
         return None if found is None else self._ranged(name, found, least, most)
 

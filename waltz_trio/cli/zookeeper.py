@@ -251,7 +251,7 @@ async def _restore(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -
         raise CommandError(f"{file}: {error.strerror}") from None
     except (ValueError, ClusterError) as error:
         raise CommandError(f"{file} is not what `waltz zookeeper list --json` prints: {error}") from None
-    plan = await plan_restoration(zk, paths, backup)
+    plan, operations = await plan_restoration(zk, paths, backup)
     if not plan.lines:
         print(f"nothing is missing below {paths.root}, and everything there can be read")
         return 0
@@ -261,7 +261,7 @@ async def _restore(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -
         raise CommandError(f"servers are running ({_named(servers)}): stop them first")
     confirm(f"Write that from the backup of cluster {backup.params.name!r}?", given=arguments.flag("yes"))
     with audited(f"restore cluster {backup.params.name!r} at {paths.root} from {file}"):
-        await zk.multi(plan.operations)
+        await zk.multi(operations)
     print("done; look with `waltz doctor` whether partitions went on after the backup: it names the command for each")
     return 0
 

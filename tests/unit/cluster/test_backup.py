@@ -17,9 +17,11 @@ from waltz_core.cluster.backup import (
     GENERATIONS_GAP,
     IDS_GAP,
     ClusterBackup,
+    Restoration,
     backup_json,
     cluster_znodes,
     parse_backup,
+    restoration,
 )
 from waltz_core.cluster.paths import ClusterPaths
 from waltz_core.cluster.store_metadata import StoreMaps
@@ -95,8 +97,8 @@ def backups(draw: st.DrawFn) -> ClusterBackup:
             ),
         ),
         tuple(metadata(number) for number in range(count)),
-        draw(st.integers(-1, 2**31 - 1 - IDS_GAP)),
-        draw(st.integers(-1, 2**31 - 1 - IDS_GAP)),
+        draw(st.none() | st.integers(-1, 2**31 - 1 - IDS_GAP)),
+        draw(st.none() | st.integers(-1, 2**31 - 1 - IDS_GAP)),
     )
 
 
@@ -104,8 +106,8 @@ def backups(draw: st.DrawFn) -> ClusterBackup:
 def test_what_is_listed_is_what_is_read(backup: ClusterBackup) -> None:
     assert parse_backup(json.loads(json.dumps(backup_json(backup)))) == backup
     for znode in cluster_znodes(backup.raised(), ClusterPaths("/r")):
-        if znode.check is not None:
-            znode.check(znode.data or b"")
+        if znode.check is not None and znode.data is not None:
+            znode.check(znode.data)
 
 
 def test_a_few_lines_by_hand_are_enough() -> None:
@@ -134,6 +136,38 @@ def test_nothing_is_given_out_twice() -> None:
     generations = dict(pair for server in wanted.servers for pair in server.partitions)
     # Partition 1 is not in the assignment: its metadata tell.
     assert generations == {0: 5 + GENERATIONS_GAP + 1, 1: 9 + GENERATIONS_GAP + 1, 2: 1 + GENERATIONS_GAP + 1}
+
+
+PATHS = ClusterPaths("/r")
+HELD = {znode.path: znode.data for znode in cluster_znodes(BACKUP, PATHS)}
+
+
+def test_what_is_good_stays_and_what_is_not_is_written_anew() -> None:
+    assert restoration(BACKUP, PATHS, HELD) == Restoration((), (), ())
+    wanted = {znode.path: znode for znode in cluster_znodes(BACKUP.raised(), PATHS)}
+    for path in HELD:
+        found = restoration(BACKUP, PATHS, {other: data for other, data in HELD.items() if other != path})
+        assert (found.created, found.written) == ((wanted[path],), ())
+        assert found.stop is (path not in (PATHS.groups, PATHS.assignment, PATHS.connections))
+        if wanted[path].check is not None:
+            found = restoration(BACKUP, PATHS, {**HELD, path: b"?"})
+            assert (found.created, found.written) == ((), (wanted[path],))
+    assert restoration(BACKUP, PATHS, {}).created == tuple(wanted.values())
+
+
+def test_what_contradicts_the_backup_is_written_anew_or_is_another_cluster() -> None:
+    other = attrs.evolve(BACKUP, params=ClusterParams("bank", 4))
+    found = restoration(BACKUP, PATHS, {**HELD, "/r": cluster_znodes(other, PATHS)[0].data})
+    assert found.lines == ("/r cannot be used (it says 4 partitions, the backup 3): it is written anew",)
+    with pytest.raises(ClusterError, match="find the backup of this cluster"):
+        restoration(attrs.evolve(BACKUP, store=StoreParams(bytes(16), 3)), PATHS, HELD)
+
+
+def test_an_id_that_nobody_knew_is_not_made_up() -> None:
+    lost = attrs.evolve(BACKUP, last_client_id=None)
+    assert restoration(lost, PATHS, HELD) == Restoration((), (), ())
+    with pytest.raises(ClusterError, match="the backup does not tell what /r/ids/client held"):
+        restoration(lost, PATHS, {**HELD, PATHS.client_ids: b"?"})
 
 
 def changed(path: str, value: object) -> Any:
