@@ -42,7 +42,7 @@ test: install
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(BIN)/python -m pytest -q -n 2 --durations=10 $(LONG) tests/mutants tests/decoders; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/processes tests/interop; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/docs tests/processes tests/interop; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 

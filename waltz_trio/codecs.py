@@ -6,16 +6,19 @@ import base64
 import enum
 import functools
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import attrs
 
 from waltz_core.errors import UnknownHeaderError
 
 T = TypeVar("T")
+
+_SHOWN_MAX = 80  # characters of a value in an error
 
 
 class Codec(Protocol[T]):
@@ -34,11 +37,40 @@ class Raw:
 
     def dumps(self, value: bytes) -> bytes:
         """`value`, which must be bytes-like."""
-        return value if type(value) is bytes else bytes(memoryview(value))
+        if type(value) is bytes:
+            return value
+        try:
+            return bytes(memoryview(value))
+        except TypeError:
+            raise TypeError(_not_raw(value)) from None
 
     def loads(self, data: bytes) -> bytes:
         """`data` itself."""
         return data
+
+
+def _not_raw(value: object) -> str:
+    codec = "Utf8()" if isinstance(value, str) else f"Json({type(value).__name__})" if _has_builder(value) else "CODEC"
+    return (
+        f"without a codec a payload is bytes, found {shown(value)}; name the codec: Append(value, {codec}, ...), "
+        f"and the same for load({codec})"
+    )
+
+
+def _has_builder(value: object) -> bool:
+    if type(value) is object:
+        return False
+    try:
+        _builder(typing.cast(Any, type(value)))
+    except TypeError:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """A value in an error: short, with its type."""
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + '…'} ({type(value).__name__})"
 
 
 @attrs.frozen
@@ -55,30 +87,40 @@ class Utf8:
 
 
 class Json(Generic[T]):
-    """JSON, of plain values or of one attrs class.
+    """JSON of one type: plain (`dict`, `list`, `str`, `int`, `float`, `bool`, `list[int]`…), or an attrs class.
 
-    Fields may be None, bool, int, float, str, bytes (as base64), enums, attrs classes, and list, tuple, dict
-    and unions with None of these, as their annotations say. Fields that are not known are refused, missing
-    ones take their default.
+    Values and fields may be None, bool, int, float, str, bytes (as base64), enums, attrs classes, and list, tuple,
+    dict and unions with None of these, as the type or their annotations say. Fields that are not known are refused,
+    missing ones take their default. NaN and infinities are refused when they are written: JSON has none.
 
     Args:
-        cls: an attrs class; None = plain JSON values.
+        cls: the type; None = any plain JSON value.
     """
 
-    def __init__(self, cls: type[T] | None = None) -> None:
-        if cls is not None and not attrs.has(cls):
-            raise TypeError(f"{cls.__name__} is not an attrs class")
+    @overload
+    def __init__(self: Json[Any], cls: None = None) -> None: ...
+
+    @overload
+    def __init__(self, cls: type[T]) -> None: ...
+
+    def __init__(self, cls: Any = None) -> None:
         self.cls = cls
-        self._build = _builder(cls) if cls is not None else _as_is
+        self._build = _as_is if cls is None else _builder(cls)
 
     def __repr__(self) -> str:
-        return f"Json({'' if self.cls is None else self.cls.__name__})"
+        return f"Json({'' if self.cls is None else _name_of(self.cls)})"
 
     def dumps(self, value: T) -> bytes:
-        """Compact JSON in UTF-8."""
-        if self.cls is not None and not isinstance(value, self.cls):
-            raise TypeError(f"expected {self.cls.__name__}, found {type(value).__name__}")
-        return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode()
+        """Compact JSON in UTF-8; TypeError or ValueError when the value does not fit."""
+        if self.cls is not None and not _is_a(value, self.cls):
+            raise TypeError(f"expected {_name_of(self.cls)}, found {shown(value)}")
+        try:
+            text = json.dumps(value, default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            if "Circular" in str(error):
+                raise
+            raise ValueError(f"NaN and infinities have no place in JSON, found in {shown(value)}") from None
+        return text.encode()
 
     def loads(self, data: bytes) -> T:
         """The value; ValueError or TypeError when it does not fit."""
@@ -109,7 +151,7 @@ class Codecs:
         return codec
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     cls: Any = type(value)
     if attrs.has(cls):
         return {field.name: getattr(value, field.name) for field in attrs.fields(cls)}
@@ -117,7 +159,27 @@ def _plain(value: object) -> object:
         return value.value
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    if hasattr(cls, "__index__"):  # a whole number of another library, such as numpy
+        return operator.index(typing.cast(Any, value))
+    raise TypeError(f"{cls.__name__} has no place in JSON")
+
+
+def _is_a(value: object, wanted: Any) -> bool:
+    """Whether `value` may be written as a `wanted`: what `_checked` takes when it is read again."""
+    cls = typing.get_origin(wanted) or wanted
+    if cls in (typing.Union, types.UnionType):
+        return any(_is_a(value, part) for part in typing.get_args(wanted))
+    if cls in (Any, object):
+        return True
+    if isinstance(value, bool):
+        return cls is bool
+    if cls in (int, float) and hasattr(type(value), "__index__"):
+        return True
+    return isinstance(value, (list, tuple) if cls in (list, tuple) else cls)
+
+
+def _name_of(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) and not typing.get_args(wanted) else str(wanted)
 
 
 def _as_is(value: Any) -> Any:
@@ -150,12 +212,18 @@ def _builder(wanted: Any) -> Callable[[Any], Any]:
         return lambda value: float(_checked(value, (int, float)))
     if wanted in (int, str, bool, list, dict):
         return lambda value: _checked(value, wanted)
-    raise TypeError(f"Json cannot carry a field of type {wanted}")
+    if wanted is tuple:
+        return lambda value: tuple(_checked(value, list))
+    raise TypeError(
+        f"Json cannot carry {_name_of(wanted)}, only None, bool, int, float, str, bytes, list, tuple, dict, enums, "
+        "attrs classes and unions of one of these with None; for anything else write a class with dumps and loads"
+    )
 
 
 def _checked(value: Any, wanted: Any) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        raise TypeError(f"expected {wanted}, found {value!r}")
+        names = " or ".join(map(_name_of, wanted if isinstance(wanted, tuple) else (wanted,)))
+        raise TypeError(f"expected {names}, found {shown(value)}")
     return value
 
 
@@ -180,7 +248,7 @@ def _class_builder(cls: Any) -> Callable[[Any], Any]:
 def _optional_builder(wanted: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     rest = [argument for argument in arguments if argument is not type(None)]
     if len(rest) != 1 or len(rest) == len(arguments):
-        raise TypeError(f"Json cannot carry a field of type {wanted}: only unions with None")
+        raise TypeError(f"Json cannot carry {wanted}: only unions with None")
     item = _builder(rest[0])
     return lambda value: None if value is None else item(value)
 

@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import attrs
+import numpy
 import pytest
 
 import waltz_trio as waltz
@@ -54,9 +55,59 @@ def test_json_carries_attrs_classes_and_back() -> None:
 
 
 def test_json_without_a_class_carries_plain_values() -> None:
-    codec: waltz.Json[Any] = waltz.Json()
+    codec = waltz.Json()
     assert codec.loads(codec.dumps({"a": [1, None, "é"]})) == {"a": [1, None, "é"]}
     assert repr(codec) == "Json()"
+
+
+@pytest.mark.parametrize(
+    ("cls", "value", "name"),
+    [
+        (dict, {"account": 7, "parts": [1, None]}, "dict"),
+        (list, [1, "two"], "list"),
+        (tuple, (1, 2), "tuple"),
+        (str, "æ", "str"),
+        (int, -3, "int"),
+        (float, 0.5, "float"),
+        (bool, True, "bool"),
+        (bytes, b"\0", "bytes"),
+        (Colour, Colour.RED, "Colour"),
+        (list[Leaf], [Leaf(1)], "list[tests"),
+        (dict[str, int], {"a": 1}, "dict[str, int]"),
+        (int | None, None, "int | None"),
+    ],
+)
+def test_json_of_a_type_carries_its_values_and_refuses_others(cls: Any, value: Any, name: str) -> None:
+    codec = waltz.Json(cls)
+    assert codec.loads(codec.dumps(value)) == value
+    assert type(codec.loads(codec.dumps(value))) is type(value)
+    assert repr(codec).startswith(f"Json({name}"), repr(codec)
+    with pytest.raises((TypeError, ValueError)):
+        codec.loads(b'{"other": [{}]}' if cls is not dict else b"[1]")
+    with pytest.raises(TypeError, match=r"expected .*, found .*object"):
+        codec.dumps(object())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, {"deep": float("-inf")}]])
+def test_json_refuses_what_is_no_number_in_json(value: Any) -> None:
+    with pytest.raises(ValueError, match="NaN and infinities have no place in JSON, found in"):
+        waltz.Json().dumps(value)
+
+
+def test_json_takes_whole_numbers_of_other_libraries() -> None:
+    assert waltz.Json().dumps({"n": numpy.int64(1 << 62)}) == b'{"n":4611686018427387904}'
+    assert waltz.Json(int).dumps(numpy.uint8(7)) == b"7"
+    with pytest.raises(TypeError, match="expected int, found True"):
+        waltz.Json(int).dumps(True)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("text", r"Utf8\(\)"), ({"a": 1}, r"Json\(dict\)"), (Leaf(1), r"Json\(Leaf\)"), (object(), "CODEC")],
+)
+def test_a_value_without_a_codec_names_the_codec_that_is_missing(value: Any, hint: str) -> None:
+    with pytest.raises(TypeError, match=rf"a payload is bytes, found .*Append\(value, {hint}, \.\.\.\)"):
+        waltz.Raw().dumps(value)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +139,8 @@ def test_json_refuses_classes_and_fields_it_cannot_carry() -> None:
     class Either:
         what: int | str
 
-    with pytest.raises(TypeError, match="not an attrs class"):
-        waltz.Json(int)
+    with pytest.raises(TypeError, match="cannot carry set, only None"):
+        waltz.Json(set)
     with pytest.raises(TypeError, match="expected Tree"):
         waltz.Json(Tree).dumps(Leaf(1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no place in JSON"):
