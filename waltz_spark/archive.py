@@ -20,7 +20,7 @@ from waltz_core.record import record
 from waltz_spark import manifest
 from waltz_spark.archived import STORED, archived_blocks
 from waltz_spark.columns import TYPES, Shape
-from waltz_spark.errors import ArchiveError, PipelineError
+from waltz_spark.errors import ArchiveError, PipelineError, UnreachableError
 from waltz_spark.inventory import Inventory, Look
 from waltz_spark.manifest import ArchivedFile, ArchivedSegment, ArchiveState
 from waltz_spark.objects import open_store
@@ -29,6 +29,7 @@ from waltz_spark.planning import ArchivePlace, FilePlace, Range, clip
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
 from waltz_spark.segments import SegmentFile
+from waltz_spark.sources import Source, check_key, read_sources
 
 RANGE_COUNT = 1_000_000
 _GROUP_ROWS = 131_072
@@ -359,7 +360,7 @@ class Check:
 
     root: str
     file: ArchivedFile
-    replicas: tuple[tuple[str, tuple[Range, ...]], ...]  # directory, and where in it the ids stand
+    replicas: tuple[tuple[str, tuple[Range, ...]], ...]  # name of the copy, and where in it the ids stand
 
 
 @record
@@ -369,11 +370,13 @@ class Verdict:
     file: ArchivedFile
     compared: int  # replicas with the same digest
     problems: tuple[str, ...]
+    unread: tuple[str, ...] = ()  # replicas that did not answer
 
 
 def verify_file(check: Check) -> Verdict:
     """Size and CRC-32 of the file, digest of the records in it, digests of the same ids in replicas."""
     file, problems, compared = check.file, [], 0
+    unread: list[str] = []
     try:
         found = open_store(check.root).size_and_crc(file.path)
         if found != (file.file_size, file.file_crc32):
@@ -399,39 +402,46 @@ def verify_file(check: Check) -> Verdict:
                     f"{directory}: partition {file.partition}, ids {file.first_id} to {file.end_id - 1}: "
                     f"digest {replica.hexdigest()}, the archive has {file.sha256}"
                 )
+        except UnreachableError as error:
+            local = all(isinstance(place, FilePlace) for one in ranges for place in one.places)
+            (problems if local else unread).append(f"{directory}: {error}")
         except PipelineError as error:
             problems.append(f"{directory}: {error}")
-    return Verdict(file, compared, tuple(problems))
+    return Verdict(file, compared, tuple(problems), tuple(unread))
 
 
-def plan_verification(root: str, directories: Sequence[str] = (), *, trust: str = "control") -> list[Check]:
+def plan_verification(
+    root: str, directories: Sequence[str] = (), *, trust: str = "control", live: Options | None = None
+) -> list[Check]:
     """Checks of all files; reading the manifest checks the hash chain.
 
     Args:
         directories: replicas to compare with, as far as they hold the ids.
+        live: options that name a running cluster, whose replicas are compared with too.
 
     Raises:
         ArchiveError: the manifest is broken.
-        PipelineError: a directory cannot be read.
+        PipelineError: a directory cannot be read, or the cluster does not answer.
     """
-    from waltz_spark.options import parse_options
-
     state = manifest.read_archive(root)
-    looks = []
-    for directory in directories:
-        inventory = Inventory(parse_options({"directory": directory, "trust": trust}))
-        if inventory.key != state.key:
-            raise ArchiveError(f"{directory} belongs to another cluster than {root}")
-        looks.append((directory, inventory, inventory.look()))
+    sources = read_sources(directories, trust, live)
+    for _, problem in sources.problems:
+        raise ArchiveError(problem)
+    check_key(root, state.key, sources)
+    return checks_of(state, sources.sources)
+
+
+def checks_of(state: ArchiveState, sources: Sequence[Source]) -> list[Check]:
+    """A check of every file, with each copy of the log that holds all its ids."""
     checks = []
     for file in state.files:
         replicas = []
-        for directory, inventory, look in looks:
-            at = file.partition
-            if look.earliest[at] <= file.first_id and file.end_id <= look.ends[at]:
-                start = tuple(file.first_id if one == at else 0 for one in range(state.partition_count))
-                ends = tuple(file.end_id if one == at else 0 for one in range(state.partition_count))
-                replicas.append((directory, tuple(inventory.ranges(look, start, ends))))
+        for source in sources:
+            part = source.part(file.partition)
+            if part is None or part.start > file.first_id or file.end_id > part.end:
+                continue
+            own = tuple(piece for one in part.ranges if (piece := clip(one, file.first_id, file.end_id)) is not None)
+            replicas.append((source.name, own))
         checks.append(Check(state.root, file, tuple(replicas)))
     return checks
 

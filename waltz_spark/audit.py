@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,24 +18,23 @@ import attrs
 import numpy as np
 
 from waltz_core.record import record
-from waltz_spark.archive import OnProgress, plan_verification, run_verification
+from waltz_spark.archive import OnProgress, checks_of, run_verification
 from waltz_spark.columns import Shape
-from waltz_spark.directories import Replica, read_directory
-from waltz_spark.errors import ArchiveError, OptionError, PipelineError
-from waltz_spark.inventory import Inventory, Look
+from waltz_spark.coverage import FAILED, PASSED, UNPROVEN, Coverage, size_of, span_text, union, worst
+from waltz_spark.errors import OptionError, PipelineError, UnreachableError
 from waltz_spark.journal import find_journals
-from waltz_spark.manifest import read_archive
-from waltz_spark.options import parse_options
+from waltz_spark.manifest import ArchiveState, read_archive
+from waltz_spark.options import Options
 from waltz_spark.pages import page
-from waltz_spark.planning import Range, clip
+from waltz_spark.planning import FilePlace, Range, clip
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
 from waltz_spark.serializability import LockTask, LockVerdict, check_locks
+from waltz_spark.sources import Part, Source, Sources, check_key, read_sources
 
 BLOCK = 10_000
 """Ids per digest when replicas are compared; borders are its multiples."""
 
-PASSED, FAILED, UNPROVEN = "passed", "failed", "unproven"
 _GROUP = 50  # digests per task
 _SHAPE = Shape(verify="none")
 _PROBLEMS_MAX = 20  # shown per finding
@@ -58,13 +58,19 @@ class AuditReport:
 
     findings: tuple[Finding, ...]
     places: tuple[str, ...]
+    coverage: Coverage
     seconds: float
     at: str  # when, UTC
 
     @property
+    def verdict(self) -> str:
+        """`passed` only if every check was, and every record that is known to be there was looked at."""
+        return worst([*(one.status for one in self.findings), PASSED if self.coverage.whole else UNPROVEN])
+
+    @property
     def passed(self) -> bool:
-        """Nothing failed."""
-        return all(one.status != FAILED for one in self.findings)
+        """Nothing failed, and nothing was left unproven."""
+        return self.verdict == PASSED
 
 
 # ---- tasks (in executors) --------------------------------------------------------------------
@@ -72,39 +78,44 @@ class AuditReport:
 
 @record
 class SoundTask:
-    """One partition of one directory: every record is to be read and checked."""
+    """One partition of one copy: every record is to be read and checked."""
 
-    directory: str
-    partition: int
-    ranges: tuple[Range, ...]
-    end: int
+    source: str
+    part: Part
 
 
 @record
 class Soundness:
     """What was found, and the request ids that occur twice."""
 
-    directory: str
-    partition: int
+    source: str
+    part: Part
     count: int
     problem: str | None
+    unread: bool  # the problem is that the copy cannot be read now, not what stands in it
     repeated: tuple[tuple[int, int, int, int], ...]  # client id, generation, sequence, transaction id of the second
 
 
 def check_soundness(task: SoundTask) -> Soundness:
     """Density, checksums of records and data, request ids at most once. Holds 20 bytes per record in memory."""
-    count, problem = 0, None
+    count, problem, unread = 0, None, False
     heads: list[Any] = []
     shape = attrs.evolve(_SHAPE, verify="record")
     try:
-        for one in task.ranges:
+        for one in task.part.ranges:
             for block in read_blocks(one, shape, Patience(attempts=1)):
                 count += block.count
                 heads.append(block.heads[["client_id", "generation", "seq", "transaction_id"]].astype(_KEY))
     except PipelineError as error:
-        problem = str(error)
+        problem, unread = str(error), _is_unread(error, task.part.ranges)
     repeated = _repeated(np.concatenate(heads)) if heads else ()
-    return Soundness(task.directory, task.partition, count, problem, repeated)
+    return Soundness(task.source, task.part, count, problem, unread, repeated)
+
+
+def _is_unread(error: PipelineError, ranges: Sequence[Range]) -> bool:
+    """A node that does not answer, or lags, proves nothing; a file that ends too early is damage."""
+    local = all(isinstance(place, FilePlace) for one in ranges for place in one.places)
+    return isinstance(error, UnreachableError) and not local
 
 
 _KEY = np.dtype([("client_id", "i4"), ("generation", "i4"), ("seq", "i4"), ("transaction_id", "i8")])
@@ -123,7 +134,7 @@ def _repeated(heads: Any) -> tuple[tuple[int, int, int, int], ...]:
 
 @record
 class DigestTask:
-    """Blocks of ids of one partition to digest in each directory."""
+    """Blocks of ids of one partition to digest in each copy."""
 
     partition: int
     borders: tuple[int, ...]  # rising; digests of the ids between neighbours
@@ -132,30 +143,33 @@ class DigestTask:
 
 @record
 class Comparison:
-    """Ids whose digests differ between directories, and what could not be read."""
+    """Ids whose digests differ between copies, and what could not be read."""
 
     partition: int
-    count: int
+    count: int  # ids that at least two copies were compared in
     differing: tuple[int, ...]  # first id that differs, of each differing block
     problems: tuple[str, ...]
+    unread: tuple[str, ...]  # copies that did not answer
 
 
 def compare_replicas(task: DigestTask) -> Comparison:
-    """SHA-256 per block of ids in every directory; where they differ, the first id that does."""
+    """SHA-256 per block of ids in every copy; where they differ, the first id that does."""
     digests: dict[str, list[str]] = {}
-    problems = []
-    for directory, ranges in task.replicas:
+    problems: list[str] = []
+    unread: list[str] = []
+    for name, ranges in task.replicas:
         try:
-            digests[directory] = [
+            digests[name] = [
                 _digest(ranges, low, high) for low, high in zip(task.borders, task.borders[1:], strict=False)
             ]
         except PipelineError as error:
-            problems.append(f"{directory}: {error}")
+            (unread if _is_unread(error, ranges) else problems).append(f"{name}: {error}")
     differing = []
     for at, found in enumerate(zip(*digests.values(), strict=True)):
         if len(set(found)) > 1:
             differing.append(_first_difference(task, digests, at))
-    return Comparison(task.partition, task.borders[-1] - task.borders[0], tuple(differing), tuple(problems))
+    count = task.borders[-1] - task.borders[0] if len(digests) > 1 else 0
+    return Comparison(task.partition, count, tuple(differing), tuple(problems), tuple(unread))
 
 
 def _digest(ranges: Sequence[Range], low: int, high: int) -> str:
@@ -175,7 +189,7 @@ def _blocks(ranges: Sequence[Range], low: int, high: int, rows_max: int) -> Any:
 
 def _first_difference(task: DigestTask, digests: dict[str, list[str]], at: int) -> int:
     low, high = task.borders[at], task.borders[at + 1]
-    own = [ranges for directory, ranges in task.replicas if directory in digests]
+    own = [ranges for name, ranges in task.replicas if name in digests]
     streams = [_blocks(ranges, low, high, 1) for ranges in own]
     for blocks in zip(*streams, strict=True):
         if len({bytes(block.data) for block in blocks}) > 1:
@@ -193,140 +207,208 @@ def audit(
     *,
     trust: str = "control",
     journals: Sequence[str] = (),
+    live: Options | None = None,
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
-    """Check directories of one log, its archive, and with the journals of its servers whether locks were kept.
+    """Check copies of one log, its archive, and with the journals of its servers whether locks were kept.
 
     Args:
         directories: replicas or backups; each alone is checked, and all are compared.
         trust: how far they are read, as the option of the source.
-        journals: directories or URIs of the decision journals of all servers; needs a directory.
+        journals: directories or URIs of the decision journals of all servers; needs a copy of the log.
+        live: options that name a running cluster: every replica is read from its node, up to the committed mark.
 
     Raises:
         OptionError: nothing is named.
-        UnreachableError: the archive cannot be read.
+        UnreachableError: the archive cannot be read, or the cluster does not answer.
     """
     begin = time.monotonic()
-    if not directories and archive is None:
-        raise OptionError("say what to audit: directories, an archive, or both")
-    if journals and not directories:
-        raise OptionError("a journal tells of decisions, not of the log: name a directory of the log too")
-    logs, findings = _logs(directories, trust)
-    findings += _soundness(logs, runner, on_progress)
-    findings += _comparison(logs, runner)
+    if not directories and archive is None and live is None:
+        raise OptionError("say what to audit: a running cluster (-c, --url), directories, an archive, or several")
+    if journals and not directories and live is None:
+        raise OptionError("a journal tells of decisions, not of the log: name a directory or the cluster too")
+    sources = read_sources(directories, trust, live)
+    findings = [Finding("readable", -1, FAILED, 0, name, text) for name, text in sources.problems]
+    soundness = _read_all(sources, runner, on_progress)
+    findings += [finding for one in soundness for finding in _sound_findings(one)]
+    findings += _comparison(sources, runner)
     if journals:
-        findings += _serializability(logs, journals, runner)
+        findings += _serializability(sources, journals, runner)
+    seen = [(one.part.partition, one.part.start, one.part.start + one.count) for one in soundness]
+    state = None
     if archive is not None:
-        findings += _archive(archive, [log.directory for log in logs], trust, runner)
-    places = (*directories, *([archive] if archive else []), *journals)
+        state, more, verified = _archive(archive, sources, runner)
+        findings += more
+        seen += verified
+    covered, coverage = _coverage(sources, state, seen)
+    findings += covered
+    names = tuple(source.name for source in sources.sources)
+    places = (*names, *(name for name, _ in sources.problems), *([archive] if archive else []), *journals)
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return AuditReport(tuple(findings), places, time.monotonic() - begin, at)
+    return AuditReport(tuple(findings), places, coverage, time.monotonic() - begin, at)
 
 
-@record
-class _Log:
-    directory: str
-    replica: Replica
-    look: Look
-    ranges: tuple[Range, ...]
-
-    def of(self, partition: int) -> tuple[Range, ...]:
-        return tuple(one for one in self.ranges if one.partition == partition)
-
-
-def _logs(directories: Sequence[str], trust: str) -> tuple[list[_Log], list[Finding]]:
-    """The directories that can be planned, and a finding for each that cannot."""
-    found: list[_Log] = []
-    findings = []
-    for directory in directories:
-        try:
-            replica = read_directory(directory, trust=trust, key=found[0].replica.key if found else None)
-            inventory = Inventory(parse_options({"directory": directory, "trust": trust}))
-            look = inventory.look()
-            ranges = tuple(inventory.ranges(look, look.earliest, look.ends))
-            found.append(_Log(directory, replica, look, ranges))
-        except PipelineError as error:
-            findings.append(Finding("readable", -1, FAILED, 0, directory, str(error)))
-    return found, findings
-
-
-def _soundness(logs: Sequence[_Log], runner: Runner, on_progress: OnProgress | None) -> list[Finding]:
-    tasks = [
-        SoundTask(log.directory, one.partition, log.of(one.partition), one.safe_end)
-        for log in logs
-        for one in log.replica.partitions
-    ]
-    total = sum(one.count for log in logs for one in log.ranges)
-    found: list[Soundness] = []
+def _read_all(sources: Sources, runner: Runner, on_progress: OnProgress | None) -> list[Soundness]:
+    tasks = [SoundTask(source.name, part) for source in sources.sources for part in source.parts]
+    total = sum(one.count for task in tasks for one in task.part.ranges)
+    done: list[Soundness] = []
     width = max(1, runner.width * 2)
     for at in range(0, len(tasks), width):
-        found += runner.run(check_soundness, tasks[at : at + width])
+        done += runner.run(check_soundness, tasks[at : at + width])
         if on_progress is not None:
-            on_progress(sum(one.count for one in found), total)
-    findings = []
-    for task, one in zip(tasks, found, strict=True):
-        start = task.ranges[0].start if task.ranges else task.end
-        scope = f"{one.directory}, ids {start} to {task.end - 1}"
-        status = PASSED if one.problem is None else FAILED
-        findings.append(Finding("dense and sound", one.partition, status, one.count, scope, one.problem or ""))
-        texts = [
-            f"request {client}/{generation}/{seq} again in transaction {transaction_id}"
-            for client, generation, seq, transaction_id in one.repeated
-        ]
-        status = FAILED if texts else PASSED if one.problem is None else UNPROVEN
-        findings.append(Finding("request ids at most once", one.partition, status, one.count, scope, "; ".join(texts)))
-    return findings
+            on_progress(sum(one.count for one in done), total)
+    return done
 
 
-def _comparison(logs: Sequence[_Log], runner: Runner) -> list[Finding]:
-    tasks: list[DigestTask] = []
-    scopes: dict[int, str] = {}
-    count = max((log.replica.partition_count for log in logs), default=0)
-    for partition in range(count):
-        own = [(log, log.of(partition)) for log in logs if log.of(partition)]
-        if len(own) < 2:
-            continue
-        low = max(ranges[0].start for _, ranges in own)
-        high = min(ranges[-1].end for _, ranges in own)
-        if low >= high:
-            continue
-        scopes[partition] = f"{len(own)} replicas, ids {low} to {high - 1}"
-        borders = [low, *range((low // BLOCK + 1) * BLOCK, high, BLOCK), high]
-        replicas = tuple((log.directory, ranges) for log, ranges in own)
-        groups = [tuple(borders[at : at + _GROUP + 1]) for at in range(0, len(borders) - 1, _GROUP)]
-        tasks += [DigestTask(partition, group, replicas) for group in groups]
+def _sound_findings(one: Soundness) -> Iterator[Finding]:
+    part = one.part
+    scope = f"{one.source}, {span_text([(part.start, part.end)] if part.start < part.end else [])}"
+    if not part.ranges and part.start == part.end:
+        scope = f"{one.source}, no record"
+    status = PASSED if one.problem is None else UNPROVEN if one.unread else FAILED
+    yield Finding("dense and sound", part.partition, status, one.count, scope, one.problem or "")
+    texts = [
+        f"request {client}/{generation}/{seq} again in transaction {transaction_id}"
+        for client, generation, seq, transaction_id in one.repeated
+    ]
+    status = FAILED if texts else PASSED if one.problem is None else UNPROVEN
+    yield Finding("request ids at most once", part.partition, status, one.count, scope, "; ".join(texts))
+
+
+# ---- replicas, next to each other ------------------------------------------------------------
+
+
+def _comparison(sources: Sources, runner: Runner) -> list[Finding]:
+    if len(sources.sources) < 2 and not sources.live:
+        return []  # one directory was named, and nothing to compare it with
+    tasks = [task for partition in sources.partitions for task in _comparison_tasks(sources, partition)]
     results = runner.run(compare_replicas, tasks)
-    findings = []
-    for partition in range(count):
-        own_results = [one for one in results if one.partition == partition]
-        if not own_results:
-            if len(logs) > 1:
-                findings.append(Finding("replicas equal", partition, UNPROVEN, 0, "no id is in two of them", ""))
+    return [
+        _compared(sources, partition, [one for one in results if one.partition == partition])
+        for partition in sources.partitions
+    ]
+
+
+def _comparison_tasks(sources: Sources, partition: int) -> Iterator[DigestTask]:
+    """Between two neighbouring ends of copies it does not change which of them hold the ids."""
+    own = [(source.name, part) for source in sources.sources if (part := source.part(partition)) and part.ranges]
+    edges = sorted({edge for _, part in own for edge in (part.start, part.end)})
+    for low, high in itertools.pairwise(edges):
+        replicas = tuple((name, part.ranges) for name, part in own if part.start <= low and high <= part.end)
+        if len(replicas) < 2:
             continue
-        texts = [f"differ from id {at} on" for one in own_results for at in one.differing]
-        texts += [text for one in own_results for text in one.problems]
-        looked_at = sum(one.count for one in own_results)
-        status = FAILED if texts else PASSED
-        detail = "; ".join(texts[:_PROBLEMS_MAX])
-        findings.append(Finding("replicas equal", partition, status, looked_at, scopes[partition], detail))
-    return findings
+        borders = [low, *range((low // BLOCK + 1) * BLOCK, high, BLOCK), high]
+        for at in range(0, len(borders) - 1, _GROUP):
+            yield DigestTask(partition, tuple(borders[at : at + _GROUP + 1]), replicas)
 
 
-def _serializability(logs: Sequence[_Log], journals: Sequence[str], runner: Runner) -> list[Finding]:
-    """With the log that reaches furthest, of each partition."""
-    if not logs:
+def _compared(sources: Sources, partition: int, results: Sequence[Comparison]) -> Finding:
+    parts = [part for source in sources.sources if (part := source.part(partition)) is not None]
+    known = union(((part.start, part.end) for part in parts), 0, 1 << 63)
+    count = sum(one.count for one in results)
+    texts = [f"differ from id {at} on" for one in results for at in one.differing]
+    texts += [text for one in results for text in one.problems]
+    unread = list(dict.fromkeys(text for one in results for text in one.unread))
+    whole = count == size_of(known) and not unread and (sources.replicas_read or not known)
+    status = FAILED if texts else PASSED if whole else UNPROVEN
+    scope = f"{len(parts)} replicas, {span_text(known)}; {count:,} of {size_of(known):,} records in two or more"
+    if not sources.replicas_read:
+        unread.append(
+            "a server gives out records of any replica: to read each, name the cluster by its ZooKeeper "
+            "(-c, --zookeeper), or give adminEndpoints (-o adminEndpoints=host:port,...)"
+        )
+    elif not whole and not texts and not unread:
+        unread.append("some ids are in one copy only")
+    return Finding("replicas equal", partition, status, count, scope, "; ".join((texts + unread)[:_PROBLEMS_MAX]))
+
+
+# ---- what was looked at ----------------------------------------------------------------------
+
+
+def _coverage(
+    sources: Sources, archive: ArchiveState | None, seen: Sequence[tuple[int, int, int]]
+) -> tuple[list[Finding], Coverage]:
+    """Of each partition how much of what is known was read somewhere; `seen`: partition, half-open ids."""
+    partitions = sources.partitions if sources.key else tuple(range(archive.partition_count if archive else 0))
+    findings, ranges = [], list[tuple[int, int, int]]()
+    whole = total = 0
+    for partition in partitions:
+        start, end, named = _known(sources, archive, partition)
+        spans = union(((low, high) for at, low, high in seen if at == partition), start, end)
+        ranges += [(partition, low, high) for low, high in spans]
+        missing = end - start - size_of(spans)
+        total += end - start
+        whole += named and not missing
+        text = ""
+        if not named:
+            text = "no place that was named holds this partition"
+        elif missing:
+            text = f"{missing:,} records were not looked at{_why(sources, partition)}"
+        scope = f"{span_text(spans)} of {span_text([(start, end)] if start < end else [])}"
+        findings.append(Finding("covered", partition, UNPROVEN if text else PASSED, size_of(spans), scope, text))
+    if not total and not sources.live:
+        findings.append(Finding("covered", -1, UNPROVEN, 0, "no record at all", "there was nothing to look at"))
+        whole = 0
+    names = [source.name for source in sources.sources] + ([archive.root] if archive else [])
+    records = size_of([(low, high) for _, low, high in ranges])
+    return findings, Coverage(whole, max(1, len(partitions)), records, total, tuple(ranges), tuple(names))
+
+
+def _known(sources: Sources, archive: ArchiveState | None, partition: int) -> tuple[int, int, bool]:
+    """Ids of a partition that are known to be there, half-open; whether any place that was named holds it."""
+    parts = [part for source in sources.sources if (part := source.part(partition)) is not None]
+    files = archive.files_of(partition) if archive is not None else ()
+    starts = [part.start for part in parts] + [file.first_id for file in files]
+    ends = [part.end for part in parts] + [file.end_id for file in files]
+    if sources.ends is not None and sources.starts is not None:
+        # What lies behind the committed mark of the servers is under way and no part of the log yet.
+        starts, ends = [*starts, sources.starts[partition]], [*ends, sources.ends[partition]]
+    else:
+        ends += [part.end + part.behind for part in parts]
+    start = min(starts, default=0)
+    return start, max([start, *ends]), bool(parts or files or sources.live)
+
+
+def _why(sources: Sources, partition: int) -> str:
+    parts = [part for source in sources.sources if (part := source.part(partition)) is not None]
+    if not sources.live and any(part.behind for part in parts):
+        return (
+            ": they are in files, and nothing named says that they are committed; name the running cluster "
+            "(-c, --url), or read them all the same (--trust files)"
+        )
+    return ""
+
+
+# ---- journals and archive --------------------------------------------------------------------
+
+
+def _serializability(sources: Sources, journals: Sequence[str], runner: Runner) -> list[Finding]:
+    """With the copy that reaches furthest, of each partition."""
+    if sources.key is None:
         return []
     try:
-        files = find_journals(journals, logs[0].replica.key)
+        files = find_journals(journals, sources.key)
     except PipelineError as error:
         return [Finding("journal readable", -1, FAILED, 0, ", ".join(journals), str(error))]
     tasks = []
-    for partition in range(logs[0].replica.partition_count):
-        ranges = max((log.of(partition) for log in logs), key=lambda own: own[-1].end if own else 0)
+    for partition in sources.partitions:
+        ranges = _furthest(sources.sources, partition)
         own = tuple(file for file in files if file.partition == partition)
         if ranges or own:
             tasks.append(LockTask(partition, ranges, own))
     return [finding for verdict in runner.run(check_locks, tasks) for finding in _lock_findings(verdict)]
+
+
+def _furthest(sources: Sequence[Source], partition: int) -> tuple[Range, ...]:
+    """The ranges of one copy, each with the same ids in others to go on with where that one does not answer."""
+    own = sorted((source.ranges(partition) for source in sources), key=lambda one: -(one[-1].end if one else 0))
+    if not own or not own[0]:
+        return ()
+    best = own[0]
+    if len(best) == 1:
+        others = [place for one in own[1:] if len(one) == 1 and one[0].end == best[0].end for place in one[0].places]
+        return (attrs.evolve(best[0], places=(*best[0].places, *others)),)
+    return best
 
 
 def _lock_findings(one: LockVerdict) -> Iterator[Finding]:
@@ -353,12 +435,18 @@ def _lock_findings(one: LockVerdict) -> Iterator[Finding]:
     yield Finding("false conflicts", partition, PASSED, one.refused, rate, "")
 
 
-def _archive(root: str, directories: Sequence[str], trust: str, runner: Runner) -> list[Finding]:
+def _archive(
+    root: str, sources: Sources, runner: Runner
+) -> tuple[ArchiveState | None, list[Finding], list[tuple[int, int, int]]]:
+    """What is in the archive, findings, and the ids that were read back from it."""
     try:
         state = read_archive(root)
-        checks = plan_verification(root, directories, trust=trust)
-    except ArchiveError as error:
-        return [Finding("hash chain", -1, FAILED, 0, root, str(error))]
+        check_key(root, state.key, sources)
+        checks = checks_of(state, sources.sources)
+    except UnreachableError:
+        raise
+    except PipelineError as error:
+        return None, [Finding("hash chain", -1, FAILED, 0, root, str(error))], []
     verdicts = run_verification(checks, runner)
     findings = []
     for partition in range(state.partition_count):
@@ -374,10 +462,11 @@ def _archive(root: str, directories: Sequence[str], trust: str, runner: Runner) 
         compared = sum(one.file.end_id - one.file.first_id for one in own if one.compared)
         status = FAILED if texts else PASSED if compared == looked_at else UNPROVEN
         scope = f"{root}, {span}; in replicas: {compared} of {looked_at} records"
-        findings.append(
-            Finding("archive equals log", partition, status, looked_at, scope, "; ".join(texts[:_PROBLEMS_MAX]))
-        )
-    return findings
+        unread = list(dict.fromkeys(text for one in own for text in one.unread))
+        detail = "; ".join((texts + unread)[:_PROBLEMS_MAX])
+        findings.append(Finding("archive equals log", partition, status, looked_at, scope, detail))
+    sound = [one.file for one in verdicts if not one.problems]
+    return state, findings, [(file.partition, file.first_id, file.end_id) for file in sound]
 
 
 # ---- showing it ------------------------------------------------------------------------------
@@ -387,7 +476,11 @@ def to_html(report: AuditReport) -> str:
     """One page without anything from outside."""
     counts = {status: sum(one.status == status for one in report.findings) for status in (PASSED, FAILED, UNPROVEN)}
     judged = any(one.check == "serializable by locks" for one in report.findings)
-    verdict = "Nothing failed." if report.passed else f"{counts[FAILED]} checks failed."
+    verdict = {
+        PASSED: "Passed.",
+        FAILED: f"{counts[FAILED]} checks failed.",
+        UNPROVEN: "Nothing failed, but not everything was looked at.",
+    }[report.verdict]
     rows = "\n".join(
         f"<tr><td>{html.escape(one.check)}</td><td class=number>{'' if one.partition < 0 else one.partition}</td>"
         f"<td class={one.status}>{one.status}</td><td class=number>{one.looked_at:,}</td>"
@@ -398,7 +491,8 @@ def to_html(report: AuditReport) -> str:
     parts = [
         f"<p><strong>{verdict}</strong> "
         f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[UNPROVEN]} unproven; "
-        f"{report.at}, {report.seconds:.1f} s.</p>\n<ul>{places}</ul>",
+        f"{report.at}, {report.seconds:.1f} s.</p>\n"
+        f"<p>Looked at {html.escape(str(report.coverage))}.</p>\n<ul>{places}</ul>",
         "<table><tr><th>check<th>partition<th>status<th>records<th>scope<th>detail</tr>\n" + rows + "\n</table>",
         "" if judged else "<p>Without journals nothing can be said about serializability: records hold no locks.</p>",
     ]

@@ -10,174 +10,57 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from waltz_core.errors import WaltzError
-from waltz_spark.archive import (
-    RANGE_COUNT,
-    OnProgress,
-    plan_archive,
-    plan_verification,
-    run_archive,
-    run_verification,
-)
+from waltz_spark.archive import OnProgress, Verdict, plan_archive, plan_verification, run_archive, run_verification
 from waltz_spark.audit import audit, to_html, to_rows
+from waltz_spark.cli_options import (
+    archive_of,
+    config_values,
+    given_values,
+    journals_of,
+    live_options,
+    log_options,
+    log_values,
+    make_parser,
+)
 from waltz_spark.contention import ContentionReport, contention
+from waltz_spark.coverage import EXIT_STATUS, FAILED, PASSED, UNPROVEN
 from waltz_spark.errors import OptionError
-from waltz_spark.files import KINDS, sink_files
+from waltz_spark.files import sink_files
 from waltz_spark.freeing import Freed, plan_free, run_free
 from waltz_spark.invariants import judge, read_invariant
 from waltz_spark.load import measure
-from waltz_spark.options import Options, parse_options
+from waltz_spark.options import parse_options
 from waltz_spark.report import contention_sections, load_numbers, load_page, size_class
-from waltz_spark.restore import THRESHOLD, restore
+from waltz_spark.restore import restore
 from waltz_spark.runners import Here, OnSpark, Runner
 from waltz_spark.scan import scan
-from waltz_spark.sink_options import MODES
 
 _REJECTED = 3  # exit status: some rows are not in the log, but where they were asked to be
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse and run; returns the exit status: 1 if something is wrong with the log or the call."""
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser(__doc__, _ACTIONS).parse_args(argv)
     try:
-        return int(arguments.action(arguments))
+        status = int(arguments.action(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. What Python flushes at its end must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (WaltzError, OSError) as error:
         print(f"waltz spark: {error}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):
             print(f"  {note}", file=sys.stderr)
         return 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="waltz spark", description=__doc__)
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    one = _action(actions, "scan", _scan, "read every record, check that none is missing or damaged")
-    _add_source(one)
-    one = _action(actions, "archive", _archive, "add what is new to an archive of Parquet files")
-    _add_source(one)
-    one.add_argument("--to", required=True, metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
-    one.add_argument("--range", type=int, default=RANGE_COUNT, metavar="N", help="ids per file (%(default)s)")
-    one.add_argument("--whole", action="store_true", help="leave out the last, incomplete range of ids")
-    one.add_argument("--keep-last", type=int, default=0, metavar="N", help="leave out the last N ids of each partition")
-    one.add_argument("--dry-run", action="store_true", help="only say what would be written, and freed")
-    one.add_argument(
-        "--free",
-        action="store_true",
-        help="then verify it, compare it with a quorum of replicas, and let the storage nodes give up what it holds",
-    )
-    one.add_argument(
-        "--keep-local", type=int, default=0, metavar="N", help="with --free: the last N ids stay on the storage nodes"
-    )
-    one.add_argument("--yes", action="store_true", help="with --free: do not ask")
-    one = _action(actions, "verify", _verify, "read an archive back, compare digests, hash chain and replicas")
-    one.add_argument("archive", help="directory or URI")
-    one.add_argument(
-        "--directory", action="append", default=[], metavar="D", help="replica to compare with; repeatable"
-    )
-    one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
-    one = _action(actions, "audit", _audit, "check replicas and archive of a log; one table, one page")
-    one.add_argument("--directory", action="append", default=[], metavar="D", help="replica or backup; repeatable")
-    one.add_argument("--archive", metavar="ARCHIVE", help="directory or URI")
-    text = "decision journal of a server; repeat for every server"
-    one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
-    one.add_argument("--trust", choices=("control", "files"), default="control", help="how far replicas are read")
-    query = "file with a query that finds violations of what must always hold; needs --master; repeatable"
-    one.add_argument("--invariant", action="append", type=Path, default=[], metavar="FILE.sql", help=query)
-    one.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
-    one = _action(actions, "report", _report, "load, growth and contention of a log, on one page")
-    _add_source(one)
-    one.add_argument("--journal", action="append", default=[], metavar="D", help=text)
-    one.add_argument("--html", type=Path, metavar="PATH", help="write the page with pictures (needs matplotlib)")
-    one = _action(actions, "restore", _restore, "make a storage directory from an archive")
-    one.add_argument("archive", help="directory or URI")
-    one.add_argument("--to", required=True, metavar="DIRECTORY", help="must be empty or absent")
-    one.add_argument("--partitions", metavar="P", help="which ones, such as 0-3,7 (all)")
-    one.add_argument(
-        "--segment-size",
-        type=int,
-        default=THRESHOLD,
-        metavar="BYTES",
-        help="if the archive does not tell (%(default)s)",
-    )
-    one = _action(actions, "sink", _sink, "append the rows of files to a log, each exactly once")
-    one.description = (
-        "Append the rows of files to a log. Columns: data, and partition or key; header; append_locks; with "
-        "--mode conditional also write_locks, read_locks, client_high_water_mark. Exit status: 0 every row is in the "
-        "log, 3 the others are in --rejects, 1 something else went wrong."
-    )
-    one.add_argument("files", nargs="+", metavar="FILE", help="Parquet, JSON lines or CSV; or one directory")
-    one.add_argument("--format", choices=tuple(KINDS), help="by default, as the names of the files say")
-    target = one.add_argument_group("the log")
-    target.add_argument("--url", metavar="URL", help="waltz://host:port of a running cluster")
-    target.add_argument("--zookeeper", metavar="H:P", help="connect string of a running cluster")
-    target.add_argument("--root", metavar="PATH", help="znode of the cluster")
-    one.add_argument("--mode", choices=MODES, help="append (default): all rows; conditional: check locks")
-    one.add_argument("--cut", metavar="JSON", help='state the rows were computed from, as next ids: {"0": 15, "1": 7}')
-    one.add_argument("--rejects", metavar="DIR", help="where rows go whose locks were taken since (Parquet)")
-    one.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="remembers what is done: the same call again completes what an earlier one began, and never repeats it",
-    )
-    one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of the sink")
-    one.set_defaults(jobs=1)
-    return parser
-
-
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    meaning: str,
-) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=meaning, description=meaning)
-    parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(action=run)
-    return parser
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_argument_group("the log")
-    source.add_argument("--directory", action="append", default=[], metavar="D", help="storage directory or backup")
-    source.add_argument("--url", metavar="URL", help="waltz://host:port of a running cluster")
-    source.add_argument("--zookeeper", metavar="H:P", help="connect string of a running cluster")
-    source.add_argument("--root", metavar="PATH", help="znode of the cluster")
-    source.add_argument("--archive", metavar="ARCHIVE", help="an archive in front of the rest")
-    source.add_argument(
-        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of the source; repeatable"
-    )
-
-
-def _given(arguments: argparse.Namespace, given: dict[str, str | None]) -> dict[str, str]:
-    """Options as text, those of -o included."""
-    values: dict[str, str] = {}
-    for pair in arguments.option:
-        name, _, value = pair.partition("=")
-        values[name] = value
-    return {**values, **{name: value for name, value in given.items() if value}}
-
-
-def _options(arguments: argparse.Namespace) -> Options:
-    given = {
-        "directory": ",".join(arguments.directory),
-        "url": arguments.url,
-        "zookeeper": arguments.zookeeper,
-        "clusterRoot": arguments.root,
-        "archive": arguments.archive,
-    }
-    return parse_options(_given(arguments, given))
 
 
 # ---- where it runs ---------------------------------------------------------------------------
@@ -229,40 +112,46 @@ def _rate(count: int, size: int, seconds: float) -> str:
 
 
 def _scan(arguments: argparse.Namespace) -> int:
-    options = _options(arguments)
+    options = log_options(arguments)
     with _runner(arguments) as runner, _progress(arguments, "scan") as on_progress:
         report = scan(options, runner, on_progress)
     count = sum(one.count for one in report.partitions)
     size = sum(one.size for one in report.partitions)
     lines = [f"{'partition':>9} {'first':>12} {'last':>12} {'records':>12} {'bytes':>16}  state"]
     for one in report.partitions:
-        state = "; ".join(one.problems) or "sound"
+        state = "; ".join(one.problems) or {PASSED: "sound" if one.count else "empty"}.get(one.verdict, one.verdict)
         lines.append(f"{one.partition:>9} {one.start:>12} {one.end - 1:>12} {one.count:>12} {one.size:>16}  {state}")
     lines.append(f"{count:,} records, {size:,} bytes, {_rate(count, size, report.seconds)}")
     if report.left_out:
         lines.append(
             f"{report.left_out:,} records behind these are not known to be committed: name the running cluster "
-            "(--url, --zookeeper), or read them nonetheless (-o trust=files)"
+            "(-c, --url), or read them all the same (--trust files)"
         )
+    lines.append(f"{_SCANNED[report.verdict]}: {report.coverage}")
     found = {
         "records": count,
         "bytes": size,
         "seconds": report.seconds,
+        "verdict": report.verdict,
         "sound": report.sound,
+        "coverage": report.coverage.as_dict(),
         "left_out": report.left_out,
         "partitions": [
             {"partition": one.partition, "start": one.start, "end": one.end, "records": one.count, "bytes": one.size}
-            | {"problems": list(one.problems)}
+            | {"verdict": one.verdict, "problems": list(one.problems)}
             for one in report.partitions
         ],
     }
     _show(arguments, "\n".join(lines), found)
-    return 0 if report.sound else 1
+    return EXIT_STATUS[report.verdict]
+
+
+_SCANNED = {PASSED: "sound", FAILED: "DAMAGED", UNPROVEN: "unproven"}
 
 
 def _archive(arguments: argparse.Namespace) -> int:
     plan = plan_archive(
-        _options(arguments),
+        log_options(arguments),
         arguments.to,
         range_count=arguments.range,
         partial=not arguments.whole,
@@ -274,7 +163,7 @@ def _archive(arguments: argparse.Namespace) -> int:
         files = [{"path": task.path, "records": task.end_id - task.first_id} for task in plan.tasks]
         found = {"records": plan.record_count, "files": files}
         if arguments.free:
-            freed = plan_free(_options(arguments), arguments.to, keep_local=arguments.keep_local).partitions
+            freed = plan_free(log_options(arguments), arguments.to, keep_local=arguments.keep_local).partitions
             text += "\nof what is archived already, " + _freed_text(freed, "would be freed")
             found["freed"] = _freed_found(freed)
         _show(arguments, text, found)
@@ -303,7 +192,7 @@ def _archive(arguments: argparse.Namespace) -> int:
 
 
 def _free(arguments: argparse.Namespace) -> tuple[Freed, ...]:
-    plan = plan_free(_options(arguments), arguments.to, keep_local=arguments.keep_local)
+    plan = plan_free(log_options(arguments), arguments.to, keep_local=arguments.keep_local)
     if not plan.partitions:
         return ()
     if not arguments.yes:
@@ -327,64 +216,98 @@ def _freed_found(freed: Sequence[Freed]) -> list[dict[str, int]]:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    checks = plan_verification(arguments.archive, arguments.directory, trust=arguments.trust)
+    archive, live = archive_of(arguments), live_options(arguments)
+    trust = arguments.trust or "control"
+    checks = plan_verification(archive, arguments.directory, trust=trust, live=live)
     with _runner(arguments) as runner, _progress(arguments, "verify") as on_progress:
         verdicts = run_verification(checks, runner, on_progress)
     problems = [problem for verdict in verdicts for problem in verdict.problems]
-    count = sum(one.file.end_id - one.file.first_id for one in verdicts)
-    compared = sum(one.compared for one in verdicts)
+    unread = list(dict.fromkeys(text for verdict in verdicts for text in verdict.unread))
+    count = _records(verdicts)
+    compared = _records([one for one in verdicts if one.compared])
+    asked = bool(arguments.directory or live)
+    whole = bool(verdicts) and not unread and (compared == count or not asked)
+    verdict = FAILED if problems else PASSED if whole else UNPROVEN
+    ids = f"{compared:,} of {count:,} records ({100 * compared // max(1, count)} %) equal to those of a replica"
+    against = ids if asked else "compared with no replica: name some (-c, --url, --directory)"
     text = "\n".join(
         [
             *problems,
-            f"{len(verdicts)} files with {count:,} records, hash chain whole, equal to {compared} files of replicas; "
-            + (f"{len(problems)} problems" if problems else "no problem"),
+            *unread,
+            f"{len(verdicts)} files with {count:,} records in {len({one.file.partition for one in verdicts})} "
+            f"partitions, hash chain whole, {against}",
+            {PASSED: "no problem", FAILED: f"{len(problems)} problems", UNPROVEN: "unproven"}[verdict],
         ]
     )
-    found = {"files": len(verdicts), "records": count, "equal_in_replicas": compared, "problems": problems}
+    found = {
+        "verdict": verdict,
+        "files": len(verdicts),
+        "records": count,
+        "compared_records": compared,
+        "equal_in_replicas": sum(one.compared for one in verdicts),
+        "problems": problems,
+        "unread": unread,
+    }
     _show(arguments, text, found)
-    return 1 if problems else 0
+    return EXIT_STATUS[verdict]
+
+
+def _records(verdicts: Sequence[Verdict]) -> int:
+    return sum(one.file.end_id - one.file.first_id for one in verdicts)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
     invariants = [read_invariant(path) for path in arguments.invariant]
     if invariants and arguments.master is None:
         raise OptionError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
+    journals = journals_of(arguments)
     with _runner(arguments) as runner, _progress(arguments, "audit") as on_progress:
         report = audit(
             arguments.directory,
             arguments.archive,
             runner,
-            trust=arguments.trust,
-            journals=arguments.journal,
+            trust=arguments.trust or "control",
+            journals=journals,
+            live=live_options(arguments),
             on_progress=on_progress,
         )
         if invariants and isinstance(runner, OnSpark):
-            log = {"directory": ",".join(arguments.directory), "archive": arguments.archive or ""}
-            options = {name: value for name, value in log.items() if value} | {"trust": arguments.trust}
-            report = attrs.evolve(report, findings=(*report.findings, *judge(runner.session, options, invariants)))
+            judged = judge(runner.session, log_values(arguments), invariants)
+            report = attrs.evolve(report, findings=(*report.findings, *judged))
     if arguments.html is not None:
         arguments.html.write_text(to_html(report))
     lines = [f"{'check':<26} {'partition':>9} {'status':<9} {'records':>14}  scope"]
     for one in report.findings:
         partition = "" if one.partition < 0 else one.partition
         lines.append(f"{one.check:<26} {partition:>9} {one.status:<9} {one.looked_at:>14,}  {one.scope}")
-        if one.detail and one.status != "passed":
+        if one.detail and one.status != PASSED:
             lines.append(f"  {one.detail}")
-    lines.append(f"{'nothing failed' if report.passed else 'FAILED'}; {report.seconds:.1f} s")
-    found = {"passed": report.passed, "seconds": report.seconds, "findings": to_rows(report)}
+    if not journals:
+        lines.append("serializability was not judged: records hold no locks; give the servers' journals (--journal)")
+    shown = "FAILED" if report.verdict == FAILED else report.verdict
+    lines.append(f"{shown}: {report.coverage}; {report.seconds:.1f} s")
+    found = {
+        "verdict": report.verdict,
+        "passed": report.passed,
+        "coverage": report.coverage.as_dict(),
+        "serializability_judged": bool(journals),
+        "seconds": report.seconds,
+        "findings": to_rows(report),
+    }
     _show(arguments, "\n".join(lines), found)
-    return 0 if report.passed else 1
+    return EXIT_STATUS[report.verdict]
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    options = _options(arguments)
+    options = log_options(arguments)
     if arguments.html is not None and importlib.util.find_spec("matplotlib") is None:
         raise OptionError("--html draws with matplotlib, which is not installed: pip install 'waltz-log[report]'")
     with _runner(arguments) as runner, _progress(arguments, "report") as on_progress:
         load = measure(options, runner, on_progress)
-        found = contention(arguments.journal, runner) if arguments.journal else None
+        journals = journals_of(arguments)
+        found = contention(journals, runner) if journals else None
     if arguments.html is not None:
-        places = [*options.directory, options.archive, options.url, options.zookeeper, *arguments.journal]
+        places = [*options.directory, options.archive, options.url, options.zookeeper, *journals]
         more = contention_sections(found) if found is not None else []
         arguments.html.write_text(load_page(load, [place for place in places if place], more), encoding="utf-8")
     lines = [f"{'partition':>9} {'records':>14} {'bytes':>18} {'bytes/record':>13}"]
@@ -423,12 +346,12 @@ def _contention_lines(found: ContentionReport) -> list[str]:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    partitions = None
+    partitions, archive = None, archive_of(arguments)
     if arguments.partitions is not None:
-        partitions = parse_options({"archive": arguments.archive, "partitions": arguments.partitions}).partitions
+        partitions = parse_options({"archive": archive, "partitions": arguments.partitions}).partitions
     with _runner(arguments) as runner, _progress(arguments, "restore") as on_progress:
         report = restore(
-            arguments.archive,
+            archive,
             arguments.to,
             runner,
             partitions=partitions,
@@ -452,9 +375,8 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 def _sink(arguments: argparse.Namespace) -> int:
     given = {
-        "url": arguments.url,
-        "zookeeper": arguments.zookeeper,
-        "clusterRoot": arguments.root,
+        **config_values(arguments.config),
+        **{name: value for name, value in _target(arguments).items() if value},
         "mode": arguments.mode,
         "cut": arguments.cut,
         "rejects": arguments.rejects,
@@ -462,7 +384,7 @@ def _sink(arguments: argparse.Namespace) -> int:
         "batchId": "0" if arguments.checkpoint else None,
     }
     with _runner(arguments) as runner, _progress(arguments, "sink") as on_progress:
-        report = sink_files(arguments.files, _given(arguments, given), runner, arguments.format, on_progress)
+        report = sink_files(arguments.files, given_values(arguments, given), runner, arguments.format, on_progress)
     lines = [f"{'partition':>9} {'appended':>12} {'found':>12} {'rejected':>12}"]
     lines += [f"{one.partition:>9} {one.appended:>12} {one.found:>12} {one.rejected:>12}" for one in report.partitions]
     if report.finished_before:
@@ -486,3 +408,18 @@ def _sink(arguments: argparse.Namespace) -> int:
     }
     _show(arguments, "\n".join(lines), found)
     return _REJECTED if report.rejected else 0
+
+
+def _target(arguments: argparse.Namespace) -> dict[str, str | None]:
+    return {"url": arguments.url, "zookeeper": arguments.zookeeper, "clusterRoot": arguments.root}
+
+
+_ACTIONS = {
+    "scan": _scan,
+    "archive": _archive,
+    "verify": _verify,
+    "audit": _audit,
+    "report": _report,
+    "restore": _restore,
+    "sink": _sink,
+}

@@ -161,7 +161,9 @@ def _read_partition(path: Path, partition: int, key: bytes, safe_end: int | None
     for at, first in enumerate(firsts):
         following = firsts[at + 1] if at + 1 < len(firsts) else None
         if safe_end is not None and first > safe_end:
-            break  # nothing of it is wanted; a store session may be writing it now
+            # Nothing of it is wanted, a store session may be writing it now; but it is known to be there.
+            whole_end = max(whole_end, _indexed_end(path / f"{firsts[-1]:019d}.seg", partition, key))
+            break
         name = path / f"{first:019d}.seg"
         with SegmentFile(name, partition, key) as segment:
             if following is not None and segment.indexed_end == following:
@@ -179,3 +181,12 @@ def _read_partition(path: Path, partition: int, key: bytes, safe_end: int | None
         spans.append(SegmentSpan(str(name), first, end, size))
         whole_end = end
     return PartitionFiles(partition, tuple(spans), whole_end if safe_end is None else safe_end, whole_end)
+
+
+def _indexed_end(path: Path, partition: int, key: bytes) -> int:
+    """How far the last segment reaches, by its index alone."""
+    try:
+        with SegmentFile(path, partition, key) as segment:
+            return segment.indexed_end
+    except PipelineError:
+        return id_of_name(path.name) or 0  # its header is being written

@@ -102,8 +102,8 @@ def run_free(plan: FreePlan, runner: Runner, on_progress: OnProgress | None = No
     """
     verdicts = run_verification(plan.checks, runner, on_progress)
     for verdict, quorum in zip(verdicts, plan.quorums, strict=True):
-        if verdict.problems or verdict.compared < quorum:
-            problems = "; ".join(verdict.problems) or "nothing to compare with"
+        if verdict.problems or verdict.unread or verdict.compared < quorum:
+            problems = "; ".join((*verdict.problems, *verdict.unread)) or "nothing to compare with"
             raise ArchiveError(
                 f"{plan.state.root}/{verdict.file.path}: equal on {verdict.compared} replicas, {quorum} are needed "
                 f"before anything is freed: {problems}"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from waltz_core.record import record
-from waltz_spark.audit import FAILED, PASSED, Finding
+from waltz_spark.audit import Finding
+from waltz_spark.coverage import FAILED, PASSED
 from waltz_spark.errors import OptionError
 from waltz_spark.inventory import plan_reading
 from waltz_spark.options import parse_options

@@ -8,6 +8,7 @@ from waltz_core.record import record
 from waltz_spark import planning
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
+from waltz_spark.coverage import FAILED, PASSED, UNPROVEN, Coverage, worst
 from waltz_spark.errors import PipelineError
 from waltz_spark.inventory import Look, plan_reading
 from waltz_spark.options import Options
@@ -48,7 +49,14 @@ class PartitionScan:
     end: int
     count: int
     size: int
+    left_out: int  # records in files behind what is known to be committed
+    held: bool  # a place that was named holds the partition
     problems: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """`passed`: all that is known of the partition was read, and is sound."""
+        return FAILED if self.problems else UNPROVEN if self.left_out or not self.held else PASSED
 
 
 @record
@@ -56,13 +64,36 @@ class ScanReport:
     """The log."""
 
     partitions: tuple[PartitionScan, ...]
+    sources: tuple[str, ...]
+    live: bool  # a running cluster said what is committed
     seconds: float
-    left_out: int  # records of directories behind what is known to be committed
+
+    @property
+    def left_out(self) -> int:
+        """Records of directories behind what is known to be committed."""
+        return sum(one.left_out for one in self.partitions)
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was read, of what is known to be there."""
+        ranges = tuple((one.partition, one.start, one.start + one.count) for one in self.partitions if one.count)
+        count = sum(one.count for one in self.partitions)
+        known = sum(max(one.end - one.start, one.count) + one.left_out for one in self.partitions)
+        whole = sum(one.held and not one.left_out and one.count == one.end - one.start for one in self.partitions)
+        if not known and not self.live:
+            whole = 0  # nothing was there to look at
+        return Coverage(whole, max(1, len(self.partitions)), count, known, ranges, self.sources)
+
+    @property
+    def verdict(self) -> str:
+        """`passed` only if everything that is known to be there was read."""
+        own = PASSED if self.coverage.whole else UNPROVEN
+        return worst([*(one.verdict for one in self.partitions), own])
 
     @property
     def sound(self) -> bool:
-        """Every record is there and matches its checksum."""
-        return not any(one.problems for one in self.partitions)
+        """Every record that is known to be there was read and matches its checksum."""
+        return self.verdict == PASSED
 
 
 def scan_ranges(task: ScanTask) -> list[Read]:
@@ -111,14 +142,23 @@ def scan(options: Options, runner: Runner, on_progress: OnProgress | None = None
         size = sum(one.size for one in own)
         count = sum(one.count for one in own)
         start, end = reading.start[partition], reading.ends[partition]
-        partitions.append(PartitionScan(partition, start, end, count, size, problems))
-    return ScanReport(tuple(partitions), time.monotonic() - begin, _left_out(reading.look))
+        left_out = 0 if reading.look.marks is not None else _left_out(reading.look, partition)
+        held = _held(reading.look, partition)
+        partitions.append(PartitionScan(partition, start, end, count, size, left_out, held, problems))
+    live = reading.look.marks is not None
+    return ScanReport(tuple(partitions), _sources(options), live, time.monotonic() - begin)
 
 
-def _left_out(look: Look) -> int:
-    behind: dict[int, int] = {}
-    for replica in look.replicas:
-        for one in replica.partitions:
-            surplus = one.whole_end - max(one.safe_end, look.ends[one.partition])
-            behind[one.partition] = max(behind.get(one.partition, 0), surplus)
-    return sum(behind.values())
+def _left_out(look: Look, partition: int) -> int:
+    files = [files for replica in look.replicas if (files := replica.find(partition)) is not None]
+    return max((one.whole_end - max(one.safe_end, look.ends[partition]) for one in files), default=0)
+
+
+def _held(look: Look, partition: int) -> bool:
+    archived = look.archive is not None and bool(look.archive.files_of(partition))
+    return look.marks is not None or archived or any(one.find(partition) is not None for one in look.replicas)
+
+
+def _sources(options: Options) -> tuple[str, ...]:
+    places = (*options.directory, options.archive, options.url, options.zookeeper)
+    return tuple(place for place in places if place)

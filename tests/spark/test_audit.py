@@ -41,9 +41,9 @@ def failed(report: AuditReport) -> list[tuple[str, int]]:
 
 
 def change_record(path: Path, at: int, data: bytes) -> None:
-    """Replace the data of a record by others of the same length, with checksums that fit."""
+    """Replace the data of a record of a segment by others of the same length, with checksums that fit."""
     content = bytearray(path.read_bytes())
-    (record,) = make_records(0, [data], first=at)
+    (record,) = make_records(0, [data], first=int(path.stem) + at)
     index = path.with_suffix(".idx").read_bytes()
     place = int.from_bytes(index[128 + 8 * at : 136 + 8 * at], "big")
     encoded = encode_record(attrs.evolve(record, req_id=bytes(content[place + 8 : place + 24])))
@@ -102,10 +102,47 @@ def test_what_could_not_be_compared_is_unproven(log: Path) -> None:
     for name in ("a", "b", "c"):
         write_control(log / name, [12_000, 300])
     report = run(log, "a")
-    assert report.passed
+    assert (report.verdict, report.passed) == ("unproven", False)
     assert [(one.check, one.partition) for one in report.findings if one.status == "unproven"] == [
         ("archive equals log", 0)
     ]
+    assert report.coverage.whole, "the archive has been read back where the replica is not believed"
+
+
+def test_what_stands_behind_the_mark_of_a_directory_is_unproven(log: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_control(log / name, [12_000, 0])
+    report = run(log, archive=False)
+    unproven = {(one.partition, one.looked_at): one for one in report.findings if one.status == "unproven"}
+    assert set(unproven) == {(0, 12_000), (1, 0)}
+    assert unproven[0, 12_000].scope == f"ids 0 to 11999 of ids 0 to {COUNT - 1}"
+    assert "13,000 records were not looked at: they are in files" in unproven[0, 12_000].detail
+    assert report.verdict == "unproven"
+    assert (report.coverage.records, report.coverage.known) == (12_000, COUNT + 300)
+    assert str(report.coverage).startswith(f"12,000 of {COUNT + 300:,} records (47.43 %), 0 of 2 partitions, 3 sources")
+
+
+def test_a_partition_that_no_place_holds_and_a_log_without_a_record_are_unproven(tmp_path: Path) -> None:
+    write_segments(tmp_path / "a", 0, make_records(0, [b"x"]))
+    write_control(tmp_path / "a", [1, None])
+    report = run(tmp_path, "a", archive=False)
+    (one,) = [one for one in report.findings if one.status == "unproven"]
+    assert (one.partition, one.detail) == (1, "no place that was named holds this partition")
+    write_control(tmp_path / "b", [0, 0])
+    for partition in ("0", "1"):
+        (tmp_path / "b" / partition).mkdir()
+    report = run(tmp_path, "b", archive=False)
+    assert (report.verdict, report.coverage.percent) == ("unproven", 0.0)
+
+
+def test_ids_that_two_of_three_replicas_hold_are_compared_in_those(log: Path) -> None:
+    write_control(log / "a", [12_000, 300])
+    path = log / "c" / "0" / sorted(one.name for one in (log / "c" / "0").glob("*.seg"))[-1]
+    at = COUNT - 1 - int(path.stem)
+    change_record(path, at, bytes(len(random_payloads(COUNT)[COUNT - 1])))
+    report = run(log, archive=False)
+    (one,) = [one for one in report.findings if one.check == "replicas equal" and one.partition == 0]
+    assert (one.status, one.looked_at, one.detail) == ("failed", COUNT, f"differ from id {COUNT - 1} on")
 
 
 def test_a_broken_chain_is_a_finding(log: Path) -> None:
@@ -120,7 +157,8 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(log: Path) -> None:
     page = to_html(attrs.evolve(run(log, "a"), places=("<b>here</b>",)))
     assert "&lt;b&gt;here&lt;/b&gt;" in page
     assert "http" not in page
-    assert "Nothing failed." in page
+    assert "Passed." in page
+    assert "25,300 of 25,300 records (100 %), 2 of 2 partitions, 2 sources" in page
 
 
 def test_the_command_prints_a_table_and_writes_the_page(
@@ -129,7 +167,7 @@ def test_the_command_prints_a_table_and_writes_the_page(
     call = ["spark", "audit", "--directory", str(log / "a"), "--directory", str(log / "b"), "--jobs", "1"]
     assert main([*call, "--html", str(tmp_path / "audit.html")]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-1].startswith("nothing failed")
+    assert out.splitlines()[-1].startswith("passed: 25,300 of 25,300 records (100 %), 2 of 2 partitions, 2 sources: ")
     assert (tmp_path / "audit.html").read_text().startswith("<!doctype html>")
     change_record(log / "b" / "1" / "0000000000000000000.seg", 5, bytes(len(random_payloads(300)[5])))
     assert main([*call, "--json"]) == 1

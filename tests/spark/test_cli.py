@@ -29,18 +29,44 @@ def test_scan_counts_every_record(log: Path, capsys: pytest.CaptureFixture[str])
     assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in lines[1:4]] == ["400", "0", "90"]
-    assert [line.split()[-1] for line in lines[1:4]] == ["sound"] * 3
+    assert [line.split()[-1] for line in lines[1:4]] == ["sound", "empty", "sound"]
     assert lines[4].startswith("490 records, ")
+    assert lines[5] == f"sound: 490 of 490 records (100 %), 3 of 3 partitions, 1 source: {log}"
 
 
 def test_scan_tells_what_it_left_out(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_control(log, [390, 0, 90])
-    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 0
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1"]) == 3
     lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:4]] == ["unproven", "empty", "sound"]
     assert lines[4].startswith("480 records, ")
     assert lines[5].startswith("10 records behind these are not known to be committed")
-    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1", "-o", "trust=files"]) == 0
+    assert lines[6].startswith("unproven: 480 of 490 records (97.95 %), 2 of 3 partitions")
+    assert main(["spark", "scan", "--directory", str(log), "--jobs", "1", "--trust", "files"]) == 0
     assert capsys.readouterr().out.splitlines()[4].startswith("490 records, ")
+
+
+def test_a_scan_of_nothing_is_unproven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_log(tmp_path / "log", [[]])
+    assert main(["spark", "scan", "--directory", str(tmp_path / "log"), "--jobs", "1", "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["sound"], answer["coverage"]["percent"]) == ("unproven", False, 0.0)
+
+
+def test_verify_is_unproven_where_no_replica_was_compared(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = str(tmp_path / "archive")
+    source = ["--directory", str(log), "--jobs", "1"]
+    main(["spark", "archive", *source, "--to", archive])
+    capsys.readouterr()
+    assert main(["spark", "verify", "--archive", archive, "--jobs", "1"]) == 0
+    assert "compared with no replica: name some (-c, --url, --directory)" in capsys.readouterr().out
+    write_control(log, [0, 0, 90])
+    assert main(["spark", "verify", "--archive", archive, *source]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("90 of 490 records (18 %) equal to those of a replica")
+    assert lines[1] == "unproven"
 
 
 def test_scan_tells_what_is_damaged_and_goes_on(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,9 +107,11 @@ def test_archive_verify_and_restore_in_a_row(log: Path, tmp_path: Path, capsys: 
     assert main(["spark", "archive", *source, "--to", archive]) == 0
     assert capsys.readouterr().out.startswith("0 records in 0 files")
     assert main(["spark", "verify", archive, *source]) == 0
-    assert "5 files with 490 records, hash chain whole, equal to 5 files of replicas; no problem" in (
-        capsys.readouterr().out
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        "5 files with 490 records in 2 partitions, hash chain whole, 490 of 490 records (100 %) equal to those of "
+        "a replica",
+        "no problem",
+    ]
     assert main(["spark", "restore", archive, "--to", str(again), "--jobs", "1"]) == 0
     assert "490 records" in capsys.readouterr().out
     for path in (log / "0").iterdir():

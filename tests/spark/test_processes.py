@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import yaml
@@ -14,6 +15,7 @@ import yaml
 import waltz_trio as waltz
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
+from waltz_core.server.journal_format import Decision, decode_entries, encode_entry
 from waltz_spark.archive import plan_archive, run_archive
 from waltz_spark.cli import main
 from waltz_spark.options import parse_options
@@ -136,3 +138,112 @@ def read_files(directory: Path) -> list[bytes]:
     """Data of partition 0."""
     reader = BatchReader(parse_options({"directory": str(directory), "trust": "files", "partitions": "0"}))
     return [row["data"] for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+# ---- verdicts over a running cluster ----------------------------------------------------------
+
+
+@pytest.fixture
+def journalled(tmp_path: Path) -> Iterator[Cluster]:
+    problem = missing()
+    if problem is not None:
+        pytest.fail(problem)
+    settings = {"server.journal.mode": "sync"}
+    with running_zookeeper() as zookeeper:
+        made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, storage_nodes=3, settings=settings)
+        try:
+            made.set_up()
+            yield made
+        finally:
+            made.end()
+            drop_connections()
+
+
+def move_money(cluster: Cluster, count: int) -> list[int]:
+    """Transactions under one lock, each decided at the state after the one before."""
+
+    async def run() -> list[int]:
+        async with waltz.open_client(str(cluster.client_file)) as client:
+            ids = [await client.append(0, waltz.Append(b"open", append=[("account", 1)]))]
+            for at in range(count):
+                transfer = waltz.Append(b"%d" % at, write=[("account", 1)])
+                ids.append(await client.append(0, transfer, based_on=ids[-1]))
+            return ids
+
+    return trio.run(run)
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = main([*arguments, "--jobs", "1"])
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
+
+
+def test_an_audit_of_a_running_cluster_looks_at_all_of_it_and_finds_a_lost_update(
+    journalled: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = journalled
+    append(cluster, COUNT)
+    ids = move_money(cluster, 12)
+    total = COUNT + 13
+    config = ["-c", str(cluster.tools_file)]
+    journal = ["--journal", str(cluster.journal_of("server-0"))]
+
+    status, text = call(capsys, "audit", *config, *journal)
+    assert status == 0, text
+    assert f"passed: {total} of {total} records (100 %), 2 of 2 partitions, 3 sources: storage node 127.0.0.1:" in text
+    assert "ids 0 to 29; 30 of 30 have an entry, 100 %" in text
+    status, text = call(capsys, "scan", *config)
+    assert status == 0, text
+    assert f"sound: {total} of {total} records (100 %), 2 of 2 partitions" in text
+
+    # A directory of the same nodes alone: the log is young, so all of it is behind the local low-water mark.
+    directory = str(cluster.directory / "storage-0")
+    for command in ("scan", "audit"):
+        status, text = call(capsys, command, "--directory", directory)
+        assert status == 3, text
+        assert f"unproven: 0 of {total} records (0 %), 0 of 2 partitions, 1 source" in text
+    status, text = call(capsys, "audit", "--directory", directory, *config, *journal)
+    assert status == 0, text
+    assert "2 of 2 partitions, 4 sources" in text
+
+    cluster.children["storage-2"].stop()
+    status, text = call(capsys, "audit", *config, *journal)
+    assert status == 3, text
+    assert "FAILED" not in text
+    cluster.start("storage-2")
+    cluster.wait_healthy()
+
+    planted = plant_lost_update(cluster, ids)
+    status, text = call(capsys, "audit", *config, *journal)
+    assert status == 1, text
+    assert f"transaction {planted}, decided at mark" in text
+    assert "FAILED" in text
+
+
+def plant_lost_update(cluster: Cluster, ids: list[int]) -> int:
+    """Lower the mark of a decision below the transaction before it, which took the same lock."""
+    wanted = ids[7]
+    for path in sorted((cluster.journal_of("server-0") / "0").glob("*.journal")):
+        for at, entry in decode_entries(path.read_bytes(), str(path)):
+            if isinstance(entry, Decision) and entry.transaction_id == wanted:
+                data = bytearray(path.read_bytes())
+                changed = encode_entry(attrs.evolve(entry, client_mark=ids[5]))
+                data[at : at + len(changed)] = changed
+                path.write_bytes(data)
+                return wanted
+    raise AssertionError(f"no decision of transaction {wanted}")
+
+
+def test_an_archive_is_verified_against_the_replicas_of_a_running_cluster(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(cluster, COUNT)
+    config, archive = ["-c", str(cluster.tools_file)], str(tmp_path / "archive")
+    assert call(capsys, "archive", *config, "--to", archive)[0] == 0
+    status, text = call(capsys, "verify", "--archive", archive, *config)
+    assert status == 0, text
+    assert f"{COUNT} of {COUNT} records (100 %) equal to those of a replica" in text
+    status, text = call(capsys, "verify", "--archive", archive, "--directory", str(cluster.directory / "storage-0"))
+    assert status == 3, text
+    assert f"0 of {COUNT} records (0 %) equal to those of a replica\nunproven" in text
