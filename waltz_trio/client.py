@@ -218,7 +218,7 @@ class Client:
         self._feeds: dict[int, Feed] = {}
         self._appended: set[int] = set()
         self._waiting: dict[tuple[int, int], list[Feed | _Slot]] = {}  # (partition, transaction id) → who wants it
-        self._marks: dict[int, list[_Answer[int]]] = {}
+        self._marks: set[_Answer[int]] = set()
         self._flushes: set[_Answer[None]] = set()
         self._phases: dict[int, Phase] = {}
         self._begins: dict[int, str] = {}  # what servers say of logs that do not go back far enough
@@ -256,11 +256,14 @@ class Client:
         return Feed(self, partition, after, prefetch, select)
 
     async def committed_mark(self, partition: int) -> int:
-        """The server's committed mark: -1 for an empty log. Waits until a server can tell."""
+        """The server's committed mark: -1 for an empty log. Waits until a server can tell.
+
+        It covers every append that was acknowledged, to any client, before this call.
+        """
         self._check_open(partition)
         answer: _Answer[int] = _Answer()
-        self._marks.setdefault(partition, []).append(answer)
-        self._post(ReadMark(partition))
+        self._marks.add(answer)
+        self._post(ReadMark(partition, answer))
         return await answer.wait()
 
     def status(self, partition: int) -> PartitionStatus:
@@ -540,8 +543,10 @@ class Client:
         effect.token.give(None)
 
     def _on_mark_read(self, effect: MarkRead) -> None:
-        for answer in self._marks.pop(effect.partition, ()):
-            answer.give(effect.mark)
+        for token in effect.tokens:
+            assert isinstance(token, _Answer)
+            self._marks.discard(token)
+            token.give(effect.mark)
 
     def _on_status_changed(self, effect: StatusChanged) -> None:
         self._phases[effect.partition] = effect.phase
@@ -625,9 +630,8 @@ class Client:
             feed._fail(error)
         for flush in self._flushes:
             flush.fail(error)
-        for asked in self._marks.values():
-            for answer in asked:
-                answer.fail(error)
+        for answer in self._marks:
+            answer.fail(error)
         for waiting in self._waiting.values():
             for who in waiting:
                 if isinstance(who, _Slot):

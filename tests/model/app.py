@@ -212,7 +212,7 @@ class App:
         elif kind < 0.99:
             self._fetch(partition)
         else:
-            self.node.post(ReadMark(partition))
+            self.node.post(ReadMark(partition, None))
 
     def submit(self, partition: int) -> None:
         """Append one transaction."""

@@ -20,8 +20,10 @@ from waltz_core.client.calls import (
     Fetched,
     Flush,
     Flushed,
+    MarkRead,
     Open,
     Phase,
+    ReadMark,
     Reason,
     StopFeed,
     Submit,
@@ -73,6 +75,8 @@ class SimClient:
         self.flushes: dict[object, int] = {}  # token → submits before it
         self.fetched: dict[tuple[int, int], bytes] = {}
         self.wanted: set[tuple[int, int]] = set()
+        self.mark_calls: dict[int, tuple[int, int]] = {}  # token → partition, its mark when the call began
+        self.marks_asked = 0
         self.step()
 
     def step(self, *events: Any) -> None:
@@ -120,6 +124,15 @@ class SimClient:
                     assert self.world.logs[partition].records[transaction_id].data == data
                     assert (partition, transaction_id) not in self.fetched
                     self.fetched[partition, transaction_id] = data
+            case MarkRead(partition=partition, mark=mark, tokens=tokens):
+                self._mark_read(partition, mark, tokens)
+
+    def _mark_read(self, partition: int, mark: int, tokens: tuple[object, ...]) -> None:
+        for token in tokens:
+            assert isinstance(token, int)
+            asked, floor = self.mark_calls.pop(token)
+            assert asked == partition
+            assert floor <= mark <= self.world.logs[partition].mark, f"{mark} read after {floor} was committed"
 
     def _settle(self, token: object, outcome: object) -> None:
         assert token not in self.outcomes, f"{token} ended twice: {self.outcomes[token]}, {outcome}"
@@ -140,6 +153,11 @@ class SimClient:
         token = ("flush", len(self.flushes))
         self.flushes[token] = len(self.submitted[partition])
         self.step(Flush(partition, token))
+
+    def read_mark(self, partition: int) -> None:
+        self.marks_asked += 1
+        self.mark_calls[self.marks_asked] = partition, self.world.logs[partition].mark
+        self.step(ReadMark(partition, self.marks_asked))
 
     def open_feed(self, partition: int, mark: int) -> None:
         self.feeds[partition] = Feed(mark, mark)
@@ -280,6 +298,7 @@ class World:
             assert client.unjudged == 0
             assert set(client.flushed) == set(client.flushes)
             assert set(client.fetched) == client.wanted
+            assert not client.mark_calls
             for partition, feed in client.feeds.items():
                 assert not feed.open or feed.delivered == self.logs[partition].mark, (feed, self.logs[partition].mark)
         for partition, log in self.logs.items():
@@ -297,6 +316,7 @@ class World:
             client.unjudged == 0
             and set(client.flushed) == set(client.flushes)
             and set(client.fetched) == client.wanted
+            and not client.mark_calls
             and all(
                 not feed.open or feed.delivered == self.logs[partition].mark for partition, feed in client.feeds.items()
             )
@@ -411,6 +431,8 @@ class World:
                     client.stop_feed(partition)
             case 2:
                 client.fetch(partition)
+            case 3:
+                client.read_mark(partition)
             case _:
                 status = client.node.status(partition, self.now)
                 lock = rng.choice((None, 1, 2, 3))

@@ -59,7 +59,7 @@ def test_a_server_that_never_answers_a_mount_is_given_up(on: bool) -> None:
 def test_an_unanswered_question_for_the_mark_is_asked_again(on: bool) -> None:
     """client-C7, server-D16: the server says nothing about a partition that is elsewhere."""
     desk = Desk(rules=without(on, "mark_asked_again"))
-    desk.step(ReadMark(0))
+    desk.step(ReadMark(0, "m"))
     desk.connect()
     desk.wait(5_000)
     asked = [one for one in desk.take(Kind.RPC) if isinstance(one, HighWaterMarkRequest)]

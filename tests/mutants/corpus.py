@@ -628,6 +628,13 @@ CORPUS: tuple[Mutant, ...] = (
         "generation + GENERATIONS_GAP",
         "generation",
     ),
+    # ---- reads of the committed mark ---------------------------------------------------------------------------
+    Mutant(
+        "mark of a question that left before the call",
+        "client.data",
+        "self._mark_calls.append((_following(self._sequence), token))",
+        "self._mark_calls.append((self._mark_question or _following(self._sequence), token))",
+    ),
 )
 """A survivor names a missing scenario."""
 

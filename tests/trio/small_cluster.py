@@ -22,7 +22,8 @@ from waltz_trio.process import NodeDriver
 class SmallNode:
     """A machine around a small server that does everything at once.
 
-    While `held` it takes requests in and answers few; while `deaf` it does not even read.
+    While `held` it takes requests in and answers few; while `deaf` it does not even read; while `muted` its
+    answers are made, and wait.
     """
 
     def __init__(self, server: SmallServer) -> None:
@@ -30,6 +31,12 @@ class SmallNode:
         self.conns: dict[int, ServerConn] = {}
         self.held = False
         self.deaf = False
+        self.muted = False
+
+    @property
+    def owes(self) -> bool:
+        """Answers wait to be sent."""
+        return any(conn.out for conn in self.conns.values())
 
     def deadline(self) -> int | None:
         return None
@@ -49,7 +56,7 @@ class SmallNode:
         if not self.held:
             self._work()
         for number, conn in self.conns.items():
-            if conn.out:
+            if conn.out and not self.muted:
                 out.append(Send(number, bytes(conn.out)))
                 conn.out.clear()
 

@@ -289,6 +289,26 @@ async def test_a_client_ahead_of_the_log_is_told() -> None:
 # ---- the rest ----------------------------------------------------------------------------------
 
 
+async def test_a_mark_read_beside_another_covers_what_was_committed_before_it() -> None:
+    marks = {}
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+
+        async def read(name: str) -> None:
+            marks[name] = await client.committed_mark(0)
+
+        server = cluster.nodes[0]
+        server.muted = True
+        nursery.start_soon(read, "before")
+        while not server.owes:
+            await trio.lowlevel.checkpoint()
+        cluster.commit(0, [b""])
+        nursery.start_soon(read, "after")
+        await trio.testing.wait_all_tasks_blocked()
+        server.muted = False
+        cluster.wake()
+    assert marks == {"before": -1, "after": 0}
+
+
 async def test_marks_and_states_can_be_asked_for() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         assert await client.committed_mark(0) == -1

@@ -145,7 +145,7 @@ class Replay:
     def run(self, *, complete: bool = True) -> None:
         self.step(Open(0, -1, True))
         if self.reads_mark:
-            self.step(ReadMark(0))
+            self.step(ReadMark(0, "m"))
         if self.append is not None:
             self.submit()
         for at, line in enumerate(self.lines):

@@ -71,9 +71,10 @@ class Flush:
 
 @record
 class ReadMark:
-    """Ask the server for the committed mark; answered by `MarkRead`."""
+    """Ask for the committed mark; `MarkRead` answers with one that is at least as new as this call."""
 
     partition: int
+    token: object
 
 
 @record
@@ -173,10 +174,11 @@ class Flushed:
 
 @record
 class MarkRead:
-    """Answer to `ReadMark`: the committed mark of the server, -1 when the log is empty."""
+    """Answer to one or more `ReadMark`: the committed mark of the server, -1 when the log is empty."""
 
     partition: int
     mark: int
+    tokens: tuple[object, ...]
 
 
 @record

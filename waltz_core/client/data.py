@@ -6,11 +6,11 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-from waltz_core.client.calls import Effect, Fetched, MarkRead
+from waltz_core.client.calls import Effect, Fetched
 from waltz_core.client.link import Link
 from waltz_core.client.settings import ClientSettings
 from waltz_core.edge import Level, Report
-from waltz_core.ids import ReqId, make_req_id
+from waltz_core.ids import ReqId, make_req_id, req_sequence
 from waltz_core.machine import earliest
 from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_messages import (
@@ -28,6 +28,10 @@ class PartitionReads:
 
     A read is waiting → in flight → answered; a failed one waits for its pause, one whose connection is
     cut is asked again on the next. Requests need no mount.
+
+    A mark says what was committed when the server read its question. A call must see every append that was
+    acknowledged before the call, so only a question that leaves after the call may answer it. While one question
+    is in flight, calls gather and share the next one: at most one is in flight, however many call.
     """
 
     __slots__ = (
@@ -36,8 +40,8 @@ class PartitionReads:
         "_in_flight",
         "_link",
         "_mark_at",
-        "_mark_pending",
-        "_mark_wanted",
+        "_mark_calls",
+        "_mark_question",
         "_paused",
         "_progress_at",
         "_rules",
@@ -61,8 +65,8 @@ class PartitionReads:
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
         self._failures: dict[int, int] = {}
         self._progress_at = 0  # when a read was sent while none was under way, or answered
-        self._mark_wanted = False
-        self._mark_pending = False
+        self._mark_calls: deque[tuple[int, object]] = deque()  # (first request id that may answer, token)
+        self._mark_question: int | None = None  # sequence number of the question in flight
         self._mark_at: int | None = None  # ask for the mark (again)
 
     @property
@@ -79,7 +83,7 @@ class PartitionReads:
 
     def on_link_ready(self, now: int) -> None:
         """The connection can be used: ask for everything that is wanted."""
-        if self._mark_wanted:
+        if self._mark_calls:
             self._ask_mark(now)
         self._send(now)
 
@@ -87,7 +91,7 @@ class PartitionReads:
         """No answer comes over the old connection any more."""
         self._waiting.extendleft(sorted(self._in_flight, reverse=True))
         self._in_flight.clear()
-        self._mark_pending = False
+        self._mark_question = None
         self._mark_at = None
 
     def fetch(self, transaction_ids: Iterable[int], now: int) -> None:
@@ -102,10 +106,10 @@ class PartitionReads:
         """Nobody waits for these any longer; answers on their way are dropped."""
         self._wanted.difference_update(transaction_ids)
 
-    def read_mark(self, now: int) -> None:
-        """Ask for the committed mark; callers share one request."""
-        self._mark_wanted = True
-        if not self._mark_pending and self._mark_at is None:
+    def read_mark(self, token: object, now: int) -> None:
+        """Ask for the committed mark; calls that come while a question is in flight share the next one."""
+        self._mark_calls.append((_following(self._sequence), token))
+        if self._mark_question is None and self._mark_at is None:
             self._ask_mark(now)
 
     def on_data(self, response: TransactionDataResponse, now: int, payloads: list[tuple[int, bytes]]) -> str | None:
@@ -129,17 +133,28 @@ class PartitionReads:
         heapq.heappush(self._paused, (now + pause, transaction_id))
         return (response.error or "no reason given") if failures + 1 == _COMPLAIN_AT else None
 
-    def on_mark(self, response: HighWaterMarkResponse, now: int, out: list[Effect]) -> None:
-        """Take the server's mark; a partition that is still opening is asked again."""
-        if not self._mark_wanted:
-            return
-        self._mark_pending = False
+    def on_mark(self, response: HighWaterMarkResponse, now: int) -> list[object]:
+        """Take the server's mark; returns the tokens of the calls that it answers.
+
+        A partition that is still opening is asked again. So is the server when calls came after the question.
+        """
+        sequence, calls = req_sequence(response.req_id), self._mark_calls
+        if not _reached(self._sequence, sequence):
+            return []  # no question of ours
+        if sequence == self._mark_question:
+            self._mark_question = self._mark_at = None
         if response.high_water_mark < -1:
-            self._mark_at = now + self._settings.not_ready_ms
-            return
-        self._mark_wanted = False
-        self._mark_at = None
-        out.append(MarkRead(self.partition, response.high_water_mark))
+            if calls and self._mark_question is None:
+                self._mark_at = now + self._settings.not_ready_ms
+            return []
+        answered = []
+        while calls and _reached(sequence, calls[0][0]):
+            answered.append(calls.popleft()[1])
+        if not calls:
+            self._mark_question = self._mark_at = None
+        elif self._mark_question is None:
+            self._ask_mark(now)
+        return answered
 
     def deadline(self) -> int | None:
         """When `due` has something to do."""
@@ -169,10 +184,10 @@ class PartitionReads:
         self._mark_at = None
         if self._link is None or not self._link.ready:
             return
-        self._mark_pending = True
         if self._rules.mark_asked_again:
             self._mark_at = now + self._settings.mark_retry_ms
         self._link.send(HighWaterMarkRequest(self._next_req_id()))
+        self._mark_question = self._sequence
 
     def _send(self, now: int) -> None:
         link, waiting, in_flight = self._link, self._waiting, self._in_flight
@@ -189,10 +204,18 @@ class PartitionReads:
                 link.send(TransactionDataRequest(self._next_req_id(), transaction_id))
 
     def _next_req_id(self) -> ReqId:
-        self._sequence += 1
-        if self._sequence == 1 << 31:
-            self._sequence = -(1 << 31)
+        self._sequence = _following(self._sequence)
         return make_req_id(self._client_id, self.generation, self.partition, self._sequence)
+
+
+def _following(sequence: int) -> int:
+    """The next sequence number; they are signed 32-bit integers that wrap."""
+    return sequence + 1 if sequence + 1 < 1 << 31 else -(1 << 31)
+
+
+def _reached(sequence: int, first: int) -> bool:
+    """`sequence` is `first` or a later one, across a wrap too."""
+    return (sequence - first) % (1 << 32) < 1 << 31
 
 
 def complaint(partition: int, transaction_id: int, text: str) -> Report:

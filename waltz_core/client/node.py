@@ -17,6 +17,7 @@ from waltz_core.client.calls import (
     Flushed,
     Forget,
     Joined,
+    MarkRead,
     Open,
     PartitionStatus,
     Phase,
@@ -416,10 +417,13 @@ class ClientNode:
         reads = self._reads.get(number)
         if reads is None or reads.link is not link:
             return
-        reads.on_mark(message, now, out)
+        mark, tokens = message.high_water_mark, reads.on_mark(message, now)
         partition = self._partitions.get(number)
-        if partition is not None and partition.wants_tail and message.high_water_mark >= -1:
-            partition.on_tail(message.high_water_mark, now, out)
+        if partition is not None and partition in tokens:
+            partition.on_tail(mark, now, out)
+        callers = tuple(token for token in tokens if token is not partition)
+        if callers:
+            out.append(MarkRead(number, mark, callers))
 
     def _on(self, link: Link) -> list[ClientPartition]:
         return [partition for partition in self._partitions.values() if partition.link is link]
@@ -468,7 +472,7 @@ class ClientNode:
             partition.open(mark, feed, now, out)
             self._place(partition, now, out)
             if partition.wants_tail:
-                self._reads_of(number, now).read_mark(now)
+                self._reads_of(number, now).read_mark(partition, now)
         elif feed:
             partition.open(mark, feed, now, out)
         return partition
@@ -526,7 +530,7 @@ class ClientNode:
 
     def _on_read_mark(self, call: ReadMark, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and self._exists(call.partition):
-            self._reads_of(call.partition, now).read_mark(now)
+            self._reads_of(call.partition, now).read_mark(call.token, now)
 
     def _on_fetch(self, call: Fetch, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and self._exists(call.partition):

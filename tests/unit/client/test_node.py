@@ -340,19 +340,89 @@ def test_read_sequence_numbers_wrap() -> None:
 # ---- marks ---------------------------------------------------------------------------------------
 
 
-def test_the_mark_is_asked_for_once_however_many_want_it() -> None:
+def test_calls_that_begin_before_the_question_leaves_share_it() -> None:
     desk = Desk()
-    desk.step(ReadMark(0), ReadMark(0))
+    desk.step(ReadMark(0, "a"), ReadMark(0, "b"))
     desk.connect()
-    desk.step(ReadMark(0))
-    (request,) = desk.take(RPC)
-    assert desk.send(HighWaterMarkResponse(request.req_id, 12), kind=RPC) == [MarkRead(0, 12)]
-    assert desk.send(HighWaterMarkResponse(request.req_id, 12), kind=RPC) == []
+    (question,) = desk.take(RPC)
+    assert desk.send(HighWaterMarkResponse(question.req_id, 12), kind=RPC) == [MarkRead(0, 12, ("a", "b"))]
+    assert desk.send(HighWaterMarkResponse(question.req_id, 12), kind=RPC) == []
+
+
+def test_a_call_is_answered_only_by_a_question_that_left_after_it_began() -> None:
+    desk = Desk()
+    desk.connect()
+    desk.step(ReadMark(0, "before"))
+    desk.connect()
+    (first,) = desk.take(RPC)
+    desk.step(ReadMark(0, "meanwhile"))
+    desk.step(ReadMark(0, "meanwhile too"))
+    assert desk.take(RPC) == []
+    assert desk.send(HighWaterMarkResponse(first.req_id, 12), kind=RPC) == [MarkRead(0, 12, ("before",))]
+    (second,) = desk.take(RPC)
+    assert desk.send(HighWaterMarkResponse(first.req_id, 12), kind=RPC) == []
+    told = desk.send(HighWaterMarkResponse(second.req_id, 13), kind=RPC)
+    assert told == [MarkRead(0, 13, ("meanwhile", "meanwhile too"))]
+    assert desk.take(RPC) == []
+
+
+def test_a_repeated_question_answers_every_call_before_it_and_the_first_only_its_own() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.connect()
+    desk.step(ReadMark(0, "b"))
+    desk.wait(1_000)
+    first, repeated = desk.take(RPC)
+    desk.step(ReadMark(0, "c"))
+    assert desk.send(HighWaterMarkResponse(first.req_id, 5), kind=RPC) == [MarkRead(0, 5, ("a",))]
+    assert desk.take(RPC) == []
+    assert desk.send(HighWaterMarkResponse(repeated.req_id, 6), kind=RPC) == [MarkRead(0, 6, ("b",))]
+    (last,) = desk.take(RPC)
+    assert desk.send(HighWaterMarkResponse(last.req_id, 7), kind=RPC) == [MarkRead(0, 7, ("c",))]
+
+
+def test_a_question_lost_with_its_connection_is_asked_again_for_every_call() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.connect()
+    desk.step(ReadMark(0, "b"))
+    desk.take(RPC)
+    desk.cut(RPC)
+    desk.wait(3_000)
+    desk.connect()
+    question = desk.take(RPC)[-1]
+    assert desk.send(HighWaterMarkResponse(question.req_id, 5), kind=RPC) == [MarkRead(0, 5, ("a", "b"))]
+
+
+def test_questions_for_the_mark_are_told_apart_across_the_wrap_of_request_ids() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.node._reads[0]._sequence = (1 << 31) - 1
+    desk.connect()
+    (first,) = desk.take(RPC)
+    assert req_sequence(first.req_id) == -(1 << 31)
+    never_asked = first.req_id[:-1] + b"\x01"
+    assert desk.send(HighWaterMarkResponse(never_asked, 9), kind=RPC) == []
+    assert desk.send(HighWaterMarkResponse(first.req_id, 5), kind=RPC) == [MarkRead(0, 5, ("a",))]
+
+
+def test_a_feed_at_the_tail_begins_at_a_mark_asked_for_after_it_was_opened() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.connect()
+    (first,) = desk.take(RPC)
+    desk.step(Open(0, None, True))
+    desk.connect()
+    assert desk.send(HighWaterMarkResponse(first.req_id, 5), kind=RPC) == [MarkRead(0, 5, ("a",))]
+    assert desk.node.status(0, desk.now).phase is Phase.TAIL
+    (second,) = desk.take(RPC)
+    desk.send(HighWaterMarkResponse(second.req_id, 6), kind=RPC)
+    assert desk.node.status(0, desk.now).seen_mark == 6
 
 
 def test_an_unanswered_question_for_the_mark_is_repeated() -> None:
     desk = Desk()
-    desk.step(ReadMark(0))
+    desk.step(ReadMark(0, "m"))
     desk.connect()
     desk.wait(1_000)
     assert [type(request) for request in desk.take(RPC)] == [HighWaterMarkRequest] * 2
@@ -360,7 +430,7 @@ def test_an_unanswered_question_for_the_mark_is_repeated() -> None:
 
 def test_0_13_2_asks_for_the_mark_once() -> None:
     desk = Desk(rules=LEGACY)
-    desk.step(ReadMark(0))
+    desk.step(ReadMark(0, "m"))
     desk.connect()
     desk.wait(10_000)
     assert len(desk.take(RPC)) == 1
@@ -372,7 +442,7 @@ def test_a_partition_that_is_not_open_yet_is_asked_again() -> None:
     desk.connect()
     (request,) = desk.take(RPC)
     assert desk.send(HighWaterMarkResponse(request.req_id, -(2**63)), kind=RPC) == []
-    desk.step(ReadMark(0))
+    desk.step(ReadMark(0, "m"))
     desk.wait(500)
     (request,) = desk.take(RPC)
     desk.send(HighWaterMarkResponse(request.req_id, -1), kind=RPC)
@@ -382,7 +452,7 @@ def test_a_partition_that_is_not_open_yet_is_asked_again() -> None:
 def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:
     desk = Desk()
     desk.mounted(mark=3)
-    desk.step(ReadMark(0))
+    desk.step(ReadMark(0, "m"))
     (request,) = desk.take(RPC)
     desk.send(HighWaterMarkResponse(request.req_id, 50), kind=RPC)
     desk.node._partitions[0].on_tail(50, desk.now, desk.told)
@@ -403,7 +473,7 @@ def test_calls_before_the_cluster_answered_are_carried_out_then() -> None:
     late = Late()
     desk = Desk(late)
     early: list[ClientEvent] = [
-        Open(0, 4, True), submit("x"), Flush(0, "f"), StopFeed(1), ReadMark(1), Fetch(1, (2,)), Forget(1, (3,)),
+        Open(0, 4, True), submit("x"), Flush(0, "f"), StopFeed(1), ReadMark(1, "m"), Fetch(1, (2,)), Forget(1, (3,)),
         Consumed(0, 1), ZkStateChanged(ZkState.CONNECTED, 1),
     ]  # fmt: skip
     desk.step(*early)
@@ -419,7 +489,7 @@ def test_calls_before_the_cluster_answered_are_carried_out_then() -> None:
 
 def test_partitions_that_do_not_exist_are_refused() -> None:
     desk = Desk()
-    told = desk.step(submit("x", partition=2), Open(2, 0, True), ReadMark(-1), Fetch(5, (0,)), Flush(9, "f"))
+    told = desk.step(submit("x", partition=2), Open(2, 0, True), ReadMark(-1, "m"), Fetch(5, (0,)), Flush(9, "f"))
     assert [(f.token, f.reason) for f in told if isinstance(f, Failed)] == [("x", Reason.REFUSED)]
     assert Flushed(9, "f") in told
     assert desk.dials == []
@@ -460,8 +530,8 @@ def test_after_closing_appends_fail_and_everything_else_is_ignored() -> None:
     desk.mounted()
     desk.step(CloseClient(), CloseClient())
     told = desk.step(
-        submit("late"), submit("nowhere", partition=9), Open(1, 0, True), Flush(0, "f"), Fetch(0, (1,)), ReadMark(0),
-        Forget(0, (1,)), StopFeed(0), ZkStateChanged(ZkState.CLOSED),
+        submit("late"), submit("nowhere", partition=9), Open(1, 0, True), Flush(0, "f"), Fetch(0, (1,)),
+        ReadMark(0, "m"), Forget(0, (1,)), StopFeed(0), ZkStateChanged(ZkState.CLOSED),
     )  # fmt: skip
     assert failures(told) == [("late", Reason.CLOSED), ("nowhere", Reason.CLOSED)]
     assert desk.dials == []
