@@ -393,8 +393,26 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "records copied unchecked",
         "store.session",
-        "item.transaction_id == first + at and crc32(item.data) == item.checksum & 0xFFFFFFFF",
-        "True",
+        "item.transaction_id != first + at or crc32(item.data) != item.checksum & 0xFFFFFFFF",
+        "False",
+    ),
+    Mutant(
+        "damaged source asked again and again",
+        "store.recovery",
+        "                    member.denied.add(source)\n",
+        "                    member.denied.clear()\n",
+    ),
+    Mutant(
+        "damaged source of a follower asked again and again",
+        "store.session",
+        "            link.denied.add(source)\n",
+        "",
+    ),
+    Mutant(
+        "damaged record costs its replica",
+        "store.session",
+        "if source == target or _FENCED.search(reason):",
+        "if True:",
     ),
     Mutant(
         "closing mark one too high",

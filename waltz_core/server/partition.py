@@ -59,6 +59,7 @@ from waltz_core.store.session import (
     ReadFailed,
     RecordsRead,
     ReplicaJoined,
+    ReplicaLags,
     ReplicaRefused,
     ReplicaSuspect,
     SessionConfig,
@@ -66,6 +67,7 @@ from waltz_core.store.session import (
     SessionNote,
     SessionOpened,
     SessionState,
+    SourcePutAside,
     StoreSession,
     Stuck,
     Voted,
@@ -811,10 +813,8 @@ class PartitionServer:
                 if fence is not None:
                     self._fence_seen = max(self._fence_seen, fence)
                 self._on_ended(now, reason, recovered)
-            case ReplicaRefused(replica, reason):
-                self._out.append(
-                    Report(Level.ERROR, f"partition {self.partition_id}: replica {replica} stays out: {reason}")
-                )
+            case ReplicaRefused() | ReplicaLags() | SourcePutAside():
+                self._out.append(self._report_replica(note))
             case ReplicaSuspect(replica):
                 self._out.append(RepairWanted(replica))
             case Stuck(reason):
@@ -832,6 +832,18 @@ class PartitionServer:
                         expected_version,
                     ),
                 )
+
+    def _report_replica(self, note: ReplicaRefused | ReplicaLags | SourcePutAside) -> Report:
+        where = f"partition {self.partition_id}: replica"
+        match note:
+            case ReplicaRefused(replica, reason):
+                return Report(Level.ERROR, f"{where} {replica} stays out: {reason}")
+            case ReplicaLags(replica, reason):
+                mend = "repair one of them; until then the replica stays out, and they are asked again"
+                return Report(Level.ERROR, f"{where} {replica} cannot be brought level: {reason}; {mend}")
+            case SourcePutAside(source, transaction_id, reason):
+                text = f"cannot give out transaction {transaction_id}, another replica is asked: {reason}"
+                return Report(Level.WARNING, f"{where} {source} {text}")
 
     def _on_read(self, now: int, note: HeadersRead | RecordsRead | ReadFailed) -> None:
         match note:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 from waltz_core.ids import ReplicaId
+from waltz_core.machine import earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.store.metadata import (
     is_unknown,
@@ -29,6 +30,7 @@ from waltz_core.store.recovery_events import (
     CasLost,
     CasMetadata,
     Confirmed,
+    CopyBlocked,
     Effect,
     Event,
     LogStartRaised,
@@ -37,6 +39,7 @@ from waltz_core.store.recovery_events import (
     MaxKnown,
     Phase,
     ReadRecords,
+    RecordsDenied,
     RecordsRead,
     RecordsWritten,
     RecoveryFailed,
@@ -64,6 +67,7 @@ __all__ = [
     "CasLost",
     "CasMetadata",
     "Confirmed",
+    "CopyBlocked",
     "Effect",
     "Event",
     "LogStartRaised",
@@ -72,6 +76,7 @@ __all__ = [
     "MaxKnown",
     "Phase",
     "ReadRecords",
+    "RecordsDenied",
     "RecordsRead",
     "RecordsWritten",
     "Recovery",
@@ -93,6 +98,7 @@ __all__ = [
 
 _STUCK_AFTER_MS: Final = 1000  # waiting shorter than this is ordinary and not reported
 _COPY_COUNT: Final = 1000  # records per copy step; Java: 20
+_ASK_AGAIN_MS: Final = 10_000  # after so long a source that could not give out a record is asked for it again
 
 
 class _Probe(enum.Enum):
@@ -110,8 +116,11 @@ class _Member:
     __slots__ = (
         "asked",
         "avoid",
+        "blocked",
         "clean",
         "counted",
+        "denied",
+        "denied_until",
         "entered",
         "first_mark",
         "info",
@@ -151,6 +160,9 @@ class _Member:
         self.writing: int | None = None  # records in the write under way
         self.kept: Record | None = None  # its own last record, while it is compared
         self.avoid: set[str] = set()  # sources that had nothing for it
+        self.denied: set[str] = set()  # sources that cannot give out the record it needs next
+        self.denied_until: int | None = None  # when they are asked again
+        self.blocked = ""  # why no source is left, as reported last
         self.start = 0  # the smallest id it keeps
         self.movable = False  # its log can be made to begin at another id
 
@@ -243,8 +255,11 @@ class Recovery:
         return self._members[replica].phase
 
     def deadline(self) -> int | None:
-        """When waiting must be reported."""
-        return None if self._waits_since is None or self._stuck else self._waits_since + self._stuck_after_ms
+        """When waiting must be reported, or a source asked again."""
+        if self._failed:
+            return None
+        report = None if self._waits_since is None or self._stuck else self._waits_since + self._stuck_after_ms
+        return earliest(report, *(member.denied_until for member in self._members.values()))
 
     def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
         """Handle events in order; stale and unexpected ones are ignored."""
@@ -254,8 +269,13 @@ class Recovery:
         self._clear_suspects(out)
         self._decide()
         for member in self._members.values():
+            if member.denied_until is not None and now >= member.denied_until:
+                member.denied.clear()
+                member.denied_until = None
             if member.phase is Phase.IDLE:
                 self._advance(member, out)
+            if member.denied and member.denied_until is None:
+                member.denied_until = now + _ASK_AGAIN_MS
         self._finish(out)
         self._report(now, out)
         self._check(before)
@@ -270,7 +290,7 @@ class Recovery:
                 self._on_confirmed(out)
             case Tick():
                 pass
-            case RecordsRead() | RecordsWritten():
+            case RecordsRead() | RecordsDenied() | RecordsWritten():
                 member = self._members.get(event.target)
                 if member is not None:
                     self._on_copy(member, event, out)
@@ -642,7 +662,8 @@ class Recovery:
         """Replicas that records may be copied to `member` from."""
         for other in self._members.values():
             good = other.counted or (other.marked and self._rules.copy_capped_at_source)
-            if other is not member and other.alive and good and other.vouched and other.replica not in member.avoid:
+            aside = other.replica in member.avoid or other.replica in member.denied
+            if other is not member and other.alive and good and other.vouched and not aside:
                 yield other
 
     def _copy(self, member: _Member, out: list[Effect]) -> None:
@@ -657,6 +678,17 @@ class Recovery:
             self._copy_more(member, out)
         elif ahead:
             self._begin_anew(member, min(o.start for _, o in ahead), out)
+        else:
+            self._report_blocked(member, member.mark + 1, out)
+
+    def _report_blocked(self, member: _Member, transaction_id: int, out: list[Effect]) -> None:
+        """Say, once, that nobody gives out what a replica needs; it costs the others nothing."""
+        if not member.denied:
+            return
+        reason = f"transaction {transaction_id} cannot be read from {', '.join(sorted(member.denied))}"
+        if reason != member.blocked:
+            member.blocked = reason
+            out.append(CopyBlocked(member.replica, reason))
 
     def _begin_anew(self, member: _Member, start: int, out: list[Effect]) -> None:
         """What it needs next was given up by the others: committed long ago, and kept elsewhere."""
@@ -680,8 +712,14 @@ class Recovery:
             return
         self._enter(member, out)
 
-    def _on_copy(self, member: _Member, event: RecordsRead | RecordsWritten, out: list[Effect]) -> None:
+    def _on_copy(self, member: _Member, event: RecordsRead | RecordsDenied | RecordsWritten, out: list[Effect]) -> None:
         match event:
+            case RecordsDenied(source=source):
+                if member.asked == source and member.phase in (Phase.COMPARING, Phase.COPYING):
+                    # Damage in one record is no reason to do without the replica: another one may have it whole.
+                    member.asked = None
+                    member.phase = Phase.IDLE
+                    member.denied.add(source)
             case RecordsRead(source=source, records=records):
                 if member.asked == source and member.phase in (Phase.COMPARING, Phase.COPYING):
                     member.asked = None
@@ -690,6 +728,9 @@ class Recovery:
                 if member.phase is Phase.COPYING and member.writing is not None:
                     member.mark += member.writing
                     member.writing = None
+                    member.denied.clear()  # they may well have the next one
+                    member.denied_until = None
+                    member.blocked = ""
                     self._copy_more(member, out)
             case _:
                 assert_never(event)
@@ -730,6 +771,8 @@ class Recovery:
             member.source = source
             member.kept = None
             self._ask(member, member, member.mark, 1, out)
+        elif not ahead:
+            self._report_blocked(member, member.mark, out)
 
     def _on_compared(self, member: _Member, records: Sequence[Record], out: list[Effect]) -> None:
         source = member.source
@@ -862,7 +905,11 @@ class Recovery:
             there = (Phase.IDLE,) if self._resolved is None else (Phase.LEVEL, Phase.READY)
             missing = [member.replica for member in self._members.values() if member.phase not in there]
             ready = len(self._members) - len(missing)
-            return f"{ready} of {self._quorum} replicas needed are there; waits for {', '.join(missing)}"
+            waits = ", ".join(
+                f"{replica} ({blocked})" if (blocked := self._members[replica].blocked) else replica
+                for replica in missing
+            )
+            return f"{ready} of {self._quorum} replicas needed are there; waits for {waits}"
         return self._undecided()
 
     def _undecided(self) -> str:

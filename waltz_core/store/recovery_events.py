@@ -74,6 +74,15 @@ class RecordsRead:
 
 
 @record
+class RecordsDenied:
+    """`source` cannot give out record `first`, the one that `target` needs next; it serves everything else."""
+
+    source: str
+    target: str
+    first: int
+
+
+@record
 class RecordsWritten:
     """Answer to `WriteRecords`: all of them are durable on the target."""
 
@@ -122,6 +131,7 @@ Event: TypeAlias = (
     | LogStartSet
     | LogStartRaised
     | RecordsRead
+    | RecordsDenied
     | RecordsWritten
     | ReplicaFailed
     | CasDone
@@ -210,6 +220,14 @@ class ReplicaRefused:
 
 
 @record
+class CopyBlocked:
+    """No source can give out what a replica needs next: it is asked for again from time to time."""
+
+    replica: str
+    reason: str
+
+
+@record
 class SessionRecovered:
     """A quorum is ready: the session may open. Once; after the `ReplicaReady` of that quorum."""
 
@@ -246,6 +264,7 @@ Effect: TypeAlias = (
     | CasMetadata
     | ReplicaReady
     | ReplicaRefused
+    | CopyBlocked
     | SessionRecovered
     | RecoveryFailed
     | RecoveryStuck

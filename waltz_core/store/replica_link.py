@@ -69,7 +69,19 @@ class LinkState(enum.Enum):
 class ReplicaLink:
     """Position of one replica in the log of a session."""
 
-    __slots__ = ("acked", "copying", "flight", "flight_bytes", "movable", "next", "replica", "start", "state")
+    __slots__ = (
+        "acked",
+        "blocked",
+        "copying",
+        "denied",
+        "flight",
+        "flight_bytes",
+        "movable",
+        "next",
+        "replica",
+        "start",
+        "state",
+    )
 
     def __init__(self, replica: str) -> None:
         self.replica = replica
@@ -79,6 +91,8 @@ class ReplicaLink:
         self.flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of every append not answered
         self.flight_bytes = 0
         self.copying = False  # a read for its catch-up is under way
+        self.denied: set[str] = set()  # sources that could not give out what it needs next
+        self.blocked = ""  # why no source is left, as reported last
         self.start = 0  # the smallest id it keeps
         self.movable = False  # it knows what a log start is; a node of 0.13.2 does not
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _GREET_AGAIN_MS = 1000
 _REJOIN_MS = 10_000  # a replica that lost its chance in this session is back for so long before a new one begins
 _FAILED_MS = 60_000  # the same for one that failed and stayed connected
+_ASK_AGAIN_MS = 10_000  # after so long a source that could not give out a record is asked for it again
 
 # The text of 0.13.2 (storage-protocol.md §6) and ours: the only failure whose number matters to us.
 _FENCED = re.compile(r"session id has changed to (-?\d+)")
@@ -94,6 +95,23 @@ class ReplicaRefused:
     """A replica stays out of this session; a person should look at it."""
 
     replica: str
+    reason: str
+
+
+@record
+class ReplicaLags:
+    """No other replica can give out what this one needs next; it is tried again."""
+
+    replica: str
+    reason: str
+
+
+@record
+class SourcePutAside:
+    """A replica could not give out a record that another one needs: a third one is asked."""
+
+    source: str
+    transaction_id: int
     reason: str
 
 
@@ -155,6 +173,8 @@ SessionNote: TypeAlias = (
     | Voted
     | SessionEnded
     | ReplicaRefused
+    | ReplicaLags
+    | SourcePutAside
     | ReplicaSuspect
     | Stuck
     | LogStartRaised
@@ -241,6 +261,9 @@ class StoreSession:
         self._out_of_service: dict[str, str] = {}  # replicas that are in limbo or have stopped, and what they say
         self._greet_at: dict[str, int] = {}  # replicas that refused to greet, and when to try again
         self._rejoin_at: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
+        self._untold: list[tuple[str, int, str]] = []  # the same of this step, not reported yet
+        self._aside: dict[tuple[str, int], str] = {}  # (replica, id) of what could not be read, and why
+        self._ask_again_at: dict[str, int] = {}  # replicas that no source is left for, and when to try all again
         self._raising: int | None = None  # the log start that replicas are being told
         self._raised: set[str] = set()  # and those that have it on disk
 
@@ -379,16 +402,30 @@ class StoreSession:
                 if link.state is LinkState.FOLLOWING:
                     self._follow(now, link)
             self._release()
+        if self.state is not SessionState.ENDED:
+            self._tell_put_aside()
         out += self._out
         notes += self._notes
         self._out.clear()
         self._notes.clear()
 
+    def _tell_put_aside(self) -> None:
+        """Report what could not be read, unless its replica was lost in the same step."""
+        untold, self._untold = self._untold, []
+        for source, transaction_id, reason in untold:
+            key = source, transaction_id
+            if self._links[source].state is LinkState.LOST or self._aside.get(key) == reason:
+                continue
+            self._aside[key] = reason
+            self._notes.append(SourcePutAside(source, transaction_id, reason))
+
     def deadline(self) -> int | None:
         """When recovery, or a replica that refused to greet or is back, wants a step."""
         if self.state is SessionState.ENDED:
             return None
-        return earliest(self._recovery.deadline(), *self._greet_at.values(), *self._rejoins())
+        return earliest(
+            self._recovery.deadline(), *self._greet_at.values(), *self._rejoins(), *self._ask_again_at.values()
+        )
 
     def _rejoins(self) -> Iterable[int]:
         wanted = self.state is SessionState.OPEN or (self.state is SessionState.RECOVERING and self.stuck)
@@ -401,6 +438,9 @@ class StoreSession:
         if any(now >= due for due in self._rejoins()):
             self._end(now, f"{', '.join(sorted(self._rejoin_at))} can be taken in again")
             return
+        for replica in [replica for replica, due in self._ask_again_at.items() if now >= due]:
+            del self._ask_again_at[replica]
+            self._links[replica].denied.clear()
         self._events.append(rec.Tick())
 
     def links(self) -> tuple[tuple[str, str, int, int], ...]:
@@ -487,6 +527,8 @@ class StoreSession:
                 self._end(now, reason, fence)
             case rec.ReplicaRefused(replica, reason):
                 self._notes.append(ReplicaRefused(replica, reason))
+            case rec.CopyBlocked(replica, reason):
+                self._notes.append(ReplicaLags(replica, reason))
             case rec.RecoveryStuck(reason):
                 self.stuck = reason
                 self._notes.append(Stuck(reason))
@@ -587,15 +629,48 @@ class StoreSession:
     # ---- copying during recovery -------------------------------------------------------------
 
     def _copy_read(self, source: str, target: str, first: int, count: int) -> None:
-        def answered(now: int, replica: str, answer: StorageMessage) -> None:
-            assert isinstance(answer, messages.RecordListResponse)
-            if _sound(answer.records, first):
-                self._events.append(rec.RecordsRead(source, target, answer.records))
-            else:
-                self._lose(now, self._links[source], f"records from {first} on do not match their checksums")
+        def denied() -> None:
+            self._events.append(rec.RecordsDenied(source, target, first))
 
-        message = messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count)
-        self._call(source, message, answered)
+        def read(records: tuple[Record, ...]) -> None:
+            self._events.append(rec.RecordsRead(source, target, records))
+
+        self._read_copy(source, target, first, count, read, denied)
+
+    def _read_copy(
+        self,
+        source: str,
+        target: str,
+        first: int,
+        count: int,
+        read: Callable[[tuple[Record, ...]], None],
+        denied: Callable[[], None],
+    ) -> None:
+        """Read records of one replica for another one.
+
+        A damaged record costs neither its replica nor the session: what stands before it is used, and `denied`
+        lets the rest be read elsewhere. A replica that cannot read its *own* record for a comparison is lost.
+        """
+
+        def failed(now: int, reason: str) -> None:
+            if source == target or _FENCED.search(reason):
+                self._lose(now, self._links[source], reason)
+                return
+            self._untold.append((source, first, reason))
+            denied()
+
+        def answered(now: int, answer: StorageMessage) -> None:
+            assert isinstance(answer, messages.RecordListResponse)
+            records = _sound_part(answer.records, first)
+            if answer.records and not records:
+                failed(now, f"record {first} does not match its checksum")
+            else:
+                read(records)
+
+        ticket = self._tickets.take()
+        self._waiting[ticket] = answered, failed
+        request = messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count)
+        self._out.append(StorageCall(source, ticket, request))
 
     def _copy_write(self, target: str, records: tuple[Record, ...]) -> None:
         def answered(now: int, replica: str, answer: StorageMessage) -> None:
@@ -636,22 +711,31 @@ class StoreSession:
         link.copying = True
         first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)
         source = self._routes.choose(
-            lambda name: name != link.replica and self._links[name].start <= first <= self._links[name].acked
+            lambda name: (
+                name not in (link.replica, *link.denied) and self._links[name].start <= first <= self._links[name].acked
+            )
         )
         if source is None:
             link.copying = False
+            if link.denied and link.replica not in self._ask_again_at:
+                self._ask_again_at[link.replica] = now + _ASK_AGAIN_MS
+                reason = f"transaction {first} cannot be read from {', '.join(sorted(link.denied))}"
+                if reason != link.blocked:
+                    link.blocked = reason
+                    self._notes.append(ReplicaLags(link.replica, reason))
             return
 
-        def read(now: int, replica: str, answer: StorageMessage) -> None:
+        def read(records: tuple[Record, ...]) -> None:
             link.copying = False
-            assert isinstance(answer, messages.RecordListResponse)
-            records = answer.records
-            if not _sound(records, first):
-                self._lose(now, self._links[source], f"records from {first} on do not match their checksums")
-            elif records and link.state is LinkState.FOLLOWING and link.next == first:
+            if records and link.state is LinkState.FOLLOWING and link.next == first:
+                link.denied.clear()  # they may well have the next one
                 self._send_copied(link, records)
 
-        self._call(source, messages.RecordListRequest(self.session_id, 0, self._partition_id, first, count), read)
+        def denied() -> None:
+            link.copying = False
+            link.denied.add(source)
+
+        self._read_copy(source, link.replica, first, count, read, denied)
 
     def _send_copied(self, link: ReplicaLink, records: tuple[Record, ...]) -> None:
         ticket = self._tickets.take()
@@ -737,9 +821,14 @@ class StoreSession:
         self._notes.append(SessionEnded(reason, recovered, fence))
 
 
-def _sound(records: Sequence[Record], first: int) -> bool:
+def _sound_part(records: tuple[Record, ...], first: int) -> tuple[Record, ...]:
+    """Those up to which ids continue from `first` and payloads match their checksums."""
+    for at, item in enumerate(records):
+        if item.transaction_id != first + at or crc32(item.data) != item.checksum & 0xFFFFFFFF:
+            return records[:at]
+    return records
+
+
+def _sound(records: tuple[Record, ...], first: int) -> bool:
     """Whether ids continue from `first` and every payload matches its checksum."""
-    return all(
-        item.transaction_id == first + at and crc32(item.data) == item.checksum & 0xFFFFFFFF
-        for at, item in enumerate(records)
-    )
+    return len(_sound_part(records, first)) == len(records)

@@ -729,3 +729,47 @@ def test_a_session_number_that_was_given_out_before_is_not_used_again() -> None:
     assert failed == rec.RecoveryFailed(
         "replica a was marked by another session 6: the metadata was set back", fence=_SESSION
     )
+
+
+# ---- a source that cannot give out a record -------------------------------------------------------
+
+
+def test_a_source_that_is_damaged_is_put_aside_for_that_record_and_another_one_asked() -> None:
+    """It stays a member; once there is progress it may be asked again."""
+    world = world_of(level("ab") | {"c": storage(5, 0, 0)}, *unresolved("ab"), state("c", 5, 0), assigned="abc")
+    arrive_all(world, "ab")
+    world.arrive("c")
+    world.settle(held=copying)
+    (read,) = (effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
+    other = {"a": "b", "b": "a"}[read.source]
+    world.pending.remove(read)
+    world.tell(rec.RecordsDenied(read.source, "c", read.first))
+    (again,) = (effect for effect in world.pending if isinstance(effect, rec.ReadRecords))
+    assert (again.source, again.first) == (other, read.first)
+    world.settle()
+    assert world.told[-1] == rec.ReplicaReady("c", 3)
+    assert not world.recovery.failed
+
+
+def test_a_record_that_no_source_gives_out_is_said_once_and_asked_for_again() -> None:
+    """The others go on, and the replica comes in when one of them can read it again."""
+    world = world_of(level("ab") | {"c": storage(5, 0, 0)}, *unresolved("ab"), state("c", 5, 0), assigned="abc")
+    arrive_all(world, "ab")
+    world.arrive("c")
+    for _ in range(3):
+        world.settle(held=copying)
+        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
+            world.pending.remove(read)
+            world.tell(rec.RecordsDenied(read.source, "c", read.first))
+        world.settle(held=copying)
+        for read in [effect for effect in world.pending if isinstance(effect, rec.ReadRecords)]:
+            world.pending.remove(read)
+            world.tell(rec.RecordsDenied(read.source, "c", read.first))
+        assert not world.pending
+        due = world.recovery.deadline()
+        assert due is not None
+        world.now = due
+        world.tell(rec.Tick())
+    assert world.told_of(rec.CopyBlocked) == [rec.CopyBlocked("c", "transaction 1 cannot be read from a, b")]
+    world.settle()
+    assert world.told[-1] == rec.ReplicaReady("c", 3)
