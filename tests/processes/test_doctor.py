@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,12 +43,14 @@ def run(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-def findings(run: Run) -> dict[str, tuple[str, str]]:
-    """Cause → evidence and command; the exit status says whether there are any."""
-    status, text = run("doctor", "--json", "-t", "3")
+def findings(run: Run, grace: int = 0) -> dict[str, tuple[str, str]]:
+    """Cause → evidence and command, those that follow from others among them; the status says whether there are any."""
+    status, text = run("doctor", "--json", "-t", "3", "-g", str(grace))
     rows = json.loads(text)
     assert status == (1 if rows else 0)
-    return {row["cause"]: (row["evidence"], row["command"]) for row in rows}
+    return {
+        row["cause"]: (row["evidence"], row["command"]) for root in rows for row in (root, *root.get("follows", ()))
+    }
 
 
 def wait_for(run: Run, *causes: str) -> dict[str, tuple[str, str]]:
@@ -80,8 +84,13 @@ def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> 
 
     cluster.children["storage-1"].kill()
     found = wait_for(run, "storage-down", "no-quorum", "recovery-stuck")
-    assert "it needs 2" in found["no-quorum"][0]
-    assert f"unsafe-recover -c {cluster.tools_file} -p" in found["recovery-stuck"][1]
+    assert "needed are 2" in found["no-quorum"][0]
+    assert "unsafe-recover" not in found["recovery-stuck"][1]  # seconds after the loss nobody gives data up
+    assert "bring back" in found["recovery-stuck"][1]
+    status, text = run("doctor", "-t", "3", "-g", "0")
+    assert status == 1
+    assert "\n2 findings, " in text  # the two nodes; quorum and recoveries stand below them
+    assert "   · no-quorum: partitions 0-1" in text
     status, text = run("cluster", "verify", "--json")
     assert status == 1
     assert "PARTITION_QUORUM_STATUS" in {failure["check"] for failure in json.loads(text)["failures"]}
@@ -213,12 +222,23 @@ def test_a_certificate_that_has_ended_is_named(cluster: Cluster, run: Run) -> No
     assert cluster.advertised["storage-1"] in found["certificate-expired"][0]
 
 
-def test_zookeeper_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_heals_is_not_called_broken(cluster: Cluster, run: Run) -> None:
+    """What a restart leaves behind for seconds (links not dialled again, owners not named yet) ends by itself."""
+    wait_well(run)
+    for name in ("storage-0", "storage-2", "server-1", "storage-1"):
+        cluster.children[name].kill()
+        cluster.start(name)
+        assert findings(run, grace=60) == {}
+
+
+def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
     config = tmp_path / "tools.yml"
     config.write_text("zookeeper.connectString: 127.0.0.1:1\nzookeeper.connectTimeout: 500\ncluster.root: /x\n")
-    assert main(["doctor", "-c", str(config), "--json"]) == 1
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["cause"] == "zookeeper-down"
+    command = [sys.executable, "-m", "waltz_trio.cli.main", "doctor", "-c", str(config), "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (row,) = json.loads(ended.stdout)
+    assert (ended.returncode, row["cause"]) == (1, "zookeeper-down")
+    assert ended.stderr == ""  # each attempt of the library to connect was a line here
 
 
 def test_a_server_is_listed_and_preferred(cluster: Cluster, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

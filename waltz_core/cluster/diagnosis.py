@@ -1,40 +1,37 @@
 """What is wrong with a cluster, why, and which command mends it: the rules of `waltz doctor`.
 
-Each rule looks at one `ClusterView`. A cause is told where it lies: what merely follows from it (a partition
-without quorum because its nodes are down) is told as well, behind it.
+Each rule looks at one `ClusterView` and yields findings. Rules stand in the order of causes before consequences;
+`findings.fold` then lays what merely follows (a partition without quorum because its nodes are down) below its cause.
+
+Two kinds of advice are held back. What a running cluster ends by itself within seconds (a server redials a storage node
+that has just come back) carries `settles`, and the command looks again before it calls it wrong. What gives data up is
+advised only after `LAST_RESORT_AFTER_MS` of a recovery that waits: by then a restart would have ended it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from waltz_core.cluster import findings
+from waltz_core.cluster.findings import Finding, fold, ranges_text
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.view import ClusterView, ReplicaView, StorageView
-from waltz_core.record import record
 from waltz_core.store.metadata import is_unknown, states_by_storage
-from waltz_core.wire.client_messages import ServedState
+from waltz_core.wire.client_messages import PartitionStatus, ServedState
 
-LAG_MAX = 100_000  # transactions that a replica may be behind the best one before it is told
-CLOCK_MAX_MS = 5_000  # difference of clocks that is told: log times, certificates and sessions suffer from it
-CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is told
+LAG_MAX = 100_000  # transactions that a replica may be behind the best one before it is reported
+CLOCK_MAX_MS = 5_000  # difference of clocks that is reported: log times, certificates and sessions suffer from it
+CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is reported
+# A ZooKeeper session time-out (30 s) and what follows it: until then the znodes of a killed process are there, and
+# recoveries and assignments may end by themselves.
+SETTLE_MS = 45_000
+LAST_RESORT_AFTER_MS = 300_000  # longer than any restart: until then nobody is advised to give data up
 _DAY_MS = 86_400_000
 
 
-@record
-class Finding:
-    """One thing that is wrong."""
-
-    cause: str  # a fixed word, for programs
-    evidence: str
-    command: str  # that mends it, or the next step towards that
-
-
 def diagnose(view: ClusterView) -> tuple[Finding, ...]:
-    """Everything that is wrong, roots first; empty if nothing is."""
-    found: dict[Finding, None] = {}
-    for rule in _RULES:
-        found.update(dict.fromkeys(rule(view)))
-    return tuple(found)
+    """Everything that is wrong, each cause with what follows from it; empty if nothing is."""
+    return fold(finding for rule in _RULES for finding in rule(view))
 
 
 # ---- nodes -----------------------------------------------------------------------------------
@@ -49,6 +46,7 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
             f"({node.admin_problem or node.data_problem})",
             f"check storage.directory and cluster.root in the node's configuration; if the node is of another "
             f"cluster: waltz zookeeper remove-storage-node -c CONFIG -s {node.name}",
+            about=(findings.storage(node.name),),
         )
     for node in view.storages:
         if node.foreign_key:
@@ -57,14 +55,18 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
             yield Finding(
                 "half-added-storage-node",
                 f"storage node {node.name} is in the groups or the assignment, its admin port is not in ZooKeeper",
-                f"waltz zookeeper remove-storage-node -c CONFIG -s {node.name}, then add-storage-node again",
+                f"waltz zookeeper remove-storage-node -c CONFIG -s {node.name}; "
+                f"waltz zookeeper add-storage-node -c CONFIG -s {node.name} -a ADMIN_PORT -g GROUP",
+                about=(findings.storage(node.name),),
             )
         elif node.admin_problem and node.data_problem:
             yield Finding(
                 "storage-down",
                 f"storage node {node.name} does not answer: {node.data_problem}",
                 f"start it: waltz storage run CONFIG.yml on {node.name.rpartition(':')[0]}; if it is lost for good: "
-                f"waltz storage replace-node -c CONFIG --from {node.name} --to NEW",
+                f"waltz storage replace-node -c CONFIG --from {node.name} --to HOST:PORT -a ADMIN_PORT",
+                about=(findings.storage(node.name),),
+                because=(findings.port(node.name),),
             )
         elif node.admin_problem or node.data_problem:
             port, problem = ("data", node.data_problem) if node.data_problem else ("admin", node.admin_problem)
@@ -72,12 +74,19 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
                 "port-unreachable",
                 f"the {port} port of storage node {node.name} does not answer, the other one does: {problem}",
                 "check firewall, port and TLS settings of the node's configuration, then restart it",
+                about=(findings.storage(node.name),) if node.data_problem else (),
+                because=(findings.port(node.name),),
             )
 
 
 def _servers(view: ClusterView) -> Iterator[Finding]:
     if not view.servers:
-        yield Finding("no-server", f"no server is registered below {view.root}", "waltz server run CONFIG.yml")
+        yield Finding(
+            "no-server",
+            f"no server is registered below {view.root}",
+            "waltz server run CONFIG.yml",
+            about=(findings.SERVERS,),
+        )
     registered = {server.descriptor.server_id for server in view.servers}
     for owner in view.assignment.servers:
         if owner.partitions and owner.server_id not in registered:
@@ -86,6 +95,9 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
                 "owner-gone",
                 f"partitions {listed} are assigned to server {owner.server_id}, which is not registered",
                 "start a server: waltz server run CONFIG.yml; the servers assign the partitions anew",
+                about=tuple(findings.partition(partition_id) for partition_id, _ in owner.partitions),
+                because=(findings.SERVERS,),
+                settles=bool(view.servers),
             )
     for server in view.servers:
         if server.problem and server.partitions is None:
@@ -94,12 +106,15 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
                 f"server {server.name} (id {server.descriptor.server_id}) is registered and does not answer: "
                 f"{server.problem}",
                 "look at its log; restart it: waltz server run CONFIG.yml",
+                about=(findings.server(server.name),),
+                because=(findings.port(server.name),),
             )
         if server.key is not None and server.key != view.key:
             yield Finding(
                 "two-clusters",
                 f"server {server.name} works with another cluster key than the one below {view.root}",
                 "stop it, correct cluster.root and zookeeper.connectString in its configuration, start it again",
+                about=(findings.server(server.name),),
             )
     endpoints = [server.name for server in view.servers]
     for name in sorted({name for name in endpoints if endpoints.count(name) > 1}):
@@ -107,6 +122,8 @@ def _servers(view: ClusterView) -> Iterator[Finding]:
             "two-clusters",
             f"{endpoints.count(name)} servers are registered with the endpoint {name}",
             "stop all but one, or give each its own server.advertisedEndpoint",
+            about=(findings.server(name),),
+            settles=True,  # one that was killed and started again is registered twice until its old session ends
         )
     for child in view.undecodable:
         yield Finding(
@@ -125,6 +142,7 @@ def _certificates(view: ClusterView) -> Iterator[Finding]:
                 "certificate-expired" if left <= 0 else "certificate-ends-soon",
                 f"the certificate of {certificate.port} ({certificate.subject}) {ends}",
                 "give the node a new certificate (*.ssl.certificate or *.ssl.keyStore.location) and restart it",
+                about=(findings.port(certificate.port),) if left <= 0 else (),
             )
 
 
@@ -149,6 +167,7 @@ def _disks(view: ClusterView) -> Iterator[Finding]:
                 f"storage node {node.name} has {node.disk_free:,} bytes left and refuses appends "
                 f"(it keeps {node.disk_reserve or 0:,} in reserve)",
                 "free space or enlarge the file system of its storage.directory; it goes on by itself",
+                about=(findings.storage(node.name),),
             )
 
 
@@ -163,12 +182,14 @@ def _replicas(view: ClusterView) -> Iterator[Finding]:
 
 def _replica(node: StorageView, replica: ReplicaView) -> Iterator[Finding]:
     name, number = f"partition {replica.partition_id} on storage node {node.name}", replica.partition_id
+    about = (findings.replica(number, node.name),)
     if replica.state == "limbo":
         yield Finding(
             "limbo",
             f"{name} is in limbo: {replica.reason}",
             f"waltz storage repair -c CONFIG -s {node.admin} -p {number}; if that does not mend it: "
             f"waltz storage accept-limbo -c CONFIG -s {node.admin} -p {number}",
+            about=about,
         )
     elif replica.state == "stopped":
         yield Finding(
@@ -176,18 +197,22 @@ def _replica(node: StorageView, replica: ReplicaView) -> Iterator[Finding]:
             f"{name} has stopped: {replica.reason}",
             f"check disk, room and file system; then waltz storage repair -c CONFIG -s {node.admin} -p {number}, or "
             "restart the node: it fetches what is missing",
+            about=about,
+            because=(findings.storage(node.name),),
         )
     elif replica.damaged:
         yield Finding(
             "damaged-records",
             f"{name} has {replica.damaged} damaged records",
             f"waltz storage repair -c CONFIG -s {node.admin} -p {number}",
+            about=about,
         )
     if not replica.available:
         yield Finding(
             "offline",
             f"{name} was taken out of service",
             f"waltz storage availability -c CONFIG -s {node.admin} -p {number} -o true",
+            about=about,
         )
 
 
@@ -199,6 +224,7 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
                 "no-replica",
                 f"partition {partition_id} is assigned to no storage node",
                 f"waltz zookeeper assign-partition -c CONFIG -p {partition_id} -s HOST:PORT",
+                about=(findings.partition(partition_id),),
             )
         for node in view.storages:
             if node.replicas is None or (node.name in assigned) == (partition_id in node.replicas):
@@ -208,6 +234,7 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
                     "mismatched-assignment",
                     f"ZooKeeper assigns partition {partition_id} to storage node {node.name}, which does not hold it",
                     f"waltz storage add-partition -c CONFIG -s {node.admin} -p {partition_id}",
+                    about=(findings.replica(partition_id, node.name),),
                 )
             else:
                 yield Finding(
@@ -227,6 +254,7 @@ def _metadata(view: ClusterView) -> Iterator[Finding]:
                 "unreadable-metadata",
                 f"znode {path} is not the metadata of a partition: {unreadable.pop(path)}",
                 f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
+                about=(findings.partition(partition_id),),
             )
             continue
         metadata = view.partitions[partition_id]
@@ -239,14 +267,16 @@ def _metadata(view: ClusterView) -> Iterator[Finding]:
                     f"the metadata of partition {partition_id} in ZooKeeper is of session {metadata.session_id}, "
                     f"{newest} has been in session {sessions[newest]}: was ZooKeeper restored from an older state?",
                     f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
+                    about=(findings.partition(partition_id),),
                 )
             continue
         if any(session_id >= 0 for session_id in sessions.values()):
-            told = ", ".join(f"{name}: session {session_id}" for name, session_id in sorted(sessions.items()))
+            known = ", ".join(f"{name}: session {session_id}" for name, session_id in sorted(sessions.items()))
             yield Finding(
                 "missing-metadata",
-                f"the metadata of partition {partition_id} in ZooKeeper is gone, its replicas are written ({told})",
+                f"the metadata of partition {partition_id} in ZooKeeper is gone, its replicas are written ({known})",
                 f"waltz storage confirm-metadata -c CONFIG -p {partition_id}",
+                about=(findings.partition(partition_id),),
             )
     for path, problem in unreadable.items():
         yield Finding(
@@ -265,16 +295,22 @@ def _owners(view: ClusterView) -> Iterator[Finding]:
                 "no-owner",
                 f"partition {partition_id} is assigned to no server",
                 "restart one of the servers: they compute the assignment anew",
+                about=(findings.partition(partition_id),),
+                settles=True,
             )
         elif len(owners) > 1:
             yield Finding(
                 "two-owners",
                 f"partition {partition_id} is assigned to the servers {', '.join(map(str, owners))}",
                 "restart one of these servers: they compute the assignment anew",
+                about=(findings.partition(partition_id),),
+                settles=True,
             )
 
 
 def _quorums(view: ClusterView) -> Iterator[Finding]:
+    """Partitions that lack replicas; those that lack the same ones are one finding."""
+    alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for partition_id in range(view.num_partitions):
         replicas = view.replicas_of(partition_id)
         ready = {
@@ -282,18 +318,34 @@ def _quorums(view: ClusterView) -> Iterator[Finding]:
             for node, replica in _copies(view, partition_id)
             if replica.available and replica.state in (None, "open", "opening") and node.name in replicas
         }
-        if replicas and len(ready) <= len(replicas) // 2:
-            missing = ", ".join(sorted(set(replicas) - ready))
+        missing = tuple(sorted(set(replicas) - ready))
+        if missing:
+            alike.setdefault((len(replicas), missing), []).append(partition_id)
+    for (count, missing), partitions in alike.items():
+        ready_count, needed, plural = count - len(missing), count // 2 + 1, len(partitions) > 1
+        names = f"partition{'s' if plural else ''} {ranges_text(partitions)} {'have' if plural else 'has'}"
+        because = [findings.storage(name) for name in missing]
+        because += [findings.replica(partition_id, name) for partition_id in partitions for name in missing]
+        if ready_count < needed:
             yield Finding(
                 "no-quorum",
-                f"partition {partition_id} has {len(ready)} of {len(replicas)} replicas, it needs "
-                f"{len(replicas) // 2 + 1}: missing are {missing}",
+                f"{names} {ready_count} of {count} replicas, needed are {needed}: missing are {', '.join(missing)}",
                 "bring these storage nodes back; the findings about each of them say how",
+                about=tuple(map(findings.partition, partitions)),
+                because=tuple(because),
+            )
+        elif ready_count == needed:
+            yield Finding(
+                "no-spare-replica",
+                f"{names} {ready_count} of {count} replicas: the next loss stops commits there",
+                f"bring {', '.join(missing)} back before any other storage node is stopped",
+                because=tuple(because),
             )
 
 
 def _recoveries(view: ClusterView) -> Iterator[Finding]:
     for server in view.servers:
+        here = findings.server(server.name)
         stuck = set()
         for status in server.status or ():
             if status.state == ServedState.STUCK:
@@ -302,10 +354,9 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     "recovery-stuck",
                     f"server {server.name} cannot open partition {status.partition_id} "
                     f"since {status.since_ms / 1000:.0f} s: {status.reason}",
-                    f"waltz storage confirm-metadata -c CONFIG -p {status.partition_id}"
-                    if _forgotten(view, status.partition_id)
-                    else f"bring back the storage nodes that are named; if they are lost for good: "
-                    f"waltz storage unsafe-recover -c CONFIG -p {status.partition_id} --accept-data-loss",
+                    _way_out(view, status),
+                    because=(findings.partition(status.partition_id), here),
+                    settles=status.since_ms < SETTLE_MS and not _forgotten(view, status.partition_id),
                 )
         reasons = {status.partition_id: f": {status.reason}" for status in server.status or () if status.reason}
         for partition_id, healthy in sorted((server.health or {}).items()):
@@ -314,6 +365,8 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     "unhealthy",
                     f"server {server.name} cannot commit in partition {partition_id}{reasons.get(partition_id, '')}",
                     f"waltz cluster verify -c CONFIG -p {partition_id}; look at the log of {server.name}",
+                    because=(findings.partition(partition_id), here),
+                    settles=True,
                 )
         for partition_id in server.partitions or ():
             if server.descriptor.server_id not in view.owners_of(partition_id):
@@ -321,7 +374,27 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     "mismatched-assignment",
                     f"server {server.name} serves partition {partition_id}, which ZooKeeper does not assign to it",
                     f"restart {server.name} if this does not end within the ZooKeeper session time-out",
+                    because=(findings.partition(partition_id), here),
+                    settles=True,
                 )
+
+
+def _way_out(view: ClusterView, status: PartitionStatus) -> str:
+    """What ends a recovery that waits; giving data up only when waiting has been long."""
+    number = status.partition_id
+    if _forgotten(view, number):
+        return f"waltz storage confirm-metadata -c CONFIG -p {number}"
+    if status.since_ms < LAST_RESORT_AFTER_MS:
+        return "bring back the storage nodes that are named; the partition then opens by itself"
+    ends = ", ".join(
+        f"{node.name} ends at {replica.max_id}" for node, replica in _copies(view, number) if replica.max_id is not None
+    )
+    return (
+        f"bring back the storage nodes that are named. Only if they are lost for good: "
+        f"waltz storage unsafe-recover -c CONFIG -p {number} --accept-data-loss; "
+        f"it keeps what can be reached ({ends or 'nothing: no replica answers'}), and every transaction that was "
+        "committed above that is lost"
+    )
 
 
 def _forgotten(view: ClusterView, partition_id: int) -> bool:
@@ -351,6 +424,8 @@ def _connectivity(view: ClusterView) -> Iterator[Finding]:
                     "partitioned-network",
                     f"server {server.name} does not reach storage node {name}, this machine does",
                     "check network, firewall and the server's TLS settings for storage (server.ssl.*)",
+                    because=(findings.storage(name), findings.server(server.name)),
+                    settles=True,
                 )
 
 
@@ -375,6 +450,8 @@ def _lags(view: ClusterView) -> Iterator[Finding]:
                     f"waltz storage recover-partition -c CONFIG -s {source} -d {node.admin} "
                     f"-dp {node.name.rpartition(':')[2]} -p {partition_id} -b 1000; "
                     f"waltz storage availability -c CONFIG {here} -o true",
+                    because=(findings.storage(node.name), findings.replica(partition_id, node.name)),
+                    settles=True,
                 )
 
 
@@ -394,8 +471,8 @@ _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _assignments,
     _metadata,
     _owners,
+    _quorums,
     _recoveries,
     _connectivity,
     _lags,
-    _quorums,
 )

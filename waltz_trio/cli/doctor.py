@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
-import attrs
+import trio
 
-from waltz_core.cluster.diagnosis import Finding, diagnose
+from waltz_core.cluster.diagnosis import SETTLE_MS, diagnose
+from waltz_core.cluster.findings import Finding
 from waltz_core.cluster.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
 from waltz_trio.cli.gather import NODE_MAX, gather
@@ -16,16 +18,30 @@ from waltz_trio.cli.tool import Tool, in_session
 from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError
 from waltz_trio.zk.client import UnavailableError
 
+GRACE = SETTLE_MS // 1000  # seconds that what may end by itself is given
+_LOOK_AGAIN = 1.0  # seconds between two looks
+_SHOWN_MAX = 3  # consequences of one kind that are printed below a finding
+
 _NO_ZOOKEEPER = "check that ZooKeeper runs at zookeeper.connectString: echo ruok | nc HOST PORT"
 
 
 async def _examine(tool: Tool, arguments: Arguments) -> int:
     seconds = arguments.number("timeout", int(NODE_MAX), least=1)
+    grace = arguments.number("grace", GRACE, least=0)
     view = await gather(tool, seconds)
-    config = f"-c {arguments.text('cli-config-path')}"
-    findings = [attrs.evolve(one, command=one.command.replace("-c CONFIG", config)) for one in diagnose(view)]
-    _tell(findings, arguments, view)
-    return 1 if findings else 0
+    roots = diagnose(view)
+    waiting_for = ""
+    with trio.move_on_after(grace):
+        while roots and all(root.settles for root in roots):
+            causes = ", ".join(sorted({root.cause for root in roots}))
+            if causes != waiting_for:
+                print(f"{causes}: may end by itself, looking again for up to {grace} s", file=sys.stderr)
+                waiting_for = causes
+            await trio.sleep(_LOOK_AGAIN)
+            view = await gather(tool, seconds, certificates=False)
+            roots = diagnose(view)
+    _print(roots, arguments, view)
+    return 1 if roots else 0
 
 
 def _run(arguments: Arguments) -> int:
@@ -48,21 +64,50 @@ def _run(arguments: Arguments) -> int:
         )
     except UnavailableError as error:
         finding = Finding("zookeeper-down", str(error), _NO_ZOOKEEPER)
-    _tell((finding,), arguments, None)
+    _print((finding,), arguments, None)
     return 1
 
 
-def _tell(findings: Sequence[Finding], arguments: Arguments, view: ClusterView | None) -> None:
+def _print(roots: Sequence[Finding], arguments: Arguments, view: ClusterView | None) -> None:
+    config = f"-c {arguments.text('cli-config-path')}"
     if arguments.flag("json"):
-        rows = [{"cause": one.cause, "evidence": one.evidence, "command": one.command} for one in findings]
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([_row(root, config) for root in roots], indent=2))
         return
-    for number, one in enumerate(findings, start=1):
-        print(f"{number}. {one.cause}: {one.evidence}\n   → {one.command}\n")
-    if view is not None and not findings:
+    for number, root in enumerate(roots, start=1):
+        print(f"{number}. {root.cause}: {root.evidence}\n   → {root.command.replace('-c CONFIG', config)}")
+        for line in _consequences(root.follows):
+            print(f"   {line}")
+        print()
+    if view is not None and not roots:
         print(_healthy(view))
-    elif findings:
-        print(f"{len(findings)} finding{'s' if len(findings) > 1 else ''}")
+    elif roots:
+        follow = sum(len(root.rows()) - 1 for root in roots)
+        print(
+            f"{len(roots)} finding{'s' if len(roots) > 1 else ''}" + (f", {follow} follow from them" if follow else "")
+        )
+
+
+def _row(finding: Finding, config: str) -> dict[str, object]:
+    row: dict[str, object] = {
+        "cause": finding.cause,
+        "evidence": finding.evidence,
+        "command": finding.command.replace("-c CONFIG", config),
+    }
+    if finding.follows:
+        row["follows"] = [_row(consequence, config) for consequence in finding.follows]
+    return row
+
+
+def _consequences(follows: Sequence[Finding]) -> Iterator[str]:
+    """A few lines for each kind of consequence, so that a thousand partitions do not hide the cause."""
+    by_cause: dict[str, list[Finding]] = {}
+    for finding in follows:
+        by_cause.setdefault(finding.cause, []).append(finding)
+    for cause, alike in by_cause.items():
+        for finding in alike[:_SHOWN_MAX]:
+            yield f"· {cause}: {finding.evidence}"
+        if len(alike) > _SHOWN_MAX:
+            yield f"· {cause}: {len(alike) - _SHOWN_MAX} more; --json lists them all"
 
 
 def _healthy(view: ClusterView) -> str:
@@ -75,11 +120,18 @@ def _healthy(view: ClusterView) -> str:
     return text if untold else f"{text}; {ready} partitions ready"
 
 
+_GRACE = Option(
+    "g",
+    "grace",
+    f"Seconds to look again while all that is wrong may end by itself (default {GRACE}): a server redials a storage "
+    "node that has come back, a partition moves to another server",
+)
+
 COMMAND = Command(
     "",
     "Reads ZooKeeper, asks every server and storage node, and says what is wrong; changes nothing. "
     "Exit status 1 if anything is.",
-    (CONFIG, Option("t", "timeout", f"Seconds that each node may take (default {NODE_MAX:.0f})"), JSON),
+    (CONFIG, Option("t", "timeout", f"Seconds that each node may take (default {NODE_MAX:.0f})"), _GRACE, JSON),
     _run,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -61,6 +62,8 @@ async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, Clust
         UnavailableError: ZooKeeper was not reached.
     """
     paths = cluster_paths(config.text("cluster.root"))
+    # kazoo logs each attempt to connect; a tool says once what it did not reach.
+    logging.getLogger("waltz.zookeeper.kazoo").setLevel(logging.CRITICAL)
     key = "zookeeper.sessionTimeout"
     session_timeout_ms = config.number(key) if key in config else SESSION_TIMEOUT_MS
     async with open_znode_client(

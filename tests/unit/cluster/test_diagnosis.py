@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import attrs
 import pytest
 
@@ -19,7 +21,8 @@ from tests.unit.cluster.views import (
     with_server,
     with_storage,
 )
-from waltz_core.cluster.diagnosis import LAG_MAX, Finding, diagnose
+from waltz_core.cluster.diagnosis import LAG_MAX, LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose
+from waltz_core.cluster.findings import Finding, ranges_text
 from waltz_core.cluster.verify import verify
 from waltz_core.cluster.view import CertificateView, ClusterView
 from waltz_core.cluster.znodes import (
@@ -31,24 +34,53 @@ from waltz_core.cluster.znodes import (
 from waltz_core.errors import ClusterError
 from waltz_core.ids import Endpoint
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
+from waltz_trio.cli import cluster as cluster_cli
+from waltz_trio.cli import moves as moves_cli
+from waltz_trio.cli import server as server_cli
+from waltz_trio.cli import storage as storage_cli
+from waltz_trio.cli import zookeeper as zookeeper_cli
+from waltz_trio.cli.options import Command, parse
 
 
 def causes(view: ClusterView) -> list[str]:
-    return [finding.cause for finding in diagnose(view)]
+    return [finding.cause for root in diagnose(view) for finding in root.rows()]
 
 
-def stuck() -> PartitionStatus:
-    return PartitionStatus(0, 2, ServedState.STUCK, 9000, 4, -(2**63), "waits for s0:7000 (not connected)")
+def stuck(since_ms: int = 9000) -> PartitionStatus:
+    return PartitionStatus(0, 2, ServedState.STUCK, since_ms, 4, -(2**63), "waits for s0:7000 (not connected)")
+
+
+def quorum_lost(since_ms: int = 9000) -> ClusterView:
+    """Two of three storage nodes are down; the server waits in the recovery of its partition."""
+    down = (storage(name, data_problem="refused", admin_problem="refused", replicas=None) for name in NAMES[:2])
+    waiting = server(
+        1,
+        0,
+        status=(stuck(since_ms),),
+        health={0: False},
+        connectivity={NAMES[0]: False, NAMES[1]: False, NAMES[2]: True},
+    )
+    return cluster(storages=(*down, storage(NAMES[2])), servers=(waiting, server(2, 1, status=None, health={1: False})))
 
 
 CASES: dict[str, tuple[ClusterView, list[str]]] = {
-    "storage-down": (with_storage(data_problem="refused", admin_problem="refused", replicas=None), ["storage-down"]),
+    "storage-down": (
+        with_storage(data_problem="refused", admin_problem="refused", replicas=None),
+        ["storage-down", "no-spare-replica"],
+    ),
     "port": (with_storage(data_problem="refused"), ["port-unreachable"]),
-    "half added": (with_storage(admin="", admin_problem="unknown", replicas=None), ["half-added-storage-node"]),
-    "wrong key": (with_storage(foreign_key=True, admin_problem="key", replicas=None), ["wrong-key"]),
+    "half added": (
+        with_storage(admin="", admin_problem="unknown", replicas=None),
+        ["half-added-storage-node", "no-spare-replica"],
+    ),
+    "wrong key": (
+        with_storage(foreign_key=True, admin_problem="key", replicas=None),
+        ["wrong-key", "no-spare-replica"],
+    ),
+    "quorum lost": (quorum_lost(), ["storage-down", "no-quorum", "recovery-stuck", "unhealthy", "storage-down"]),
     "all keys wrong": (
         cluster(storages=tuple(storage(name, foreign_key=True, replicas=None) for name in NAMES)),
-        ["two-clusters"] * 3 + ["no-quorum"] * 2,
+        ["two-clusters", "no-quorum", "two-clusters", "two-clusters"],
     ),
     "server down": (with_server(problem="refused", partitions=None, health=None, status=None), ["server-down"]),
     "server of another cluster": (with_server(key=b"x" * 16), ["two-clusters"]),
@@ -74,11 +106,14 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     "clock of a node": (with_storage(clock_ms=-60_000), ["clock-off"]),
     "clock of a server": (with_server(clock_ms=3_600_000), ["clock-off"]),
     "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
-    "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo"]),
-    "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error"]),
+    "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo", "no-spare-replica"]),
+    "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error", "no-spare-replica"]),
     "damaged": (with_replica(damaged=3), ["damaged-records"]),
-    "offline": (with_replica(available=False), ["offline"]),
-    "replica not told": (with_storage(replicas={1: replica(1)}), ["mismatched-assignment"]),
+    "offline": (with_replica(available=False), ["offline", "no-spare-replica"]),
+    "replica not told": (
+        with_storage(replicas={1: replica(1)}),
+        ["mismatched-assignment", "no-spare-replica"],
+    ),
     "replica not known": (
         assigned((NAMES[0], (1,)), (NAMES[1], (0, 1)), (NAMES[2], (0, 1))),
         ["mismatched-assignment"],
@@ -113,7 +148,7 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     ),
     "no quorum": (
         cluster(storages=(*(storage(name, replicas={}) for name in NAMES[:2]), storage(NAMES[2]))),
-        ["mismatched-assignment"] * 4 + ["no-quorum"] * 2,
+        ["mismatched-assignment", "no-quorum"] + ["mismatched-assignment"] * 3,
     ),
 }
 
@@ -131,19 +166,111 @@ def test_the_cause_is_named_and_nothing_else(name: str) -> None:
 
 def test_every_finding_names_where_and_what_to_do() -> None:
     for view, _ in CASES.values():
-        for finding in diagnose(view):
-            assert isinstance(finding, Finding)
-            assert finding.evidence
-            assert finding.command
+        for root in diagnose(view):
+            for finding in root.rows():
+                assert isinstance(finding, Finding)
+                assert finding.evidence
+                assert finding.command
+
+
+def test_a_lost_quorum_is_its_down_nodes_with_the_consequences_below_them() -> None:
+    roots = diagnose(quorum_lost())
+    assert [root.cause for root in roots] == ["storage-down", "storage-down"]
+    assert [finding.cause for finding in roots[0].follows] == ["no-quorum", "recovery-stuck", "unhealthy"]
+    assert "partitions 0-1 have 1 of 3 replicas, needed are 2: missing are s0:7000, s1:7000" in (
+        roots[0].follows[0].evidence
+    )
+
+
+def test_one_node_down_is_said_to_leave_no_spare() -> None:
+    (root,) = diagnose(CASES["storage-down"][0])
+    assert "partitions 0-1 have 2 of 3 replicas: the next loss stops commits" in root.follows[0].evidence
+
+
+def test_giving_data_up_is_advised_only_after_minutes_and_with_what_is_lost() -> None:
+    def advice(since_ms: int) -> str:
+        rows = (finding for root in diagnose(quorum_lost(since_ms)) for finding in root.rows())
+        (command,) = (finding.command for finding in rows if finding.cause == "recovery-stuck")
+        return command
+
+    assert "unsafe-recover" not in advice(LAST_RESORT_AFTER_MS - 1)
+    assert "bring back" in advice(LAST_RESORT_AFTER_MS - 1)
+    command = advice(LAST_RESORT_AFTER_MS)
+    assert "unsafe-recover -c CONFIG -p 0 --accept-data-loss" in command
+    assert "s2:7000 ends at 100" in command
+    assert "is lost" in command
+
+
+@pytest.mark.parametrize(
+    ("name", "settles"),
+    [
+        ("network", True),  # the server may not have redialled yet
+        ("owner gone", True),
+        ("no owner", True),
+        ("storage-down", False),
+        ("metadata gone", False),
+        ("limbo", False),
+    ],
+)
+def test_what_a_running_cluster_ends_by_itself_is_looked_at_again(name: str, settles: bool) -> None:
+    roots = diagnose(CASES[name][0])
+    assert [root.settles for root in roots] == [settles]
+
+
+def test_a_recovery_that_waits_for_long_does_not_settle() -> None:
+    for since_ms, settles in ((SETTLE_MS - 1, True), (SETTLE_MS, False)):
+        (root,) = diagnose(with_server(status=(stuck(since_ms),), health={0: False}))
+        assert (root.cause, root.settles) == ("recovery-stuck", settles)
+
+
+_PLACES = {
+    "CONFIG.yml": "node.yml",
+    "CONFIG": "tools.yml",
+    "HOST:PORT": "s9:7000",
+    "ADMIN_PORT": "7001",
+    "GROUP": "1",
+    "FILE": "backup.json",
+}
+_COMMANDS: dict[str, tuple[Command, ...]] = {
+    "storage": (*storage_cli.COMMANDS, *moves_cli.COMMANDS),
+    "zookeeper": zookeeper_cli.COMMANDS,
+    "cluster": cluster_cli.COMMANDS,
+    "server": server_cli.COMMANDS,
+}
+
+
+def test_every_advised_command_is_taken_by_the_command_line() -> None:
+    """Words that people fill in are filled in; nothing that is advised may be refused for its options."""
+    tried: dict[str, int] = {}
+    for view, _ in (*CASES.values(), (quorum_lost(LAST_RESORT_AFTER_MS), [])):
+        for root in diagnose(view):
+            for finding in root.rows():
+                for text in re.findall(r"waltz [a-z]+ [a-z-]+(?: [-\w:./]+)*", finding.command):
+                    _, noun, name, *words = (_PLACES.get(word, word) for word in text.rstrip(".").split())
+                    if (noun, name) == ("zookeeper", "list"):
+                        continue  # named in prose, as what writes the backup
+                    assert name in {command.name for command in _COMMANDS[noun]}, finding.command
+                    (command,) = (command for command in _COMMANDS[noun] if command.name == name)
+                    words = words[: words.index("on")] if "on" in words else words
+                    parse(command, words)
+                    tried[f"{noun} {name}"] = tried.get(f"{noun} {name}", 0) + 1
+    assert tried.keys() >= {"storage replace-node", "storage unsafe-recover", "zookeeper add-storage-node"}
+    assert len(tried) >= 14, tried
+
+
+def test_numbers_are_written_as_ranges() -> None:
+    assert ranges_text([7, 3, 1, 2, 3]) == "1-3,7"
+    assert ranges_text([]) == ""
 
 
 def test_what_waits_for_metadata_is_not_told_to_give_anything_up() -> None:
     """Session 5 was forgotten, and its number given out again."""
     storages = tuple(storage(name, replicas={0: replica(0, session_id=5, max_id=101)}) for name in NAMES)
-    waiting = attrs.evolve(with_server(status=(stuck(),), health={0: False}), storages=storages)
+    waiting = attrs.evolve(with_server(status=(stuck(LAST_RESORT_AFTER_MS),), health={0: False}), storages=storages)
     for partitions in ((states(0), states(1)), (None, states(1))):
-        found = diagnose(attrs.evolve(waiting, partitions=partitions))
-        (command,) = (one.command for one in found if one.cause == "recovery-stuck")
+        roots = diagnose(attrs.evolve(waiting, partitions=partitions))
+        rows = [finding for root in roots for finding in root.rows()]
+        (command,) = (finding.command for finding in rows if finding.cause == "recovery-stuck")
         assert command == "waltz storage confirm-metadata -c CONFIG -p 0"
 
 
