@@ -38,7 +38,7 @@ NONE: Ranges = ()
 class Rule:
     """One line of the rules: certificates with a matching name have a role."""
 
-    pattern: str  # `*` any characters, `?` one; upper and lower case are the same
+    pattern: str  # `*` any characters, `?` one; upper and lower case of a-z are the same
     role: Role
     read: Ranges = NONE  # clients: partitions that may be read
     write: Ranges = NONE  # clients: partitions that may be read and appended to
@@ -131,13 +131,17 @@ class Roles:
 
     def access(self, names: Sequence[str], address: str) -> Access:
         """What a peer with these names in its certificate may do; the address is for people."""
-        who = f"certificate {names[0]!r} at {address}" if names else address
         if self.rules is None:
-            return Access(who, (), unrestricted=True)
-        if not names:
-            who = f"{address} without a certificate"
-        found = (rule for pattern, rule in self._patterns if any(pattern.fullmatch(name) for name in names))
-        return Access(who, found)
+            return Access(_who(names, (), address), (), unrestricted=True)
+        matched: dict[str, None] = {}
+        rules = []
+        for pattern, rule in self._patterns:
+            known = [name for name in names if pattern.fullmatch(name)]
+            if known:
+                rules.append(rule)
+                matched.update(dict.fromkeys(known))
+        who = _who(names, tuple(matched), address) if names else f"{address} without a certificate"
+        return Access(who, rules)
 
 
 NO_ROLES = Roles()
@@ -172,7 +176,16 @@ def _within(partition_id: int, ranges: Ranges) -> bool:
     return any(first <= partition_id <= last for first, last in ranges)
 
 
+def _who(names: Sequence[str], matched: tuple[str, ...], address: str) -> str:
+    """A certificate for the log: its first name, and those that gave it its roles where these are others."""
+    if not names:
+        return address
+    aliases = "" if matched in ((), (names[0],)) else f" (as {', '.join(map(repr, matched))})"
+    return f"certificate {names[0]!r}{aliases} at {address}"
+
+
 def _glob(pattern: str) -> re.Pattern[str]:
     pieces = {"*": ".*", "?": "."}
     text = "".join(pieces.get(character) or re.escape(character) for character in pattern)
-    return re.compile(text, re.IGNORECASE | re.DOTALL)
+    # By Unicode's rules the Kelvin sign is a k and the long s an s: letters that no reader of the rules can tell apart.
+    return re.compile(text, re.IGNORECASE | re.DOTALL | re.ASCII)

@@ -147,6 +147,32 @@ def test_a_writer_appends_within_its_partitions_only() -> None:
     assert problem == "certificate 'writer' at 10.0.0.1:4000 (client) may not append to partition 4"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("k8s-ops", "\u212a8s-ops"),  # the Kelvin sign folds to k by Unicode's rules
+        ("ops", "op\u017f"),  # the long s to s
+        ("admin-i", "admin-\u0130"),
+        ("\u00e9tat", "\u00c9tat"),
+    ],
+)
+def test_case_folds_within_ascii_only(pattern: str, name: str) -> None:
+    roles = Roles([Rule(pattern, Role.ADMIN)])
+    assert roles.access((name,), "a").admin_port_problem() is not None
+    assert roles.access((pattern,), "a").admin_port_problem() is None
+    assert Roles([Rule("OPS-\u00c9", Role.ADMIN)]).access(("ops-\u00c9",), "a").admin_port_problem() is None
+
+
+def test_the_log_names_what_matched_where_it_is_not_the_first_name() -> None:
+    assert of("alice", "ALICE.OPS").who == "certificate 'alice' (as 'ALICE.OPS') at 10.0.0.1:4000 (admin)"
+    assert of("alice", "server-1", "b.ops", "x").who == (
+        "certificate 'alice' (as 'server-1', 'b.ops') at 10.0.0.1:4000 (admin, server)"
+    )
+    assert of("alice.ops", "b.ops").who == "certificate 'alice.ops' (as 'alice.ops', 'b.ops') at 10.0.0.1:4000 (admin)"
+    assert of("alice.ops", "x").who == "certificate 'alice.ops' at 10.0.0.1:4000 (admin)"
+    assert of("alice", "x").who == "certificate 'alice' at 10.0.0.1:4000 (no role)"
+
+
 def test_what_may_be_written_may_be_read() -> None:
     assert Roles([Rule("w", Role.CLIENT, write=((1, 1),))]).access(("w",), "a").reads(1)
 
