@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import trio
 
+from waltz_core.edge import Level
 from waltz_core.record import record
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import accept_loop, bind
@@ -132,8 +133,10 @@ class HttpServer:
     Lifetime: `listen`, then `await nursery.start(server.run)`; cancel to end.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, report: Callable[[Level, str], None] | None = None) -> None:
+        """Serve `handler`; `report` gets what nobody expected, for the log."""
         self._handler = handler
+        self._report = report or (lambda level, text: None)
         self._open: dict[object, trio.CancelScope] = {}  # the one that has been waiting longest first
         self._sock: socket | None = None
 
@@ -156,21 +159,23 @@ class HttpServer:
                     # Connections that say nothing must not keep out those who ask.
                     self._open.pop(next(iter(self._open))).cancel()
                 scope = self._open[sock] = trio.CancelScope()
-                nursery.start_soon(self._serve, sock, scope)
+                nursery.start_soon(self._serve, sock, scope, peer)
 
             await accept_loop(self._sock, accepted)
 
-    async def _serve(self, sock: socket, scope: trio.CancelScope) -> None:
+    async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
-            with scope:
+            with scope, sock:  # closed even where the stream never came to be
                 async with trio.SocketStream(trio.socket.from_stdlib_socket(sock)) as stream:
-                    await self._requests(stream)
+                    await self._requests(stream, peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # a reader that goes away is no event
+        except Exception as error:  # one reader's failure ends one connection
+            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
         finally:
             self._open.pop(sock, None)
 
-    async def _requests(self, stream: trio.SocketStream) -> None:
+    async def _requests(self, stream: trio.SocketStream, peer: str) -> None:
         buffer = bytearray()
         while True:
             with trio.move_on_after(_IDLE):
@@ -179,7 +184,7 @@ class HttpServer:
                     if head is None:
                         return
                     request, keep = _parse(head)
-                    response = self._answer(request)
+                    response = self._answer(request, peer)
                 except BadRequestError as error:
                     response, keep, request = _error(error.status), False, None
                 await stream.send_all(
@@ -190,10 +195,14 @@ class HttpServer:
                 await stream.send_eof()
             return
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: Request, peer: str) -> Response:
         if request.method not in ("GET", "HEAD"):
             return _error(HTTPStatus.METHOD_NOT_ALLOWED)
-        return self._handler(request)
+        try:
+            return self._handler(request)
+        except Exception as error:
+            self._report(Level.ERROR, f"{peer}: {request.path} cannot be answered: {error!r}")
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _read_head(stream: trio.SocketStream, buffer: bytearray) -> bytes | None:

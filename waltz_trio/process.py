@@ -8,7 +8,9 @@ import gc
 import resource
 import signal
 import ssl
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
@@ -128,7 +130,7 @@ class NodeDriver:
         self._last_conn = 0
         self._accepted = 0
         self._accepted_max = min(self.limits.connections_max, _descriptors() // 2)  # the rest is for files
-        self._shaking: dict[TlsPipe, None] = {}  # handshakes under way, the oldest first
+        self._shaking: dict[TlsPipe, str] = {}  # handshakes under way, the oldest first, and with whom
         self._quiet: trio.Event | None = None  # set when the last connection is gone
         self._nursery: trio.Nursery | None = None
         self._complaints: dict[tuple[str, str], float] = {}
@@ -234,7 +236,7 @@ class NodeDriver:
         scope = trio.CancelScope()
         reason: list[str] = []
         self._dials[effect.conn] = scope, reason
-        self._start(self._dial, effect, scope, reason)
+        self._start(self._supervised, str(effect.endpoint), self._dial, effect, scope, reason)
 
     def _on_reading(self, effect: Reading) -> None:
         channel = self._channels.get(effect.conn)
@@ -259,30 +261,36 @@ class NodeDriver:
         """Note that a channel has something to flush at the end of this step."""
         self._touched.append(channel)
 
-    def spawn(self, task: Callable[[], Awaitable[object]]) -> None:
-        """Run a task as long as this process runs."""
-        self._start(task)
+    def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
+        """Run a task of the connection with `peer`, as long as this process at most."""
+        self._start(self._supervised, peer, task)
 
     def _start(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
         assert self._nursery is not None, "the driver does not run"
         self._nursery.start_soon(task, *args)
 
+    async def _supervised(self, peer: str, task: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run a task of one connection: an error that nobody expected ends this connection and no other.
+
+        The task has closed its socket and posted `Closed` by then; the log gets the error with its place.
+        """
+        try:
+            await task(*args)
+        except Exception as error:
+            self._complain(peer, f"the connection ended by an error in this process: {described(error)}")
+
     async def _dial(self, effect: Dial, scope: trio.CancelScope, reason: list[str]) -> None:
-        assert self._client_tls is not None, "this process never dials"
         pipe = None
         refusal = ""
-        with scope:
-            try:
-                pipe = await dial(effect.endpoint, self._client_tls, self.limits)
-            except DialError as error:
-                refusal = str(error)
-        if pipe is not None:
-            access = self._roles.access(names_of(pipe.tls), str(effect.endpoint))
-            refusal = access.host_problem(effect.port) or ""
-            if refusal:
-                self._complain("", f"refused: {refusal}")
-                pipe.close()
-                pipe = None
+        try:
+            with scope:
+                pipe = await self._reach(effect)
+        except DialError as error:
+            refusal = str(error)
+        except Exception as error:
+            del self._dials[effect.conn]
+            self.post(Closed(effect.conn, f"cannot connect to {effect.endpoint}: {error!r}"))
+            raise
         del self._dials[effect.conn]
         if pipe is None:
             self.post(Closed(effect.conn, reason[0] if reason else refusal))
@@ -295,23 +303,39 @@ class NodeDriver:
             channel.flush()
         await self._run_channel(channel)
 
+    async def _reach(self, effect: Dial) -> TlsPipe:
+        """Connect to a peer that has the role of its port; raises `DialError`."""
+        assert self._client_tls is not None, "this process never dials"
+        pipe = await dial(effect.endpoint, self._client_tls, self.limits)
+        try:
+            access = self._roles.access(names_of(pipe.tls), str(effect.endpoint))
+            refusal = access.host_problem(effect.port)
+        except BaseException:
+            pipe.close()
+            raise
+        if refusal:
+            pipe.close()
+            self._complain("", f"refused: {refusal}")
+            raise DialError(refusal)
+        return pipe
+
     def _on_connection(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
         # Whoever connects and says nothing must not keep out those who do: the oldest handshake under way goes first.
         full = self._accepted >= self._accepted_max
         if self._shaking and (full or len(self._shaking) >= self.limits.handshakes_max):
             oldest = next(iter(self._shaking))
-            del self._shaking[oldest]
+            silent = self._shaking.pop(oldest)
             self._accepted -= 1
             oldest.close()
-            self._complain("", "too many connections without a TLS handshake: the oldest are dropped")
+            self._complain(silent, "too many connections without a TLS handshake: the oldest are dropped")
         elif full:
             sock.close()
-            self._complain("", f"connection refused: {self._accepted} connections are open, the limit")
+            self._complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
             return
         self._accepted += 1
         pipe = TlsPipe(sock, context, server_side=True)
-        self._shaking[pipe] = None
-        self._start(self._serve, port, pipe, peer)
+        self._shaking[pipe] = peer
+        self._start(self._supervised, peer, self._serve, port, pipe, peer)
 
     async def _shake(self, pipe: TlsPipe, peer: str) -> bool:
         """Complete the handshake of an accepted connection; False if it failed, or was given up for others."""
@@ -325,18 +349,18 @@ class NodeDriver:
             if pipe in self._shaking:
                 self._complain(peer, f"TLS handshake failed: {error.strerror or error}")
             return False
-        except (trio.ClosedResourceError, ValueError):  # ValueError: closed before the first look at it
-            if pipe in self._shaking:
-                raise
-            return False
+        except trio.ClosedResourceError:
+            return False  # given up for others
         return pipe in self._shaking
 
     async def _serve(self, port: Port, pipe: TlsPipe, peer: str) -> None:
         accepted = True
         try:
-            shaken = await self._shake(pipe, peer)
-            accepted = pipe in self._shaking
-            self._shaking.pop(pipe, None)
+            try:
+                shaken = await self._shake(pipe, peer)
+            finally:  # whoever gives the handshake up for others frees its place, too
+                accepted = pipe in self._shaking
+                self._shaking.pop(pipe, None)
             if not shaken:
                 return
             self._last_conn += 1
@@ -368,6 +392,13 @@ class NodeDriver:
             self._complaints.clear()
         self._complaints[host, text] = now
         self.report(Level.WARNING, f"{peer}: {text}" if peer else text)
+
+
+def described(error: Exception) -> str:
+    """An error that nobody expected, with the place that raised it: what a log needs to find the mistake."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{error!r}{place}"
 
 
 def _descriptors() -> int:

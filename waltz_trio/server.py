@@ -226,7 +226,7 @@ class ServerProcess:
         if port is None:
             self.report(Level.WARNING, "no HTTP endpoints: server.jetty.port is not set")
             return
-        http = HttpServer(endpoints("waltz-server", self.registry, self.health))
+        http = HttpServer(endpoints("waltz-server", self.registry, self.health), self.report)
         where = self.config.text_or_none("server.jetty.host") or host
         self.http_port = http.listen(where, port, "server.jetty.port")
         nursery.start_soon(http.run)

@@ -248,7 +248,7 @@ class StorageProcess:
         if port is None:
             self.report(Level.WARNING, "no HTTP endpoints: storage.jetty.port is not set")
             return
-        http = HttpServer(endpoints("waltz-storage", self.registry, self.health))
+        http = HttpServer(endpoints("waltz-storage", self.registry, self.health), self.report)
         where = self.config.text_or_none("storage.jetty.host") or host
         self.http_port = http.listen(where, port, "storage.jetty.port")
         nursery.start_soon(http.run)

@@ -57,8 +57,8 @@ class ChannelOwner(Protocol):
     def touch(self, channel: Channel) -> None:
         """Note that the channel wants `flush` at the end of this step."""
 
-    def spawn(self, task: Callable[[], Awaitable[object]]) -> None:
-        """Run a task as long as the process."""
+    def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
+        """Run a task of the connection with `peer`, as long as the process at most."""
 
 
 class TlsPipe:
@@ -79,14 +79,18 @@ class TlsPipe:
 
         Raises:
             OSError: the connection broke (`ssl.SSLError`, which is one, if the peer is refused or speaks no TLS).
+            trio.ClosedResourceError: the socket was closed meanwhile.
         """
         while True:
             try:
                 self.tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._send_pending()
-                await wait_readable(self.sock.fileno())
-                data = self.sock.recv(_RECORD)
+                await self.readable()
+                try:
+                    data = self.sock.recv(_RECORD)
+                except BlockingIOError:
+                    continue
                 if data:
                     self.incoming.write(data)
                 else:
@@ -105,7 +109,28 @@ class TlsPipe:
             try:
                 data = data[self.sock.send(data) :]
             except BlockingIOError:
-                await wait_writable(self.sock.fileno())
+                await self.writable()
+
+    # Trio keeps a task that waited for descriptor -1 registered under it for ever, and the next to wait for
+    # -1 gets a BusyResourceError: only these two methods wait, and never for a closed socket.
+
+    async def readable(self) -> None:
+        """Wait until the socket has bytes, or its end, to read.
+
+        Raises:
+            trio.ClosedResourceError: it is closed, or was closed meanwhile.
+        """
+        await wait_readable(self._descriptor())
+
+    async def writable(self) -> None:
+        """Wait until the socket takes bytes; errors as `readable`."""
+        await wait_writable(self._descriptor())
+
+    def _descriptor(self) -> int:
+        number = self.sock.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError("the socket was closed")
+        return number
 
     def close(self, *, reset: bool = False) -> None:
         """Close the socket, with a reset instead of an orderly end if asked."""
@@ -198,8 +223,7 @@ class Channel:
         else:
             self._keep()
             self._mark()
-            self._draining = True
-            self._owner.spawn(self._drain)
+            self._drain_later()
 
     def _push(self) -> bool:
         """Send until everything is gone (True) or the kernel's buffer is full (False)."""
@@ -254,13 +278,17 @@ class Channel:
         if self._state is _State.CLOSING:
             self._say_goodbye()
 
+    def _drain_later(self) -> None:
+        self._draining = True
+        self._owner.spawn(self._drain, self.peer)
+
     async def _drain(self) -> None:
         """Finish a flush that the kernel could not take at once."""
         limits = self._owner.limits
         try:
             while True:
                 with trio.move_on_after(limits.stall_timeout) as patience:
-                    await wait_writable(self._pipe.sock.fileno())
+                    await self._pipe.writable()
                 if patience.cancelled_caught:
                     self._fail(f"the peer took no data for {limits.stall_timeout:.0f} s")
                     return
@@ -269,8 +297,12 @@ class Channel:
                 if self._paused and self._unsent <= limits.low_mark and self._state is _State.OPEN:
                     self._paused = False
                     self._owner.post(Writable(self.conn, True))
-        except (trio.ClosedResourceError, OSError, ValueError):  # ValueError: the socket is closed already
+        except (trio.ClosedResourceError, OSError):
+            self._drop()  # the reader meets the same end and reports it
             return
+        except Exception as error:
+            self._fail(_unexpected(error))
+            raise
         finally:
             self._draining = False
         self._sent_all()
@@ -293,6 +325,11 @@ class Channel:
                 reason = await self._read()
         except OSError as error:
             reason = f"connection broke: {error.strerror or error}"
+        except trio.ClosedResourceError:
+            reason = "the connection was closed"
+        except Exception as error:
+            reason = _unexpected(error)
+            raise
         finally:
             # Unflushed data goes with the socket: the peer must not take a broken-off stream for an end.
             self._end(self._reason or reason)
@@ -314,7 +351,7 @@ class Channel:
                     return "the peer closed the connection"
             while self._resume is not None and self._state is _State.OPEN:
                 await self._resume.wait()
-            await wait_readable(sock.fileno())
+            await pipe.readable()
             try:
                 size = sock.recv_into(scratch)
             except BlockingIOError:
@@ -345,10 +382,8 @@ class Channel:
 
     def _touch_now(self) -> None:
         self._cipher = memoryview(self._pipe.outgoing.read())
-        if self._push():
-            return
-        self._draining = True
-        self._owner.spawn(self._drain)
+        if not self._push():
+            self._drain_later()
 
     # ---- end -------------------------------------------------------------------------------------
 
@@ -378,3 +413,8 @@ class Channel:
             self._state = _State.ENDED
             self._reason = reason
             self._owner.post(Closed(self.conn, reason))
+
+
+def _unexpected(error: Exception) -> str:
+    """Why a connection ends that met an error which nobody expected."""
+    return f"an error in this process: {error!r}"

@@ -29,12 +29,16 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
             stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
     except trio.TooSlowError:
         raise DialError(f"{endpoint} did not answer within {limits.connect_timeout:.0f} s") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no name of a host, as Unicode and TLS see it
         raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     tune(sock)
-    pipe = TlsPipe(sock, tls.context, server_side=False, host_name=tls.host_name(endpoint))
+    try:
+        pipe = TlsPipe(sock, tls.context, server_side=False, host_name=tls.host_name(endpoint))
+    except ValueError as error:
+        sock.close()
+        raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
     try:
         with trio.fail_after(limits.handshake_timeout):
             await pipe.handshake()
@@ -79,7 +83,7 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
             await trio.aclose_forcefully(transport)
         if isinstance(error, trio.TooSlowError):
             raise DialError(f"{endpoint} did not answer in time") from None
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | ValueError):
             raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
         if isinstance(error, trio.BrokenResourceError):
             raise DialError(f"TLS with {endpoint} failed: {_why(error.__cause__ or error)}") from error

@@ -12,6 +12,7 @@ from trio.lowlevel import notify_closing, wait_readable
 from waltz_core.errors import ConfigError
 
 _BACKLOG = 1024
+_AT_ONCE = 64  # connections accepted before other tasks have their turn
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1  # seconds; descriptors come back when connections end
 
@@ -61,23 +62,27 @@ def peer_text(address: object) -> str:
 
 
 async def accept_loop(sock: socket.socket, accepted: Callable[[socket.socket, str], None]) -> None:
-    """Hand every new connection (non-blocking, TCP_NODELAY) to `accepted` until cancelled or closed."""
+    """Hand every new connection (non-blocking, TCP_NODELAY) to `accepted` until cancelled or closed.
+
+    `accepted` must not raise: what it starts for one peer is supervised there.
+    """
     try:
-        while True:
+        while sock.fileno() >= 0:  # Trio must never be asked to wait for descriptor -1
             await wait_readable(sock.fileno())
-            try:
-                while True:
+            for _ in range(_AT_ONCE):
+                try:
                     connection, address = sock.accept()
-                    connection.setblocking(False)
-                    tune(connection)
-                    accepted(connection, peer_text(address))
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    await trio.sleep(_EXHAUSTED_PAUSE)
-    except (trio.ClosedResourceError, ValueError, OSError):
-        return  # closed: told to stop
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _EXHAUSTED:
+                        await trio.sleep(_EXHAUSTED_PAUSE)
+                    break  # else the peer was gone again, or we were closed
+                connection.setblocking(False)
+                tune(connection)
+                accepted(connection, peer_text(address))
+    except trio.ClosedResourceError:
+        return  # closed: the end was asked for
     finally:
         close(sock)
 

@@ -1,0 +1,85 @@
+"""Strangers at every port of real processes: no certificate, no manners, and nobody else may notice."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.cluster import Cluster, running_cluster
+from tests.processes.load import Load
+from tests.processes.zookeeper import ZooKeeperServer
+from tests.trio.test_dev import append, dev
+
+pytestmark = pytest.mark.processes
+
+COUNT = 600  # more than handshakes may be under way
+PORTS = [
+    ("server-0", "server.port"),
+    ("server-0", "server.jetty.port"),
+    ("storage-0", "storage.port"),
+    ("storage-0", "storage.admin.port"),
+    ("storage-0", "storage.jetty.port"),
+]
+
+
+@contextlib.contextmanager
+def burst(port: int, count: int = COUNT) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing, as quickly as they can be made."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+            sockets.append(one)
+        yield sockets
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def test_bursts_at_every_port_end_no_process(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as cluster:
+        load = Load(cluster)
+        load.start()
+        for name, key in PORTS:
+            attack(cluster, name, cluster.addresses[name][key])
+        load.finish()
+
+        for name in ("server-0", "storage-0"):
+            assert "without a TLS handshake" in cluster.children[name].text()
+
+
+def attack(cluster: Cluster, name: str, port: int) -> None:
+    """Silence, then resets; each time the cluster goes on.
+
+    The process stands still while they connect, so that it meets all of them in one turn, however quick it is.
+    """
+    child = cluster.children[name]
+    child.pause()
+    with burst(port) as peers:
+        child.resume()
+        cluster.wait_commits(20)
+        for peer in peers[::2]:
+            reset(peer)
+        cluster.wait_commits(20)
+    assert child.running
+    assert cluster.get(name, "/ping") is not None
+
+
+def test_a_burst_ends_no_development_cluster(tmp_path: Path) -> None:
+    with dev(tmp_path, "--partitions", "1") as (process, url):
+        port = int(url.removeprefix("waltz://127.0.0.1:").partition("?")[0])
+        with burst(port) as peers:
+            assert append(url, b"one") == 0
+            for peer in peers:
+                reset(peer)
+        assert append(url, b"two") == 1
+        assert process.poll() is None

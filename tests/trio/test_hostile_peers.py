@@ -1,0 +1,224 @@
+"""What a peer does with its socket is the business of its own connection: bursts, resets at every state, surprises."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
+from waltz_core.edge import Accepted, Closed, Dial, Dialed, Port, Send
+from waltz_core.ids import Endpoint
+from waltz_trio.http import HttpServer, Request, Response, text
+from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
+from waltz_trio.net.tls import ClientTls, TlsSettings
+
+_RESET = struct.pack("ii", 1, 0)
+
+
+@contextlib.contextmanager
+def burst(endpoint: Endpoint, count: int) -> Iterator[list[socket.socket]]:
+    """Connections, made without letting the process run in between."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.setblocking(False)
+            one.connect_ex((endpoint.host, endpoint.port))
+        yield sockets
+
+
+def reset(peer: socket.socket) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    peer.close()
+
+
+async def serves(nursery: trio.Nursery, server: Side, endpoint: Endpoint, data: bytes = b"hello") -> None:
+    """An honest client is served."""
+    client = await client_side(nursery, endpoint)
+    await client.machine.first(Dialed)
+    client.do(Send(-1, data))
+    await server.machine.until(lambda: data in server.machine.received())
+
+
+async def test_a_burst_that_says_nothing_ends_no_process(nursery: trio.Nursery) -> None:
+    limits = NetLimits(linger=0.1, handshake_timeout=60, handshakes_max=20)
+    server, endpoint = await server_side(nursery, limits=limits)
+
+    with burst(endpoint, 300):
+        await serves(nursery, server, endpoint)
+
+    assert any("without a TLS handshake" in line for line in server.reports)
+
+
+async def test_resets_while_the_process_drains_end_nobody_else(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    peers = [await trio.to_thread.run_sync(raw_tls, endpoint) for _ in range(30)]
+    await server.machine.until(lambda: server.machine.count(Accepted) == len(peers))
+    conns = [event.conn for event in server.machine.events if type(event) is Accepted]
+
+    for peer in peers:
+        reset(peer)
+    for conn in conns:  # in one step each, so that some drains are begun for sockets whose reader has ended
+        server.do(Send(conn, b"x" * 20_000_000))
+    await server.machine.until(lambda: server.machine.count(Closed) == len(peers))
+
+    await serves(nursery, server, endpoint)
+
+
+async def test_a_drain_that_begins_behind_the_end_of_its_socket_waits_for_nothing(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    for _ in range(2):  # the first one left its mark on descriptor -1, the second met it
+        before = server.machine.count(Accepted)
+        with await trio.to_thread.run_sync(raw_tls, endpoint):
+            await server.machine.until(lambda before=before: server.machine.count(Accepted) > before)
+            conn = [event.conn for event in server.machine.events if type(event) is Accepted][-1]
+            channel = server.driver._channels[conn]
+            channel.send(b"x" * 20_000_000)
+            channel.flush()
+            channel._pipe.close()
+            await server.machine.until(lambda conn=conn: any(e == Closed(conn, e.reason) for e in closed(server)))
+
+    await serves(nursery, server, endpoint)
+
+
+def closed(side: Side) -> list[Closed]:
+    return [event for event in side.machine.events if type(event) is Closed]
+
+
+async def test_what_nobody_expected_ends_one_connection_and_names_its_peer(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, endpoint = await server_side(nursery)
+    real = Channel._decrypt
+
+    def surprise(self: Channel) -> tuple[bytes, bool]:
+        data, ended = real(self)
+        if data == b"trigger":
+            raise RuntimeError("nobody thought of this")
+        return data, ended
+
+    monkeypatch.setattr(Channel, "_decrypt", surprise)
+    bad = await client_side(nursery, endpoint)
+    await bad.machine.first(Dialed)
+    bad.do(Send(-1, b"trigger"))
+    ended = await server.machine.first(Closed)
+    await bad.machine.first(Closed)
+
+    assert "nobody thought of this" in ended.reason
+    [line] = [line for line in server.reports if "nobody thought of this" in line]
+    assert line.startswith("127.0.0.1:")
+    assert "RuntimeError" in line
+    await serves(nursery, server, endpoint)
+    assert len(closed(server)) == 1
+
+
+async def test_a_surprise_in_the_handshake_is_reported_and_frees_its_place(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, endpoint = await server_side(nursery, limits=NetLimits(linger=0.1, connections_max=1))
+    real = TlsPipe.handshake
+    surprises = iter([True])
+
+    async def surprise(self: TlsPipe) -> None:
+        if next(surprises, False):
+            raise RuntimeError("nobody thought of this")
+        await real(self)
+
+    monkeypatch.setattr(TlsPipe, "handshake", surprise)
+    with socket.create_connection((endpoint.host, endpoint.port)) as peer:
+        assert await trio.to_thread.run_sync(lambda: peer.recv(1)) == b""
+        monkeypatch.undo()
+        await serves(nursery, server, endpoint)
+
+    assert [line for line in server.reports if "127.0.0.1" in line and "nobody thought of this" in line]
+
+
+@pytest.mark.parametrize("host", ["x" * 70 + ".example", "a..b", "\x00", ".example"])
+async def test_a_host_name_that_cannot_be_one_is_a_refused_dial(nursery: trio.Nursery, host: str) -> None:
+    client = Side(LIMITS, ClientTls(TlsSettings(verify=False)))
+    await nursery.start(client.driver.run)
+
+    client.do(Dial(-1, Endpoint(host, 9), Port.CLIENT))
+
+    assert "cannot connect to" in (await client.machine.first(Closed)).reason
+
+
+@pytest.mark.parametrize("stage", ["silent", "half a hello", "after the hello", "after the handshake"])
+async def test_resets_at_every_state_of_a_connection(nursery: trio.Nursery, stage: str) -> None:
+    server, endpoint = await server_side(nursery)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outgoing.read()
+
+    def attack() -> None:
+        for _ in range(20):
+            if stage == "after the handshake":
+                reset(raw_tls(endpoint))
+                continue
+            peer = socket.create_connection((endpoint.host, endpoint.port))
+            if stage == "half a hello":
+                peer.sendall(hello[: len(hello) // 2])
+            elif stage == "after the hello":
+                peer.sendall(hello)
+                peer.recv(1)
+            reset(peer)
+
+    await trio.to_thread.run_sync(attack)
+
+    await serves(nursery, server, endpoint)
+
+
+# ---- HTTP ------------------------------------------------------------------------------------
+
+
+async def http_server(nursery: trio.Nursery, reports: list[str]) -> Endpoint:
+    def handle(request: Request) -> Response:
+        if request.path == "/surprise":
+            raise RuntimeError("nobody thought of this")
+        return text("pong\n")
+
+    server = HttpServer(handle, report=lambda level, line: reports.append(line))
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+    return Endpoint("127.0.0.1", port)
+
+
+async def ask(endpoint: Endpoint, path: str) -> bytes:
+    answer = bytearray()
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        async for data in stream:
+            answer += data
+    return bytes(answer)
+
+
+async def test_a_burst_on_the_http_port_ends_nothing(nursery: trio.Nursery) -> None:
+    endpoint = await http_server(nursery, [])
+
+    with burst(endpoint, 300) as peers:
+        assert b"pong" in await ask(endpoint, "/ping")
+        for peer in peers:
+            reset(peer)
+
+    assert b"pong" in await ask(endpoint, "/ping")
+
+
+async def test_an_endpoint_that_fails_answers_500_and_is_reported(nursery: trio.Nursery) -> None:
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    assert (await ask(endpoint, "/surprise")).startswith(b"HTTP/1.1 500 ")
+    assert b"pong" in await ask(endpoint, "/ping")
+    [line] = reports
+    assert line.startswith("127.0.0.1:")
+    assert "nobody thought of this" in line
