@@ -22,6 +22,7 @@ class Role(enum.Enum):
     """What a peer is in the cluster."""
 
     CLIENT = "client"  # reads and appends, within its partitions
+    PROXY = "proxy"  # the same for others: mounts with their client ids, appends under their request ids
     SERVER = "server"  # owns partitions: the data ports of storage nodes, and repairs
     STORAGE = "storage"  # reads from other storage nodes what it repairs itself with
     ADMIN = "admin"  # looks at everything and changes everything, but appends nothing
@@ -40,8 +41,8 @@ class Rule:
 
     pattern: str  # `*` any characters, `?` one; upper and lower case of a-z are the same
     role: Role
-    read: Ranges = NONE  # clients: partitions that may be read
-    write: Ranges = NONE  # clients: partitions that may be read and appended to
+    read: Ranges = NONE  # clients and proxies: partitions that may be read
+    write: Ranges = NONE  # clients and proxies: partitions that may be read and appended to
 
 
 class Access:
@@ -63,6 +64,11 @@ class Access:
         if self.unrestricted:
             return self._who
         return f"{self._who} ({', '.join(sorted(role.value for role in self._roles)) or 'no role'})"
+
+    @property
+    def carries_others(self) -> bool:
+        """Whether it may use client ids that others claimed, and request ids of others."""
+        return Role.PROXY in self._roles
 
     def reads(self, partition_id: int) -> bool:
         """Whether it may read the records of a partition."""

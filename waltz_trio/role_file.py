@@ -66,9 +66,9 @@ def _rule(entry: object, where: str) -> Rule:
     if not isinstance(name, str) or name not in known:
         raise ConfigError(f"{where}: `role` must be one of {', '.join(known)}, found {name!r}")
     role = known[name]
-    if role is not Role.CLIENT:
+    if role not in (Role.CLIENT, Role.PROXY):
         if "read" in entry or "write" in entry:
-            raise ConfigError(f"{where}: only clients are limited to partitions, {name} is not")
+            raise ConfigError(f"{where}: only clients and proxies are limited to partitions, {name} is not")
         return Rule(pattern, role)
     write = _ranges(entry.get("write", "none"), f"{where}: `write`")
     read = _ranges(entry.get("read", "none" if write else "all"), f"{where}: `read`")

@@ -288,22 +288,28 @@ class SimCluster:
 
         assert self.world.run_while(lambda: not served(), limit, every=10), "not every partition was opened in time"
 
-    def raw_peer(self, endpoint: Endpoint | None = None) -> RawPeer:
-        """A connection whose bytes are made by hand; to the first server unless told otherwise."""
+    def raw_peer(self, endpoint: Endpoint | None = None, certificate: str | None = None) -> RawPeer:
+        """A connection whose bytes are made by hand; to the first server unless told otherwise.
+
+        Args:
+            endpoint: where to connect.
+            certificate: the name in it; None = the name of the peer, empty = it shows none.
+        """
         self._peers += 1
-        return RawPeer(self.world, f"peer{self._peers}", endpoint or Endpoint("server0", 6000))
+        return RawPeer(self.world, f"peer{self._peers}", endpoint or Endpoint("server0", 6000), certificate)
 
 
 class RawPeer:
     """The far end of one connection."""
 
-    def __init__(self, world: World, name: str, endpoint: Endpoint) -> None:
+    def __init__(self, world: World, name: str, endpoint: Endpoint, certificate: str | None = None) -> None:
         self.connected = False
         self.closed = False
         self.seen_in_feed: set[tuple[int, int]] = set()  # (partition id, transaction id)
         self._received = bytearray()
         self._node = SimNode(world, name, lambda: _Hands(self))
         self._node.uses_zookeeper = False
+        self._node.certificate = name if certificate is None else certificate
         self._endpoint = endpoint
         self._effects: list[Any] = [Dial(-1, endpoint, Port.CLIENT)]
         self._node.start()

@@ -69,7 +69,8 @@ class Mixed:
     def meet(self) -> None:
         """A client mounts at the server, and reads everything."""
         number = 1 if self.cluster.servers == [self.heir] else 0
-        self.client = Client(self.cluster, version=4, server=number, client_id=7 + self.metadata.generation)
+        client_id = 7 + self.metadata.generation
+        self.client = Client(self.cluster, version=4, server=number, client_id=client_id, certificate="client")
         self.client.generation = self.metadata.generation
         self.client.mount()
         self.client.wait(lambda: len(self.client.feed()) >= len(self.committed))

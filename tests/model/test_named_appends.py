@@ -109,7 +109,7 @@ def test_every_other_refusal_is_told_and_the_connection_stays() -> None:
 
 def test_a_connection_that_a_newer_one_replaced_is_told_that_it_has_no_mount() -> None:
     cluster = opened()
-    older, newer = Client(cluster), Client(cluster)
+    older, newer = Client(cluster, certificate="orders"), Client(cluster, certificate="orders")
     older.mount()
     newer.sequence = 100
     req_id = newer.req_id()

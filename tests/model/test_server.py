@@ -24,14 +24,22 @@ PATHS = cluster_paths(ROOT)
 class Client:
     """A hand-driven client on one connection."""
 
-    def __init__(self, cluster: SimCluster, *, version: int = 5, client_id: int = 7, server: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        *,
+        version: int = 5,
+        client_id: int = 7,
+        server: int = 0,
+        certificate: str | None = None,
+    ) -> None:
         self.world = cluster.world
         self.client_id = client_id
         self.sequence = 0
         self.generation = 1
         self.received: list[Any] = []
         self.connection: Connection[messages.ClientMessage] = Connection(CLIENT_PROTOCOL, "hand", {version})
-        self.peer: RawPeer = cluster.raw_peer(Endpoint(f"server{server}", 6000))
+        self.peer: RawPeer = cluster.raw_peer(Endpoint(f"server{server}", 6000), certificate)
         assert self.world.run_while(lambda: not self.peer.connected, 10_000)
         self.peer.send(self.connection.hello())
         self.wait(lambda: self.connection.version is not None)

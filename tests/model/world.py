@@ -146,6 +146,7 @@ class SimNode:
         self.offset = 0
         self.drift_ppm = 0
         self.epoch = 0  # grows with every start and crash
+        self.certificate = name  # the name in it; empty = it shows none
         self._make = machine
         self._inbox: list[Any] = []
         self._scheduled = False
@@ -565,7 +566,8 @@ class Network:
         way.other, back.other = back, way
         if node.dialed(dial.conn, way):
             target.conns[conn] = back
-            target.post(Accepted(conn, port, node.name, (node.name,)))
+            names = (node.certificate,) if node.certificate else ()
+            target.post(Accepted(conn, port, node.name, names))
             node.post(Dialed(dial.conn))
 
     def reset_between(self, a: str, b: str) -> None:

@@ -113,8 +113,28 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "stale generation accepted",
         "server.partition",
-        "if request.req_id[4:8] == expected",
-        "if request.req_id[4:8] <= expected",
+        "if request.req_id[begin:8] == expected",
+        "if request.req_id[begin:8] <= expected",
+    ),
+    Mutant(
+        "client id of another taken over",
+        "server.claims",
+        "        if owner != name:\n            return owner\n",
+        "",
+    ),
+    Mutant(
+        "refused mount counts",
+        "server.node",
+        "                if not self._claim(conn, message):\n                    continue\n",
+        "                if not self._claim(conn, message):\n"
+        "                    conn.net_sequence = message.seq_num\n"
+        "                    continue\n",
+    ),
+    Mutant(
+        "request id of another accepted",
+        "server.partition",
+        "begin = 4 if peer.carries_others or not self._rules.own_request_ids else 0",
+        "begin = 4",
     ),
     # ---- sessions and recovery ------------------------------------------------------------------------------------
     Mutant(

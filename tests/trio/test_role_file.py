@@ -48,7 +48,7 @@ def test_rules_are_read_as_written() -> None:
         (["a"], "rule 1: expected `certificate`"),
         ([{"certificate": "a", "role": "admin", "rule": 1}], "unknown field 'rule'"),
         ([{"role": "admin"}], "`certificate` must be"),
-        ([{"certificate": "a", "role": "root"}], "one of client, server, storage, admin, found 'root'"),
+        ([{"certificate": "a", "role": "root"}], "one of client, proxy, server, storage, admin, found 'root'"),
         (
             [{"certificate": "a", "role": "admin"}, {"certificate": "a", "role": "server", "read": "all"}],
             "rule 2: only",
@@ -85,7 +85,7 @@ def test_roles_without_certificates_are_refused_as_they_would_let_nobody_in(tmp_
 
 def test_the_example_of_the_page_is_one() -> None:
     page = (ROOT / "docs" / "operations" / "security.md").read_text()
-    example = page.split("```yaml\n")[1].split("```")[0]
+    example = page.split("## Roles\n")[1].split("```yaml\n")[1].split("```")[0]
     roles = parse_roles(yaml.safe_load(example), "the page")
     assert {rule.role for rule in roles.rules or ()} == set(Role)
 
@@ -151,3 +151,10 @@ def test_logins_tls_and_acls_are_handed_to_the_client(tmp_path: Path) -> None:
 def test_keys_that_do_not_go_together_are_an_error(keys: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         zookeeper_security(Config(keys))
+
+
+def test_a_proxy_is_limited_to_partitions_like_a_client() -> None:
+    roles = parse_roles([{"certificate": "gateway", "role": "proxy", "read": "all", "write": "0-3"}], "here")
+    access = roles.access(("gateway",), "10.0.0.1:4000")
+    assert access.carries_others
+    assert (access.reads(9), access.writes(3), access.writes(4)) == (True, True, False)

@@ -10,19 +10,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from tests.model.cluster import RawPeer, SimCluster
-from tests.vectors.deviations import probe_rules
+from tests.vectors.deviations import appended_under_others, probe_rules
 from tests.vectors.messages import fields_of, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.client_messages import FeedData
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
 
 _PARTITIONS = 100  # ids of 900 and above are not owned, and 100 is out of range in the recorded run
 _PATIENCE_MS = 30_000
 _SETTLE_MS = 10
+_REFUSED_MS = 1_000  # so long an append that is to be refused is waited for
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -70,6 +75,7 @@ class _Replay:
         self.rules = rules
         self.differing = differing
         self.peers: dict[int, RawPeer] = {}
+        self.refused: list[tuple[int, int]] = []  # partition and recorded id of what a rule keeps out of the log
 
     def run(self) -> None:
         for line in self.lines:
@@ -79,7 +85,7 @@ class _Replay:
             peer.close()
 
     def _connect(self, line: Fields) -> None:
-        peer = self.cluster.raw_peer()
+        peer = self.cluster.raw_peer(certificate="")  # the recorded clients showed none
         self.peers[line["conn"]] = peer
         assert self.world.run_while(lambda: not peer.connected, _PATIENCE_MS)
 
@@ -104,11 +110,19 @@ class _Replay:
             assert read_hello(found).message == line["fields"]["message"]
             return
         if line["message"] == "FeedData":
+            expected = self._renumbered(line, expected)
             peer.seen_in_feed.add((line["fields"]["req_id"]["partition_id"], line["fields"]["transaction_id"]))
         assert found == expected, f"{line['message']} expected: {expected.hex()}, found {found.hex()}"
 
     def _answered_otherwise(self, line: Fields, peer: RawPeer) -> bool:
         """Where a rule states another answer than the recorded one."""
+        if "own_request_ids" in self.differing and line["message"] == "FeedData":
+            fields = line["fields"]
+            if _request(fields) in appended_under_others(self.lines):
+                self.refused.append((fields["req_id"]["partition_id"], fields["transaction_id"]))
+                self.world.run(self.world.now + _REFUSED_MS)
+                assert bytes.fromhex(line["hex"]) not in peer.frames(), "it is in the log all the same"
+                return True
         if "preferences_checked" in self.differing and line["message"].endswith("PreferredPartitionResponse"):
             assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS)
             assert _decode(peer.take_frame())["result"] is False
@@ -122,6 +136,20 @@ class _Replay:
         found = _decode(peer.take_frame())
         assert found["success"], "a transaction that exists is answered with its data"
         return True
+
+    def _renumbered(self, line: Fields, frame: bytes) -> bytes:
+        """A feed frame, with the id that it has where refused appends are not in the log."""
+        partition, transaction_id = line["fields"]["req_id"]["partition_id"], line["fields"]["transaction_id"]
+        missing = sum(refused[0] == partition and refused[1] < transaction_id for refused in self.refused)
+        if not missing:
+            return frame
+        version = HEADER.unpack_from(frame)[1]
+        connection = opened(CLIENT_PROTOCOL, version)
+        messages: list[FeedData] = []
+        connection.receive(frame, messages)
+        out = bytearray()
+        connection.encode(attrs.evolve(messages[0], transaction_id=transaction_id - missing), out)
+        return bytes(out)
 
     def _quiet(self, line: Fields) -> None:
         peer = self.peers[line["conn"]]
@@ -140,6 +168,10 @@ class _Replay:
 
     def _close(self, line: Fields) -> None:
         self.peers[line["conn"]].close()
+
+
+def _request(fields: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(fields["req_id"].values())
 
 
 def _decode(frame: bytes) -> dict[str, object]:

@@ -94,7 +94,8 @@ def nudge_finds_loss(lines: Sequence[Mapping[str, Any]], nudge_ms: int) -> int |
 
 def probe_rules(lines: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """`failed_fetch_forgotten`: an id is asked for, refused, committed and asked for again on a connection;
-    `preferences_checked`: an empty list of preferred partitions, which 0.13.2 answers by closing, or a negative id."""
+    `preferences_checked`: an empty list of preferred partitions, which 0.13.2 answers by closing, or a negative id;
+    `own_request_ids`: what is appended under another client id than that of the connection's first message."""
     rules: set[str] = set()
     refused: set[tuple[int, int, int]] = set()
     exists: set[tuple[int, int, int]] = set()
@@ -113,7 +114,23 @@ def probe_rules(lines: Sequence[Mapping[str, Any]]) -> frozenset[str]:
             case "send", "AddPreferredPartitionRequest" | "RemovePreferredPartitionRequest":
                 if not fields["partitions"] or min(fields["partitions"]) < 0:
                     rules.add("preferences_checked")
+    if appended_under_others(lines):
+        rules.add("own_request_ids")
     return frozenset(rules)
+
+
+def appended_under_others(lines: Sequence[Mapping[str, Any]]) -> frozenset[tuple[int, ...]]:
+    """Request ids of appends whose client is not that of the first message of their connection."""
+    mounted: dict[Any, int] = {}
+    forged: set[tuple[int, ...]] = set()
+    for line in lines:
+        req_id = (line.get("fields") or {}).get("req_id")
+        if line["event"] != "send" or not req_id:
+            continue
+        owner = mounted.setdefault(line["conn"], req_id["client_id"])
+        if line["message"] == "AppendRequest" and req_id["client_id"] != owner:
+            forged.add(tuple(req_id.values()))
+    return frozenset(forged)
 
 
 # ---- recovery --------------------------------------------------------------------------------

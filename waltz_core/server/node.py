@@ -53,6 +53,7 @@ from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.roles import Access
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.appender import RECORD_OVERHEAD
+from waltz_core.server.claims import Claims
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.connectivity import CHECK, ConnectivityChecks
@@ -126,6 +127,7 @@ class _ClientConn(Peer):
         "address",
         "backlog",
         "backlog_bytes",
+        "certificate",
         "closing",
         "connection",
         "gathered",
@@ -136,9 +138,10 @@ class _ClientConn(Peer):
         "writable",
     )
 
-    def __init__(self, conn: int, address: str, access: Access, connection: Connection[messages.ClientMessage]):
-        super().__init__(conn)
-        self.address = address
+    def __init__(self, event: Accepted, access: Access, connection: Connection[messages.ClientMessage]):
+        super().__init__(event.conn, access.who, carries_others=access.carries_others)
+        self.address = event.peer
+        self.certificate = event.names[0] if event.names else ""  # the name in it
         self.access = access
         self.connection = connection
         self.out = bytearray()
@@ -172,6 +175,7 @@ class ServerNode:
             rules=rules,
         )
         self._client_ids = ClientIds(config.root, self._tickets)
+        self._claims = Claims()
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences = Preferences(config.root, config.endpoint, self._tickets, rules)
         self._data_cache = DataCache(config.data_cache_bytes)
@@ -387,7 +391,7 @@ class ServerNode:
             CLIENT_PROTOCOL, HELLO_TEXT, self._config.versions, self._config.frame_size_max, rules=self._rules
         )
         access = self._config.roles.access(event.names, event.peer)
-        self._conns[event.conn] = _ClientConn(event.conn, event.peer, access, connection)
+        self._conns[event.conn] = _ClientConn(event, access, connection)
         if self._config.greeting_ms:
             self._strangers.append((now + self._config.greeting_ms, event.conn))
         self._out.append(Send(event.conn, connection.hello()))
@@ -459,8 +463,11 @@ class ServerNode:
                 self._deliver(now, conn, run)
                 run = []
                 run_key = key
-            if isinstance(message, messages.MountRequest) and conn.net_sequence is None:
-                conn.net_sequence = message.seq_num
+            if conn.net_sequence is None and kind is messages.MountRequest:
+                self._deliver(now, conn, run)
+                run = []
+                if not self._claim(conn, message):
+                    continue
             run.append(message)
         self._deliver(now, conn, run)
 
@@ -495,11 +502,31 @@ class ServerNode:
                 case _:
                     pass  # Java: no answer on a partition that is not here (traps 5 and 17 of the protocol page)
 
+    def _claim(self, conn: _ClientConn, message: messages.ClientMessage) -> bool:
+        """The first mount of a connection: whether it may speak for its client id; if not, it is told so."""
+        assert isinstance(message, messages.MountRequest)
+        if conn.closing or not (conn.access.unrestricted or self._allowed(conn, message)):
+            return False
+        assert conn.client_id is not None
+        if self._rules.client_ids_claimed and not conn.carries_others:
+            owner = self._claims.mount(conn.client_id, conn.conn, conn.certificate)
+            if owner is not None:
+                problem = f"{conn.who} may not mount with client id {conn.client_id}"
+                known = f"{problem}: it is in use by {owner!r}" if owner else f"{problem}: it is in use"
+                self._refuse(conn, message, f"{problem}, which is another client's", known)
+                return False
+        conn.net_sequence = message.seq_num
+        return True
+
     def _allowed(self, conn: _ClientConn, message: messages.ClientMessage) -> bool:
-        """Whether the role of a client includes a request; if not it is told so, where its codec can say it."""
+        """Whether the role of a client includes a request; if not, it is told so."""
         problem = None if conn.closing else conn.access.client_problem(message, req_partition(message.req_id))
-        if problem is None:
-            return not conn.closing
+        if problem is not None:
+            self._refuse(conn, message, problem, problem)
+        return problem is None and not conn.closing
+
+    def _refuse(self, conn: _ClientConn, message: messages.ClientMessage, problem: str, log_text: str) -> None:
+        """A client asked for what is not its to ask: answer where its codec can say so, close it where not."""
         req_id = message.req_id
         answer: messages.ClientMessage
         match message:
@@ -514,13 +541,12 @@ class ServerNode:
             case _ if conn.version >= _EXTENDED:
                 answer = messages.ErrorResponse(req_id, messages.ErrorCode.NOT_ALLOWED, problem)
             case _:
-                self._close(conn.conn, problem)
-                return False
+                self._close(conn.conn, log_text)
+                return
         if problem not in conn.refused and len(conn.refused) < _REFUSALS_TOLD:
             conn.refused.add(problem)
-            self._out.append(Report(Level.WARNING, f"refused: {problem}"))
+            self._out.append(Report(Level.WARNING, f"refused: {log_text}"))
         self._reply(conn.conn, answer)
-        return False
 
     def _on_writable(self, now: int, event: Writable) -> None:
         if event.conn in self._conns:
@@ -549,6 +575,8 @@ class ServerNode:
         self._gathered -= conn.gathered
         self._backlogged.pop(conn.conn, None)
         self._subscribers.pop(event.conn, None)
+        if conn.client_id is not None:
+            self._claims.gone(conn.client_id, conn.conn)
         for partition in self._partitions.values():
             partition.gone(conn)
 

@@ -77,7 +77,7 @@ from waltz_core.wire import client_messages as messages
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
 
-_GENERATION = Struct(">i")  # the second of the four ints of a request id
+_HEAD = Struct(">ii")  # the first two of the four ints of a request id: client id, generation
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _EXTENDED = 5  # codec since which everything can be answered by an error
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
@@ -108,10 +108,12 @@ class PartitionConfig:
 class Peer:
     """What the server knows of one client connection; owned by the node, read by partitions."""
 
-    __slots__ = ("client_id", "conn", "net_sequence", "version")
+    __slots__ = ("carries_others", "client_id", "conn", "net_sequence", "version", "who")
 
-    def __init__(self, conn: int) -> None:
+    def __init__(self, conn: int, who: str = "", *, carries_others: bool = False) -> None:
         self.conn = conn
+        self.who = who  # for people
+        self.carries_others = carries_others  # it speaks for other clients: a proxy
         self.client_id: int | None = None  # of the first message
         self.net_sequence: int | None = None  # of the first mount
         self.version = 0
@@ -232,6 +234,7 @@ class PartitionServer:
         self._metadata: PartitionMetadata = EMPTY_METADATA
         self._zk: dict[int, str] = {}  # ticket → what for
         self._warned_of = -1  # connection whose appends were said to be ahead of the log
+        self._forgers: set[int] = set()  # connections whose use of other clients' request ids was reported
         self._cas_retry_at: int | None = None
         self._retry_at: int | None = None
         self._look_at: int | None = None  # while recovery is stuck
@@ -390,6 +393,7 @@ class PartitionServer:
         """A connection ended."""
         if peer.client_id is not None:
             self._members.gone(peer.client_id, peer.conn)
+        self._forgers.discard(peer.conn)
         self._feed.gone(peer.conn)
         self._ranges.gone(peer.conn)
         self._held_feeds = [held for held in self._held_feeds if held[0].conn != peer.conn]
@@ -446,17 +450,20 @@ class PartitionServer:
             if not requests:
                 return
         payload_max = self._config.payload_size_max
-        expected = _GENERATION.pack(self.generation)
+        begin = 4 if peer.carries_others or not self._rules.own_request_ids else 0
+        expected = _HEAD.pack(peer.client_id, self.generation)[begin:]
         accepted = [
             request
             for request in requests
-            if request.req_id[4:8] == expected
+            if request.req_id[begin:8] == expected
             and request.write_locks is not None
             and request.read_locks is not None
             and request.append_locks is not None
         ]
         if len(accepted) != len(requests):
-            others = [request for request in requests if request.req_id[4:8] != expected]
+            others = [request for request in requests if request.req_id[begin:8] != expected]
+            if not begin:
+                others = self._refuse_forged(peer, others)
             self._refuse(now, peer.conn, others, messages.Refusal.GENERATION)
         if max([len(request.data) for request in requests]) > payload_max:
             large = [request for request in accepted if len(request.data) > payload_max]
@@ -466,6 +473,32 @@ class PartitionServer:
             if any(len(one.data) > payload_max for one in requests if type(one) is messages.AppendRequest):
                 self._out.append(CloseConn(peer.conn, text))
         self._appender.enqueue(peer.conn, accepted, now)
+
+    def _refuse_forged(self, peer: Peer, requests: Sequence[Append]) -> list[Append]:
+        """Refuse those under request ids of other clients; returns the rest.
+
+        In the log they would look like commits of the other client's. They are not in the decision journal
+        either: it would say that the other client's append was refused.
+        """
+        rest: list[Append] = []
+        for request in requests:
+            client_id = req_client(request.req_id)
+            if client_id == peer.client_id:
+                rest.append(request)
+                continue
+            text = f"the request id is of client {client_id}, this connection mounted as client {peer.client_id}"
+            if peer.conn not in self._forgers:
+                self._forgers.add(peer.conn)
+                what = f"refused appends of {peer.who}, mounted as client {peer.client_id}"
+                report = f"partition {self.partition_id}: {what}, under request ids of client {client_id}"
+                self._out.append(Report(Level.WARNING, report))
+            if type(request) is messages.NamedAppendRequest:
+                answer = refusal(request.req_id, messages.Refusal.NOT_ALLOWED, text)
+                self._out.append(Reply(peer.conn, answer))
+            elif peer.version >= _EXTENDED:
+                code = messages.ErrorCode.NOT_ALLOWED
+                self._out.append(Reply(peer.conn, messages.ErrorResponse(request.req_id, code, text)))
+        return rest
 
     def _refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
         """Tell those that want to know it why they are not in the log and never will be."""
