@@ -52,7 +52,10 @@ from waltz_core.locks import Lock
 from waltz_core.record import record
 from waltz_core.wire.client_messages import Conflict, LockKind
 from waltz_trio.application import Application
+from waltz_trio.arguments import as_payload, check_codec, not_an_append, whole
+from waltz_trio.arguments import mark as mark_of
 from waltz_trio.background import Background
+from waltz_trio.codecs import shown
 from waltz_trio.feed import Feed
 from waltz_trio.instrument import Instrument
 from waltz_trio.log import reporter
@@ -64,7 +67,8 @@ from waltz_trio.views import View
 T = TypeVar("T")
 
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
-_INT_32 = range(-(1 << 31), 1 << 31)
+_INT_31 = 1 << 31
+_HOMES_KEPT = 10_000  # locks whose partition is remembered
 _NO_LOCKS: tuple[int, ...] = ()
 
 
@@ -75,6 +79,7 @@ class ClientLimits:
     max_in_flight: int = 5  # unresolved submits per partition
     send_window: int = 8 << 20  # unresolved payload above which `send` waits
     payload_size_max: int = 16 << 20
+    locks_max: int = 10_000  # of one append
 
 
 class Pending:
@@ -204,6 +209,7 @@ class Client:
         self._max_in_flight = limits.max_in_flight
         self._send_window = limits.send_window
         self._payload_size_max = limits.payload_size_max
+        self._locks_max = limits.locks_max
         self._instrument = instrument
         self._report = reporter("client")
         self._node = ClientNode(membership, settings, random.Random())
@@ -214,6 +220,7 @@ class Client:
         self._room: trio.Event | None = None
         self._settled: trio.Event | None = None
         self._sends = 0
+        self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
         self._closing = False
         self._feeds: dict[int, Feed] = {}
         self._appended: set[int] = set()
@@ -248,9 +255,10 @@ class Client:
             PartitionNotFoundError: no such partition.
             FeedBusyError: on entering: this client has a feed of this partition already.
         """
-        self._check_partition(partition)
-        if not isinstance(after, Tail) and after < -1:
-            raise ValueError(f"a mark is at least -1, not {after}")
+        partition = self._check_partition(partition)
+        if not isinstance(after, Tail):
+            after = mark_of(after, "after")
+        prefetch = whole(prefetch, "prefetch")
         if prefetch < 0:
             raise ValueError(f"prefetch is at least 0, not {prefetch}")
         return Feed(self, partition, after, prefetch, select)
@@ -260,7 +268,7 @@ class Client:
 
         It covers every append that was acknowledged, to any client, before this call.
         """
-        self._check_open(partition)
+        partition = self._check_open(partition)
         answer: _Answer[int] = _Answer()
         self._marks.add(answer)
         self._post(ReadMark(partition, answer))
@@ -268,8 +276,7 @@ class Client:
 
     def status(self, partition: int) -> PartitionStatus:
         """What a partition is doing right now."""
-        self._check_partition(partition)
-        return self._node.status(partition, now_ms())
+        return self._node.status(self._check_partition(partition), now_ms())
 
     async def ready(self, partitions: Iterable[int] | None = None) -> None:
         """Wait until partitions (all by default) are mounted; mounts them if nobody did.
@@ -278,9 +285,9 @@ class Client:
             ClientAheadError: the log ends before where one of them began.
             BeforeStartError: the log begins behind where one of them began.
         """
-        wanted = range(self.num_partitions) if partitions is None else tuple(partitions)
+        wanted = self._wanted(partitions)
+        self._raise_if_ended()
         for partition in wanted:
-            self._check_open(partition)
             self._post(Open(partition, None, False))
         for partition in wanted:
             while self._phases.get(partition) is not Phase.MOUNTED:
@@ -334,7 +341,7 @@ class Client:
     async def flush(self, partition: int | None = None) -> None:
         """Wait until every earlier append of this client (to one partition or all) has an outcome."""
         if partition is not None:
-            self._check_open(partition)
+            partition = self._check_open(partition)
         answers = []
         for each in sorted(self._appended) if partition is None else [partition]:
             answer: _Answer[None] = _Answer()
@@ -364,9 +371,7 @@ class Client:
             on_poison: what a transaction does that cannot be applied: "stop" ends the block with
                 ApplyFailedError, "pause" stops its partition and leaves the others.
         """
-        wanted = tuple(range(self.num_partitions) if partitions is None else partitions)
-        for partition in wanted:
-            self._check_partition(partition)
+        wanted = self._wanted(partitions)
         limit = self._max_in_flight if max_in_flight is None else max_in_flight
         return Application._open(self, view, wanted, batch_limit, limit, on_poison)
 
@@ -377,24 +382,24 @@ class Client:
     # ---- appends: the hot path -----------------------------------------------------------------------
 
     def _submit(self, partition: int, append: Append, based_on: int | None) -> Pending:
-        if self._closing or not 0 <= partition < self.num_partitions:
-            self._check_open(partition)
-        data = append.codec.dumps(append.value)
+        if type(partition) is not int or self._closing or not 0 <= partition < self.num_partitions:
+            partition = self._check_open(partition)
+        if type(append) is not Append and not isinstance(append, Append):
+            raise not_an_append(append)
+        data = self._payload(append)
         size = len(data)
-        header = append.header
-        if size > self._payload_size_max:
-            raise ValueError(
-                f"payload of {size} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
-            )
-        if header not in _INT_32:
-            raise ValueError(f"header {header} does not fit 32 bits")
+        header = append.header if type(append.header) is int else whole(append.header, "a header")
+        if not -_INT_31 <= header < _INT_31:
+            raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {header}")
+        if based_on is not None and (type(based_on) is not int or based_on < -1):
+            based_on = mark_of(based_on, "based_on")
         write = read = adds = _NO_LOCKS
         names = NO_NAMES
         if append.write or append.read or append.append:
             found: list[bytes] = []
-            write = lock_hashes(append.write, found) if append.write else _NO_LOCKS
-            read = lock_hashes(append.read, found) if append.read else _NO_LOCKS
-            adds = lock_hashes(append.append, found) if append.append else _NO_LOCKS
+            write, read, adds = self._hashes(append, found)
+            if self._homes is not None:
+                self._check_homes(partition, found)
             names = b"".join(found) if len(found) > 1 else found[0] if found else NO_NAMES
             if names == UNTOLD:
                 names = NO_NAMES
@@ -409,6 +414,51 @@ class Client:
         self._appended.add(partition)
         self._post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
+
+    def _payload(self, append: Append) -> bytes:
+        try:
+            data = append.codec.dumps(append.value)
+        except (TypeError, AttributeError):
+            check_codec(append.codec)
+            raise
+        if type(data) is not bytes:
+            data = as_payload(data, append.codec)
+        if len(data) > self._payload_size_max:
+            raise ValueError(
+                f"payload of {len(data)} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
+            )
+        return data
+
+    def _hashes(self, append: Append, names: list[bytes]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Write, read and append locks as they travel; `names` gets all of their names, in this order."""
+        limit = self._locks_max
+        try:
+            write = lock_hashes(append.write, names, limit) if append.write else _NO_LOCKS
+            read = lock_hashes(append.read, names, limit - len(write)) if append.read else _NO_LOCKS
+            adds = lock_hashes(append.append, names, limit - len(write) - len(read)) if append.append else _NO_LOCKS
+        except ValueError:
+            if len(names) <= limit:
+                raise
+            raise ValueError(f"more than {limit} locks in one append (server.locksMax)") from None
+        return write, read, adds
+
+    def _check_homes(self, partition: int, locks: list[bytes]) -> None:
+        """Warn, once in the life of this client, of a lock that goes to two partitions and so protects nothing."""
+        homes = self._homes
+        assert homes is not None
+        for lock in locks:
+            home = homes.setdefault(lock, partition)
+            if home != partition and lock != UNTOLD:
+                self._homes = None
+                self._report(
+                    Level.WARNING,
+                    f"lock {name_at(lock, 0)} is used in partitions {home} and {partition}, but a lock holds within "
+                    "one partition: it protects neither from the other. Append what must not conflict to one "
+                    "partition, such as partition_of(KEY). Said once for each client",
+                )
+                return
+        while len(homes) > _HOMES_KEPT:
+            del homes[next(iter(homes))]
 
     def _mark_for(self, partition: int) -> int:
         feed = self._feeds.get(partition)
@@ -571,13 +621,23 @@ class Client:
 
     # ---- life ------------------------------------------------------------------------------------------
 
-    def _check_partition(self, partition: int) -> None:
-        if not 0 <= partition < self.num_partitions:
-            raise PartitionNotFoundError(f"partition {partition}: this cluster has 0 to {self.num_partitions - 1}")
+    def _check_partition(self, partition: int) -> int:
+        number = whole(partition, "a partition")
+        if not 0 <= number < self.num_partitions:
+            raise PartitionNotFoundError(f"partition {number}: this cluster has 0 to {self.num_partitions - 1}")
+        return number
 
-    def _check_open(self, partition: int) -> None:
+    def _check_open(self, partition: int) -> int:
         self._raise_if_ended()
-        self._check_partition(partition)
+        return self._check_partition(partition)
+
+    def _wanted(self, partitions: Iterable[int] | None) -> tuple[int, ...]:
+        """Partitions that a caller names, all by default."""
+        if partitions is None:
+            return tuple(range(self.num_partitions))
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+            raise TypeError(f"expected a list of partitions, such as [0, 3], found {shown(partitions)}")
+        return tuple(map(self._check_partition, partitions))
 
     def _raise_if_ended(self, *, unless: bool = False) -> None:
         if self._closing and not unless:

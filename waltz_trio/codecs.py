@@ -52,7 +52,7 @@ class Raw:
 def _not_raw(value: object) -> str:
     codec = "Utf8()" if isinstance(value, str) else f"Json({type(value).__name__})" if _has_builder(value) else "CODEC"
     return (
-        f"without a codec a payload is bytes, found {shown(value)}; name the codec: Append(value, {codec}, ...), "
+        f"without a codec a payload is bytes, found {shown(value)}; name the codec: write Append(value, {codec}, ...), "
         f"and the same for load({codec})"
     )
 

@@ -15,7 +15,8 @@ from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzErro
 from waltz_core.lock_names import UNTOLD, pack_text
 from waltz_core.locks import Lock, id_hash, name_hash
 from waltz_core.record import record
-from waltz_trio.codecs import Codec, Codecs, Raw
+from waltz_trio.arguments import check_codec, check_lock_id, explain_locks, whole
+from waltz_trio.codecs import Codec, Codecs, Raw, shown
 
 if TYPE_CHECKING:
     import random
@@ -47,6 +48,9 @@ class Append:
 
     Locks say what the decision depends on: the append is refused if a write or read lock was taken, as
     `write` or `append`, by a transaction newer than the state the decision was based on.
+
+    A lock holds within the partition of its append: the same lock in two partitions protects nothing. What must not
+    conflict belongs in one partition (`Client.partition_of`), or into two transactions with a compensation.
     """
 
     value: Any  # what `codec` turns into the payload
@@ -127,6 +131,7 @@ class Transaction:
         except (WaltzError, UnknownHeaderError):
             raise
         except Exception as error:
+            check_codec(chosen, reads=True)
             raise PayloadInvalidError(
                 f"partition {self.partition}: the payload of transaction {self.id} cannot be decoded: {error}"
             ) from error
@@ -167,7 +172,9 @@ def key_partition(key: int | str, count: int) -> int:
     """The partition of a key among `count`, for ever the same."""
     if isinstance(key, str):
         key = zlib.crc32(key.encode())
-    return key % count
+    elif isinstance(key, bytes | float):
+        raise TypeError(f"a key is a whole number or text, found {shown(key)}")
+    return whole(key, "a key") % count
 
 
 _names: dict[int, str] = {}
@@ -192,14 +199,30 @@ _INT_64 = 1 << 63
 _pack_id = Struct(">q").pack
 
 
-def lock_hashes(locks: Iterable[LockLike], names: list[bytes] | None = None) -> tuple[int, ...]:
-    """The values that go on the wire: order and duplicates kept. `names` gets the packed name of each."""
-    found = []
-    for lock in locks:
-        name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
-        hash_of_name, packed = _of_name(name)
-        # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
-        found.append(hash_of_name ^ (number if 0 <= number < _SMALL else id_hash(number)))
-        if names is not None:
-            names.append(packed + _pack_id(number) if packed and -_INT_64 <= number < _INT_64 else UNTOLD)
+def lock_hashes(
+    locks: Iterable[LockLike], names: list[bytes] | None = None, count_max: int = _INT_64
+) -> tuple[int, ...]:
+    """The values that go on the wire: order and duplicates kept. `names` gets the packed name of each.
+
+    Raises:
+        TypeError: something that is no lock.
+        ValueError: an id beyond 64 bits, or more than `count_max` locks.
+    """
+    found: list[int] = []
+    try:
+        for lock in locks:
+            name, number = (lock.name, lock.id) if isinstance(lock, Lock) else lock
+            if type(number) is not int or not -_INT_64 <= number < _INT_64:
+                number = check_lock_id(number, lock)
+            hash_of_name, packed = _of_name(name)
+            # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
+            found.append(hash_of_name ^ (number if 0 <= number < _SMALL else id_hash(number)))
+            if names is not None:
+                names.append(packed + _pack_id(number) if packed else UNTOLD)
+            if len(found) > count_max:
+                break
+    except Exception as error:
+        explain_locks(locks, error)
+    if len(found) > count_max:
+        raise ValueError(f"more than {count_max} locks in one append")
     return tuple(found)

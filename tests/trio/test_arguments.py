@@ -1,0 +1,214 @@
+"""What callers hand in by mistake, and what they are told; numbers of every whole type."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import re
+from typing import Any
+
+import numpy
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.trio.small_cluster import small_cluster
+from waltz_trio.values import lock_hashes
+
+
+class Header(enum.IntEnum):
+    MOVE = 3
+    LAST = (1 << 31) - 1
+
+
+class Shard(enum.IntEnum):
+    FIRST = 0
+    SECOND = 1
+
+
+@pytest.mark.parametrize("number", [int, Shard, numpy.int8, numpy.int64, numpy.uint32])
+async def test_every_whole_number_will_do(number: Any) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        one, zero = number(1), number(0)
+        with trio.fail_after(20):
+            assert await client.append(one, waltz.Append(b"a", header=one, write=[("x", one)]), based_on=-1) == 0
+            pending = await client.send(one, waltz.Append(b"b", header=one, read=[("y", one)]), based_on=zero)
+            assert await pending.outcome() == 1
+            assert await client.committed_mark(one) == 1
+            await client.ready([zero, one])
+            await client.flush(one)
+            assert client.status(one).partition == 1
+            assert client.partition_of(one) == 1
+            async with client.feed(one, after=-1, prefetch=one) as feed:
+                async for txn in feed:
+                    assert (txn.partition, txn.header) == (1, 1)
+                    assert type(txn.header) is int
+                    if txn.id == 1:
+                        break
+            async with client.materialize(waltz.DictView(lambda txn, state: None), [one]) as app:
+                await app.caught_up(one)
+                assert app.mark(one) == 1
+
+
+async def test_a_header_is_compared_and_not_looked_for() -> None:
+    """With `in range(...)` an IntEnum walks through four thousand million numbers, and nothing can cancel it."""
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with trio.fail_after(20):
+            await client.append(0, waltz.Append(b"", header=Header.LAST))
+        for header in (1 << 31, -(1 << 31) - 1, numpy.int64(1 << 31)):
+            with pytest.raises(ValueError, match=r"a header has 32 bits, .* found -?21474836"):
+                await client.append(0, waltz.Append(b"", header=header))
+
+
+ACCOUNT = '[("account", 7)]'
+
+
+@pytest.mark.parametrize(
+    ("append", "error", "text"),
+    [
+        (
+            {"amount": 3},
+            TypeError,
+            "expected an Append, found {'amount': 3} (dict); write Append(VALUE, Json(), write=",
+        ),
+        ("text", TypeError, "expected an Append, found 'text' (str); write Append(VALUE, Utf8(), write="),
+        (None, TypeError, "expected an Append, found None (NoneType)"),
+        (waltz.Append("text"), TypeError, "write Append(value, Utf8(), ...)"),
+        (waltz.Append("text", waltz.Utf8), TypeError, "expected a codec, found the class Utf8; write Utf8()"),
+        (waltz.Append("x", waltz.Codecs({})), TypeError, "an Append names one codec and its header"),
+        (waltz.Append("x", 7), TypeError, "expected a codec, with dumps and loads, found 7 (int)"),
+        (waltz.Append(b"", header="3"), TypeError, "a header is a whole number, found '3' (str)"),
+        (waltz.Append(b"", header=3.0), TypeError, "a header is a whole number, found 3.0 (float)"),
+        (
+            waltz.Append(b"", append=("account", 7)),
+            TypeError,
+            f"expected a list of locks, such as {ACCOUNT}, found ('acc",
+        ),
+        (
+            waltz.Append(b"", append="account"),
+            TypeError,
+            f"expected a list of locks, such as {ACCOUNT}, found 'account'",
+        ),
+        (waltz.Append(b"", append=waltz.Lock("a", 1)), TypeError, "expected a list of locks"),
+        (waltz.Append(b"", append=7), TypeError, "expected a list of locks"),
+        (waltz.Append(b"", append=["account"]), TypeError, 'a lock is a Lock or (name, id), such as ("account", 7), f'),
+        (waltz.Append(b"", append=[("a", 1, 2)]), TypeError, "found ('a', 1, 2) (tuple)"),
+        (waltz.Append(b"", append=[(7, "a")]), TypeError, "the name of a lock is text, found 7 (int) in (7, 'a')"),
+        (waltz.Append(b"", append=[(b"a", 7)]), TypeError, "the name of a lock is text, found b'a' (bytes)"),
+        (waltz.Append(b"", append=[("a", "7")]), TypeError, "the id of a lock is a whole number, found '7' (str)"),
+        (waltz.Append(b"", append=[("a", 7.0)]), TypeError, "the id of a lock is a whole number, found 7.0 (float)"),
+        (waltz.Append(b"", append=[("a", 1 << 63)]), ValueError, "the id of a lock has 64 bits"),
+        (waltz.Append(b"", append=[waltz.Lock("a", -(1 << 63) - 1)]), ValueError, "the id of a lock has 64 bits"),
+        (
+            waltz.Append(b"", append=zip(itertools.repeat("a"), itertools.count())),
+            ValueError,
+            "more than 10000 locks in",
+        ),
+        (
+            waltz.Append(b"", append=[("a", n) for n in range(10_001)]),
+            ValueError,
+            "locks in one append (server.locksMax)",
+        ),
+    ],
+)
+async def test_what_is_no_append_says_what_would_be_one(append: Any, error: type[Exception], text: str) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(error, match=re.escape(text)):
+            await client.append(0, append)
+        with pytest.raises(error):
+            await client.send(0, append)
+        assert await client.committed_mark(0) == -1
+
+
+async def test_the_limit_of_locks_counts_all_of_them() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        locks = [("a", number) for number in range(4000)]
+        with pytest.raises(ValueError, match=r"more than 10000 locks in one append \(server.locksMax\)"):
+            await client.append(0, waltz.Append(b"", write=locks, read=locks, append=locks), based_on=-1)
+        assert await client.append(0, waltz.Append(b"", write=locks, read=locks), based_on=-1) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda client: client.append("0", waltz.Append(b"")), "a partition is a whole number, found '0' (str)"),
+        (lambda client: client.append(0.0, waltz.Append(b"")), "a partition is a whole number, found 0.0 (float)"),
+        (lambda client: client.append(0, waltz.Append(b""), based_on="1"), "based_on is a whole number, found '1'"),
+        (lambda client: client.committed_mark(None), "a partition is a whole number, found None (NoneType)"),
+        (lambda client: client.feed(0, after="-1"), "after is a whole number, found '-1' (str)"),
+        (lambda client: client.feed(0, after=0, prefetch=1.5), "prefetch is a whole number, found 1.5 (float)"),
+        (lambda client: client.ready(0), "expected a list of partitions, such as [0, 3], found 0 (int)"),
+        (lambda client: client.materialize(waltz.DictView(print), 0), "expected a list of partitions"),
+        (lambda client: client.partition_of(7.5), "a key is a whole number or text, found 7.5 (float)"),
+        (lambda client: client.partition_of(b"7"), "a key is a whole number or text, found b'7' (bytes)"),
+    ],
+)
+async def test_numbers_that_are_none(call: Any, text: str) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(TypeError, match=re.escape(text)):
+            await call(client)
+
+
+async def test_a_mark_is_at_least_minus_one() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(ValueError, match="based_on: a mark is at least -1, not -2"):
+            await client.append(0, waltz.Append(b""), based_on=-2)
+
+
+def test_a_codec_that_is_none_is_no_bad_payload() -> None:
+    transaction = waltz.Transaction(0, 0, 0, waltz.Transaction, b"{}")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"found the class Json; write Json\(\)"):
+        transaction.load(waltz.Json)  # type: ignore[arg-type]
+
+
+class Text:
+    """A codec that forgets to encode."""
+
+    def dumps(self, value: object) -> Any:
+        return str(value)
+
+    def loads(self, data: bytes) -> object:
+        return data
+
+
+async def test_a_codec_that_gives_no_bytes_is_named() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(TypeError, match=r"dumps of .*Text.* must give bytes, found '7' \(str\)"):
+            await client.append(0, waltz.Append(7, Text()))
+
+
+def test_locks_that_can_be_read_once_only_are_explained_too() -> None:
+    with pytest.raises(TypeError, match=r"expected locks, each a Lock or \(name, id\), such as"):
+        lock_hashes(iter(["a"]))  # type: ignore[arg-type]
+
+
+def test_ids_of_locks_may_be_of_any_whole_type() -> None:
+    assert lock_hashes([("a", numpy.int64(-5)), ("a", Shard.SECOND)]) == lock_hashes([("a", -5), ("a", 1)])
+    names: list[bytes] = []
+    lock_hashes([("a", numpy.uint8(7))], names)
+    lock_hashes([("a", 7)], names)
+    assert names[0] == names[1]
+
+
+# ---- one lock in two partitions ------------------------------------------------------------------
+
+
+async def test_a_lock_in_two_partitions_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for number in range(20):  # one name with many ids in many partitions: how accounts are spread
+            await client.append(number % 2, waltz.Append(b"", write=[("account", number)]), based_on=-1)
+        assert caplog.messages == []
+        await client.append(1, waltz.Append(b"", write=[("account", 4)]), based_on=-1)
+        await client.append(0, waltz.Append(b"", read=[("account", 3)]), based_on=-1)
+        (warning,) = caplog.messages
+        assert "lock ('account', 4) is used in partitions 0 and 1" in warning
+        assert "a lock holds within one partition" in warning
+
+
+async def test_locks_that_are_remembered_are_bounded() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for start in range(0, 30_000, 10_000):
+            locks = [("account", number) for number in range(start, start + 10_000)]
+            await client.append(0, waltz.Append(b"", append=locks))
+        assert client._homes is not None
+        assert len(client._homes) == 10_000
