@@ -57,8 +57,8 @@ class FileTask:
 
     @property
     def path(self) -> str:
-        """Below the root; ids are inclusive in the name."""
-        return f"data/partition={self.partition}/{self.first_id:019d}-{self.end_id - 1:019d}.parquet"
+        """Below the root."""
+        return manifest.file_path(self.partition, self.first_id, self.end_id)
 
 
 @record
@@ -378,13 +378,13 @@ def verify_file(check: Check) -> Verdict:
     file, problems, compared = check.file, [], 0
     unread: list[str] = []
     try:
-        found = open_store(check.root).size_and_crc(file.path)
+        found = open_store(check.root).size_and_crc(file.path, size_max=file.file_size)
         if found != (file.file_size, file.file_crc32):
             problems.append(
                 f"{file.path}: {found[0]} bytes with CRC-32 {found[1]:08x}, "
                 f"the manifest says {file.file_size} with {file.file_crc32:08x}"
             )
-        digest = digest_of(ArchivePlace(check.root, file.path, file.first_id, file.end_id), file.partition)
+        digest = digest_of(file.place(check.root), file.partition)
         if digest != file.sha256:
             problems.append(f"{file.path}: digest {digest}, the manifest says {file.sha256}")
     except PipelineError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from waltz_spark.blocks import Block
-from waltz_spark.columns import NAMES, Shape, arrow_schema, load_codec
+from waltz_spark.columns import NAMES, TYPES, Shape, arrow_schema, load_codec
 from waltz_spark.encoding import check_batch, encode_batch
 from waltz_spark.errors import ArchiveError, RecordDamagedError
 from waltz_spark.objects import open_store
@@ -20,11 +21,20 @@ from waltz_spark.planning import ArchivePlace
 STORED = tuple(name for name in NAMES if name not in ("partition", "length"))
 """Columns of a file. The partition is in its path, the length follows from the data."""
 
+_PLAIN = frozenset({"PLAIN", "RLE", "DELTA_LENGTH_BYTE_ARRAY"})  # as long as what they hold; RLE is of levels
+_SLACK = 1 << 20  # bytes of page headers
+
 _COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
 
 def stored_batches(
-    place: ArchivePlace, partition: int, start: int, end: int, rows_max: int, columns: tuple[str, ...] = STORED
+    place: ArchivePlace,
+    partition: int,
+    start: int,
+    end: int,
+    rows_max: int,
+    columns: tuple[str, ...] = STORED,
+    size_max: int = 4 << 20,
 ) -> Iterator[Any]:
     """Batches of a file that hold the ids `start .. end - 1`; row groups without any are not read.
 
@@ -35,7 +45,8 @@ def stored_batches(
     """
     with open_store(place.root).open_input(place.path) as raw:
         try:
-            file = pq.ParquetFile(raw)
+            file = _opened(place, raw)
+            rows_max = _rows_of_batch(file, rows_max, size_max)
             groups, first = [], place.first_id
             lows: list[int] = []
             for group in range(file.num_row_groups):
@@ -44,8 +55,6 @@ def stored_batches(
                     groups.append(group)
                     lows.append(first)
                 first += count
-            if first != place.end_id:
-                raise ArchiveError(f"{place.path} holds ids up to {first - 1}, the manifest says {place.end_id - 1}")
             at = lows[0] if lows else start
             for batch in file.iter_batches(rows_max, row_groups=groups, columns=list(columns)):
                 ids = batch.column("transaction_id").to_numpy()
@@ -60,9 +69,54 @@ def stored_batches(
             raise ArchiveError(f"{place.root}/{place.path}: {error}") from error
 
 
+def _opened(place: ArchivePlace, raw: Any) -> Any:
+    """A file whose footer promises no more than what the manifest says, looked at before anything is decoded.
+
+    Raises:
+        ArchiveError: it is another file, or one that we would never have written.
+    """
+    if place.file_size >= 0:
+        size = raw.seek(0, os.SEEK_END)
+        if size != place.file_size:
+            raise ArchiveError(f"{place.path} has {size} bytes, the manifest says {place.file_size}")
+        raw.seek(0)
+    file = pq.ParquetFile(raw)
+    metadata, count = file.metadata, place.end_id - place.first_id
+    if metadata.num_rows != count or sum(_rows_of(metadata)) != count:
+        raise ArchiveError(f"{place.path} holds {metadata.num_rows} records, the manifest says {count}")
+    types = {field.name: field.type for field in file.schema_arrow}
+    expected = {name: TYPES[name] for name in STORED}
+    if types != expected or metadata.num_columns != len(STORED):
+        raise ArchiveError(f"{place.path} has columns {types}, those of an archive are {expected}")
+    data = STORED.index("data")
+    chunks = [metadata.row_group(group).column(data) for group in range(metadata.num_row_groups)]
+    for chunk in chunks:
+        if chunk.path_in_schema != "data" or not _PLAIN.issuperset(chunk.encodings):
+            # A dictionary or shared prefixes make much of little: what is decoded could be of any size.
+            raise ArchiveError(
+                f"{place.path}: data are encoded as {', '.join(chunk.encodings)}, which nobody wrote here"
+            )
+    decoded = sum(chunk.total_uncompressed_size for chunk in chunks)
+    if place.raw_size >= 0 and decoded > place.raw_size + place.raw_size // 64 + _SLACK:
+        raise ArchiveError(f"{place.path} holds {decoded} bytes of data, the manifest says {place.raw_size} of records")
+    return file
+
+
+def _rows_of(metadata: Any) -> list[int]:
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _rows_of_batch(file: Any, rows_max: int, size_max: int) -> int:
+    """So many rows that a batch has about `size_max` bytes, as far as the averages of row groups tell."""
+    data = STORED.index("data")
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    average = max((group.column(data).total_uncompressed_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(rows_max, size_max // max(1, average)))
+
+
 def archived_blocks(place: ArchivePlace, partition: int, start: int, end: int, shape: Shape) -> Iterator[Block]:
     """Records of a file as they stand on disk."""
-    for batch in stored_batches(place, partition, start, end, shape.rows_max):
+    for batch in stored_batches(place, partition, start, end, shape.rows_max, size_max=shape.size_max):
         if shape.verify != "none":
             check_batch(batch, partition, place.path)
         yield encode_batch(batch, partition, place.path)
@@ -77,7 +131,7 @@ def archived_batches(
     if "length" in shape.columns or shape.verify != "none":
         wanted.update(("data", "checksum"))
     columns = tuple(name for name in STORED if name in wanted)
-    for batch in stored_batches(place, partition, start, end, shape.rows_max, columns):
+    for batch in stored_batches(place, partition, start, end, shape.rows_max, columns, shape.size_max):
         next_id = int(batch.column("transaction_id")[-1].as_py()) + 1
         if shape.verify != "none":
             check_batch(batch, partition, place.path)

@@ -12,7 +12,6 @@ from waltz_core.ids import make_req_id
 from waltz_spark.archived import archived_batches
 from waltz_spark.columns import Shape
 from waltz_spark.manifest import read_archive
-from waltz_spark.planning import ArchivePlace
 
 if TYPE_CHECKING:
     from waltz_trio import Client, Transaction
@@ -59,7 +58,7 @@ def _archived(archive: str, partition: int, first: int) -> Iterator[Any]:
     state = read_archive(archive)
     for file in state.files_of(partition):
         if file.first_id <= first < file.end_id:
-            place = ArchivePlace(state.root, file.path, file.first_id, file.end_id)
+            place = file.place(state.root)
             yield from (batch for _, batch in archived_batches(place, partition, first, file.end_id, _SHAPE))
             first = file.end_id
 

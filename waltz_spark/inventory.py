@@ -14,9 +14,11 @@ from waltz_core.record import record
 from waltz_spark.cluster import Cluster, Marks
 from waltz_spark.directories import Replica, SegmentSpan, read_directory
 from waltz_spark.errors import DataLossError, OptionError, WrongClusterError
-from waltz_spark.manifest import ArchiveState, read_archive
+from waltz_spark.manifest import ArchiveState
+from waltz_spark.manifest import Reader as Manifest
+from waltz_spark.objects import open_store
 from waltz_spark.options import Options
-from waltz_spark.planning import EARLIEST, LATEST, ArchivePlace, FilePlace, Place, Range, Vector, resolve
+from waltz_spark.planning import EARLIEST, LATEST, FilePlace, Place, Range, Vector, resolve
 
 _RECORD_SIZE = 200  # bytes, where nothing tells
 _START_KEPT = 10.0  # seconds
@@ -47,6 +49,7 @@ class Inventory:
         self.cluster = Cluster(options) if options.url or options.zookeeper else None
         self.key = self.cluster.key if self.cluster else b""
         self.partition_count = self.cluster.partition_count if self.cluster else 0
+        self._manifest = Manifest(open_store(options.archive)) if options.archive else None
         self._starts: dict[int, tuple[float, int]] = {}  # when asked, and where the log of the cluster begins
         if self.cluster is None:
             self._adopt_key()
@@ -60,9 +63,9 @@ class Inventory:
         for directory in self.options.directory:
             replica = read_directory(directory, trust=self.options.trust, partitions=())
             found.append((directory, replica.key, replica.partition_count))
-        if self.options.archive:
-            state = read_archive(self.options.archive)
-            found.append((self.options.archive, state.key, state.partition_count))
+        if self._manifest is not None:
+            state = self._manifest.read()
+            found.append((str(self.options.archive), state.key, state.partition_count))
         self.key = found[0][1]
         self.partition_count = max(count for _, _, count in found)
         for place, key, _ in found:
@@ -84,7 +87,7 @@ class Inventory:
             replicas.append(
                 read_directory(directory, trust=options.trust, partitions=self.partitions, key=self.key, live=live)
             )
-        archive = read_archive(options.archive) if options.archive else None
+        archive = self._manifest.read() if self._manifest is not None else None
         if archive is not None and archive.key != self.key:
             raise WrongClusterError(str(options.archive), str(UUID(bytes=self.key)), str(UUID(bytes=archive.key)))
         earliest, ends = [], []
@@ -130,7 +133,7 @@ class Inventory:
         if look.archive is not None:
             for file in look.archive.files_of(partition):
                 if file.first_id <= at < file.end_id:
-                    place = ArchivePlace(look.archive.root, file.path, file.first_id, file.end_id)
+                    place = file.place(look.archive.root)
                     stop = min(end, file.end_id)
                     size = file.raw_size * (stop - at) // (file.end_id - file.first_id)
                     others = tuple(FilePlace(span.path, look.archive.key) for span, _, _ in _spans(look, partition, at))

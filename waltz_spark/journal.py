@@ -39,6 +39,7 @@ from waltz_spark.objects import open_store
 SUFFIX = ".journal"
 _HEAD_READ = 64 << 10  # more than the first entry of a file
 _SIZE = Struct(">i").unpack_from
+_FILE_MAX = 1 << 40  # bytes of one journal file, which servers bound by `server.journal.maxBytes`
 _GROUP = 1 << 16  # entries whose checksums are compared at once
 
 FIXED = np.dtype(
@@ -188,7 +189,7 @@ class Entries:
 
     def __init__(self, file: JournalFile) -> None:
         self.file = file
-        data = open_store(file.place, read_only=True).read(file.name)
+        data = open_store(file.place, read_only=True).read(file.name, size_max=_FILE_MAX)
         if file.counts > len(data):
             raise JournalError(file.path, len(data), f"it ends here, but had {file.counts} bytes")
         if file.counts >= 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any
@@ -20,10 +21,14 @@ import attrs
 from waltz_core.record import record
 from waltz_spark.errors import ArchiveError
 from waltz_spark.objects import Store, open_store
+from waltz_spark.planning import ArchivePlace
 
 FORMAT = 1
 _FOLDER = "_waltz/manifest"
 _CHECKPOINT_EVERY = 100
+_RECORD_SIZE_MIN = 40  # bytes of a record without data
+_ID_MAX = 2**63 - 1
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINK = Struct(">qq")
 _SEED = Struct(">16si")
 
@@ -41,6 +46,10 @@ class ArchivedFile:
     chain: str  # link of this file
     file_size: int
     file_crc32: int
+
+    def place(self, root: str) -> ArchivePlace:
+        """Where its records are, and how much of them there may be."""
+        return ArchivePlace(root, self.path, self.first_id, self.end_id, self.file_size, self.raw_size)
 
 
 @record
@@ -83,6 +92,11 @@ class ArchiveState:
         return found[-1].chain if found else first_link(self.key, partition)
 
 
+def file_path(partition: int, first_id: int, end_id: int) -> str:
+    """Where a file stands below the root; ids are inclusive in the name. There is no other place for it."""
+    return f"data/partition={partition}/{first_id:019d}-{end_id - 1:019d}.parquet"
+
+
 def first_link(key: bytes, partition: int) -> str:
     """What the chain of a partition starts from."""
     return hashlib.sha256(b"waltz archive" + _SEED.pack(key, partition)).hexdigest()
@@ -104,28 +118,54 @@ def read_archive(root: str) -> ArchiveState:
         ArchiveError: there is none, or its manifest contradicts itself.
         UnreachableError: it cannot be read.
     """
-    found = load(open_store(root))
-    if found is None:
-        raise ArchiveError(f"{root} holds no archive: {_FOLDER} has no commit")
-    return found
+    return Reader(open_store(root)).read()
 
 
 def load(store: Store) -> ArchiveState | None:
     """As `read_archive`; None if there is no commit."""
-    names = store.names(_FOLDER)
-    commits = [name for name in names if name.endswith(".json") and name[:-5].isdecimal()]
-    if not commits:
-        return None
-    if [int(name[:-5]) for name in commits] != list(range(len(commits))):
-        raise ArchiveError(f"{store.root}: a commit is missing in {_FOLDER}: {len(commits)} up to {commits[-1]}")
-    state: ArchiveState | None = None
-    checkpoints = [name for name in names if name.startswith("checkpoint-")]
-    if checkpoints:
-        state = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{checkpoints[-1]}"))
-    for name in commits[state.commits if state else 0 :]:
-        state = _apply(store.root, state, _parse(store, f"{_FOLDER}/{name}"))
-    assert state is not None
-    return state
+    return Reader(store).load()
+
+
+class Reader:
+    """Reads a manifest again and again: a commit never changes, so each is fetched once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._state: ArchiveState | None = None
+
+    def read(self) -> ArchiveState:
+        """As `read_archive`."""
+        state = self.load()
+        if state is None:
+            raise ArchiveError(f"{self._store.root} holds no archive: {_FOLDER} has no commit")
+        return state
+
+    def load(self) -> ArchiveState | None:
+        """The archive as of its last commit; None if there is none.
+
+        Raises:
+            ArchiveError: the manifest contradicts itself.
+            UnreachableError: it cannot be read.
+        """
+        store, state = self._store, self._state
+        names = store.names(_FOLDER)
+        commits = [name for name in names if name.endswith(".json") and name[:-5].isdecimal()]
+        if not commits:
+            if state is not None:
+                raise ArchiveError(f"{store.root}: the commits of {_FOLDER} are gone")
+            return None
+        if [int(name[:-5]) for name in commits] != list(range(len(commits))):
+            raise ArchiveError(f"{store.root}: a commit is missing in {_FOLDER}: {len(commits)} up to {commits[-1]}")
+        if state is not None and len(commits) < state.commits:
+            raise ArchiveError(f"{store.root}: {_FOLDER} had {state.commits} commits, now it has {len(commits)}")
+        checkpoints = [name for name in names if name.startswith("checkpoint-")]
+        if checkpoints and state is None:
+            state = _state_from_json(store.root, _parse(store, f"{_FOLDER}/{checkpoints[-1]}"))
+            check_links(attrs.evolve(state, files=()), state.files)
+        for name in commits[state.commits if state else 0 :]:
+            state = _apply(store.root, state, _parse(store, f"{_FOLDER}/{name}"))
+        self._state = state
+        return state
 
 
 def _parse(store: Store, name: str) -> dict[str, Any]:
@@ -161,6 +201,7 @@ def check_links(state: ArchiveState, fresh: Sequence[ArchivedFile]) -> None:
     ends = {partition: state.end(partition) for partition in range(state.partition_count)}
     links = {partition: state.last_link(partition) for partition in range(state.partition_count)}
     for one in _sorted(fresh):
+        _check_file(state, one)
         end = ends[one.partition]
         if (end is not None and one.first_id != end) or one.end_id <= one.first_id:
             raise ArchiveError(
@@ -170,6 +211,25 @@ def check_links(state: ArchiveState, fresh: Sequence[ArchivedFile]) -> None:
         if link != one.chain:
             raise ArchiveError(f"{state.root}: the hash chain of partition {one.partition} breaks at {one.path}")
         ends[one.partition], links[one.partition] = one.end_id, link
+
+
+def _check_file(state: ArchiveState, one: ArchivedFile) -> None:
+    """What a commit says of a file decides what is opened and decoded, so nothing of it is believed unseen."""
+    numbers = (one.partition, one.first_id, one.end_id, one.raw_size, one.file_size, one.file_crc32)
+    if any(type(number) is not int or not 0 <= number <= _ID_MAX for number in numbers):
+        raise ArchiveError(f"{state.root}: a commit names a file with numbers that cannot be: {numbers}")
+    if one.partition >= state.partition_count:
+        raise ArchiveError(f"{state.root}: a commit names partition {one.partition} of {state.partition_count}")
+    if one.path != file_path(one.partition, one.first_id, one.end_id):
+        expected = file_path(one.partition, one.first_id, one.end_id)
+        raise ArchiveError(f"{state.root}: a commit names the file {one.path!r}, for its ids it would be {expected}")
+    if not (isinstance(one.sha256, str) and isinstance(one.chain, str)) or not (
+        _DIGEST.fullmatch(one.sha256) and _DIGEST.fullmatch(one.chain)
+    ):
+        raise ArchiveError(f"{state.root}/{one.path}: its digests are none: {one.sha256!r}, {one.chain!r}")
+    if one.raw_size < _RECORD_SIZE_MIN * (one.end_id - one.first_id):
+        count = one.end_id - one.first_id
+        raise ArchiveError(f"{state.root}/{one.path}: {count} records cannot have {one.raw_size} bytes")
 
 
 def _sorted(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:

@@ -7,13 +7,18 @@ mode `create`. A kind of store of which that is not known is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import zlib
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
 from waltz_spark.errors import ArchiveError, UnreachableError
+
+SMALL_MAX = 1 << 28
+"""Bytes of the largest file that is read as a whole: a checkpoint of some 700,000 archived files."""
 
 _CONDITIONAL = ("s3", "s3a")  # kinds of fsspec whose mode `create` is a conditional put
 
@@ -27,8 +32,8 @@ class Store(Protocol):
         """Names of the files in a folder, sorted; empty if there is none."""
         ...
 
-    def read(self, name: str) -> bytes:
-        """The whole file; raises UnreachableError."""
+    def read(self, name: str, size_max: int = SMALL_MAX) -> bytes:
+        """The whole file; raises UnreachableError, ArchiveError where it has more than `size_max` bytes."""
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -47,8 +52,8 @@ class Store(Protocol):
         """Make a scratch file the file `name`, durably; False if the name is taken. The scratch file is gone."""
         ...
 
-    def size_and_crc(self, name: str) -> tuple[int, int]:
-        """Size and CRC-32 of a file."""
+    def size_and_crc(self, name: str, size_max: int | None = None) -> tuple[int, int]:
+        """Size and CRC-32 of a file; of one with more than `size_max` bytes, of those and one more."""
         ...
 
     def remove(self, name: str) -> None:
@@ -83,16 +88,16 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
     return RemoteStore(root, file_system, path)
 
 
-def _crc(file: Any) -> tuple[int, int]:
+def _crc(file: Any, size_max: int | None) -> tuple[int, int]:
     size = checksum = 0
-    while chunk := file.read(1 << 20):
+    while chunk := file.read(1 << 20 if size_max is None else min(1 << 20, size_max + 1 - size)):
         checksum = zlib.crc32(chunk, checksum)
         size += len(chunk)
     return size, checksum
 
 
 class LocalStore:
-    """A directory."""
+    """A directory. What is written there is for the user who writes it alone; what is read are regular files in it."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -103,12 +108,16 @@ class LocalStore:
             return sorted(one for one in os.listdir(self._root / folder) if not one.startswith("."))
         except FileNotFoundError:
             return []
-
-    def read(self, name: str) -> bytes:
-        try:
-            return (self._root / name).read_bytes()
         except OSError as error:
-            raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
+            raise UnreachableError(f"{self._root / folder}: {error.strerror}") from error
+
+    def read(self, name: str, size_max: int = SMALL_MAX) -> bytes:
+        with self.open_input(name) as file:
+            try:
+                data: bytes = file.read(min(os.fstat(file.fileno()).st_size, size_max) + 1)
+            except OSError as error:
+                raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
+        return _bounded(f"{self._root / name}", data, size_max)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         scratch = self.scratch(name)
@@ -116,15 +125,37 @@ class LocalStore:
         return self.publish(scratch, name)
 
     def open_input(self, name: str) -> Any:
+        path = self._root / name
         try:
-            return (self._root / name).open("rb")
+            # A FIFO without a writer would be waited for; of a regular file it changes nothing.
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
+            raise UnreachableError(f"{path}: {error.strerror}") from error
+        try:
+            self._check_input(path, handle)
+            return os.fdopen(handle, "rb")
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def _check_input(self, path: Path, handle: int) -> None:
+        opened = os.fstat(handle)
+        if not stat.S_ISREG(opened.st_mode):
+            raise ArchiveError(f"{path} is no regular file")
+        real, root = os.path.realpath(path), os.path.realpath(self._root)
+        try:
+            same = os.path.samestat(os.stat(real), opened)
+        except OSError:
+            same = False
+        if not same or os.path.commonpath([real, root]) != root:
+            raise ArchiveError(f"{path} is not inside {self.root}: it leads to {real}")
 
     def scratch(self, name: str) -> str:
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return str(path.with_name(f".{path.name}.{uuid4().hex}"))
+        _make_folders(path.parent, self._root)
+        scratch = path.with_name(f".{path.name}.{uuid4().hex}")
+        os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return str(scratch)
 
     def publish(self, scratch: str, name: str) -> bool:
         with open(scratch, "rb") as file:
@@ -139,12 +170,26 @@ class LocalStore:
         _sync_folders(path.parent, self._root)
         return True
 
-    def size_and_crc(self, name: str) -> tuple[int, int]:
+    def size_and_crc(self, name: str, size_max: int | None = None) -> tuple[int, int]:
         with self.open_input(name) as file:
-            return _crc(file)
+            return _crc(file, size_max)
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
+
+
+def _make_folders(folder: Path, root: Path) -> None:
+    """Like `mkdir -p`, but the root and what is below it are for their owner alone."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    for path in (root, *reversed([one for one in (folder, *folder.parents) if root in one.parents])):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+def _bounded(name: str, data: bytes, size_max: int) -> bytes:
+    if len(data) > size_max:
+        raise ArchiveError(f"{name} has more than {size_max} bytes")
+    return data
 
 
 def _sync_folders(folder: Path, root: Path) -> None:
@@ -179,12 +224,12 @@ class RemoteStore:
             return []
         return sorted(one.rsplit("/", 1)[1] for one in found)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, size_max: int = SMALL_MAX) -> bytes:
         try:
-            data: bytes = self._file_system.cat_file(self._full(name))
+            data: bytes = self._file_system.cat_file(self._full(name), start=0, end=size_max + 1)
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
-        return data
+        return _bounded(f"{self.root}/{name}", data, size_max)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         try:
@@ -219,9 +264,9 @@ class RemoteStore:
             os.unlink(scratch)
         return True
 
-    def size_and_crc(self, name: str) -> tuple[int, int]:
+    def size_and_crc(self, name: str, size_max: int | None = None) -> tuple[int, int]:
         with self.open_input(name) as file:
-            return _crc(file)
+            return _crc(file, size_max)
 
     def remove(self, name: str) -> None:
         try:

@@ -41,6 +41,8 @@ class ArchivePlace:
     path: str  # below it
     first_id: int
     end_id: int
+    file_size: int = -1  # of the file, as the manifest says; -1: it is not in the manifest yet
+    raw_size: int = -1  # bytes of the records, likewise
 
 
 @record

@@ -24,7 +24,7 @@ from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.errors import ArchiveError
 from waltz_spark.manifest import ArchivedFile, ArchiveState, read_archive
-from waltz_spark.planning import ArchivePlace, Range
+from waltz_spark.planning import Range
 from waltz_spark.reading import Patience, read_blocks
 from waltz_spark.runners import Runner
 from waltz_spark.segments import SegmentFile
@@ -92,14 +92,15 @@ def restore(
     begin = time.monotonic()
     state = read_archive(root)
     target = Path(directory).absolute()
-    target.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir(mode=0o700, exist_ok=True)
     if any(target.iterdir()):
         raise ArchiveError(f"{target} is not empty; a log is restored into an empty directory")
     now_ms = int(time.time() * 1000)
     wanted = [one for one in range(state.partition_count) if partitions is None or one in partitions]
     tasks = [task for one in wanted for task in _tasks(state, one, str(target), threshold, now_ms)]
     for one in wanted:
-        (target / str(one)).mkdir()
+        (target / str(one)).mkdir(mode=0o700)
     total = sum(task.end_id - task.first_id for task in tasks)
     raw_size = done = 0
     written: list[tuple[int, str, int, int]] = []
@@ -136,7 +137,7 @@ def _tasks(state: ArchiveState, partition: int, directory: str, threshold: int, 
                 max(first, file.first_id),
                 min(stop, file.end_id),
                 file.raw_size,
-                (ArchivePlace(state.root, file.path, file.first_id, file.end_id),),
+                (file.place(state.root),),
             )
             for file in files
             if file.first_id < stop and file.end_id > first
@@ -161,8 +162,8 @@ class _Files:
         self.first_id = self.next_id = first_id
         self.end = HEADER_SIZE
         header = encode_header(SegmentHeader(task.created_ms, task.key, task.partition, first_id))
-        self._data: BinaryIO = self.path.open("wb")
-        self._index: BinaryIO = self.path.with_name(index_name(self.path.name)).open("wb")
+        self._data = _create(self.path)
+        self._index = _create(self.path.with_name(index_name(self.path.name)))
         self._data.write(header)
         self._index.write(header)
 
@@ -267,12 +268,17 @@ def _write_control(target: Path, state: ArchiveState, partitions: Sequence[int],
         data[at : at + len(encoded)] = encoded
         _sync(target / str(partition))
     scratch = target / (control.NAME + ".new")
-    with scratch.open("wb") as file:
+    with _create(scratch) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     scratch.rename(target / control.NAME)
     _sync(target)
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file, or an emptied one, for its owner alone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _sync(folder: Path) -> None:

@@ -398,7 +398,7 @@ def open_directory(
         layout = Layout(partitions or DEFAULT_PARTITIONS, ports, False)
         write_layout(path, layout)
     for index in range(len(layout.storage_ports)):
-        (path / f"storage-{index}").mkdir(exist_ok=True)
+        (path / f"storage-{index}").mkdir(0o700, exist_ok=True)
     return path, layout
 
 

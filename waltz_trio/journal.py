@@ -158,11 +158,11 @@ class JournalFiles:
             return found
         folder = self._directory / str(partition_id)
         if partition_id not in self._counted:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(0o700, exist_ok=True)
             self._counted[partition_id] = self._look(folder)
         last, counted = self._counted[partition_id]
         path = folder / file_name(last + 1)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         file = _Open(handle, last + 1, path)
         now_us = time.time_ns() // 1000
         start = Started(key, partition_id, last + 1, counted, now_us, self._mode, str(self._endpoint))
@@ -232,8 +232,9 @@ class JournalFiles:
 
 def _lock(directory: Path) -> int:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, exist_ok=True)
+        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"server.journal.directory {directory}: {error.strerror}") from error
     try:

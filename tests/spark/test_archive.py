@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import shutil
+import stat
+import struct
 import zlib
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
 
@@ -25,8 +34,9 @@ from waltz_spark.archive import (
     write_file,
 )
 from waltz_spark.errors import ArchiveError, RecordDamagedError, UnreachableError
+from waltz_spark.inventory import Inventory
 from waltz_spark.manifest import ArchiveState, read_archive
-from waltz_spark.objects import open_store
+from waltz_spark.objects import LocalStore, open_store
 from waltz_spark.options import parse_options
 from waltz_spark.ports import AdminPort
 from waltz_spark.reading import drop_connections
@@ -273,7 +283,7 @@ def test_checkpoints_shorten_the_way_and_change_nothing(tmp_path: Path) -> None:
     for at in range(205):
         digest = f"{at:064x}"
         link = manifest.next_link(link, at, at + 1, digest)
-        file = manifest.ArchivedFile(0, at, at + 1, f"f{at}", 1, digest, link, 1, 1)
+        file = manifest.ArchivedFile(0, at, at + 1, manifest.file_path(0, at, at + 1), 41, digest, link, 1, 1)
         after = manifest.commit(store, state, [file], (), {})
         assert after is not None
         state = after
@@ -392,3 +402,144 @@ def test_a_store_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         open_store(str(tmp_path)).read("nothing")
     with pytest.raises(ArchiveError, match="xyz"):
         open_store("xyz://bucket/archive")
+
+
+# ---- archives that somebody else has written ------------------------------------------------------
+
+
+def rewrite(root: str, **changes: object) -> None:
+    """Leave one commit with one file, of which it says something else, with a hash chain that fits."""
+    path, *others = sorted((Path(root) / "_waltz" / "manifest").glob("0*.json"))
+    for other in others:
+        other.unlink()
+    commit = json.loads(path.read_text())
+    commit["files"] = [commit["files"][0] | changes]
+    key = UUID(commit["cluster"]).bytes
+    file = commit["files"][0]
+    with contextlib.suppress(TypeError, ValueError, struct.error):
+        link = manifest.first_link(key, file["partition"])
+        file["chain"] = manifest.next_link(link, file["first_id"], file["end_id"], file["sha256"])
+    path.write_text(json.dumps(commit))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"path": "../outside.parquet"},
+        {"path": "/dev/zero"},
+        {"path": f"data/partition=0/../partition=0/{0:019d}-{299:019d}.parquet"},
+        {"file_size": -1},
+        {"raw_size": 1 << 70},
+        {"raw_size": 300},
+        {"partition": 9},
+        {"end_id": "300"},
+        {"sha256": "../../etc/passwd"},
+    ],
+)
+def test_a_commit_cannot_name_what_no_archiver_writes(log: Path, root: str, changes: dict[str, object]) -> None:
+    archive(log, root)
+    rewrite(root, **changes)
+    with pytest.raises(ArchiveError, match=re.escape(root)):
+        read_archive(root)
+
+
+def test_what_is_no_regular_file_inside_the_archive_is_not_opened(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    path = min(Path(root).rglob("*.parquet"))
+    original = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    assert any("is no regular file" in problem for problem in problems(root))
+    for target in ("/dev/zero", str(tmp_path / "outside")):
+        (tmp_path / "outside").write_bytes(original)
+        path.unlink()
+        path.symlink_to(target)
+        assert any("is no regular file" in one or "is not inside" in one for one in problems(root))
+    commit = next((Path(root) / "_waltz" / "manifest").iterdir())
+    commit.unlink()
+    os.mkfifo(commit)
+    with pytest.raises(ArchiveError, match="is no regular file"):
+        read_archive(root)
+
+
+def test_a_symbolic_link_to_the_root_itself_is_fine(log: Path, root: str, tmp_path: Path) -> None:
+    archive(log, root)
+    (tmp_path / "link").symlink_to(root)
+    assert problems(str(tmp_path / "link")) == []
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "prefixes", "rows", "bytes", "columns"])
+def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded(
+    log: Path, root: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(log, root)
+    path = Path(root) / manifest.file_path(0, 0, 300)
+    table = pq.read_table(path, partitioning=None)
+    column = table.schema.get_field_index("data")
+    repeat = 3 if encoding == "rows" else 1
+    huge = pa.array([bytes(1 << 16)] * table.num_rows, pa.binary())
+    table = table.set_column(column, table.schema.field("data"), huge)
+    table = pa.concat_tables([table] * repeat)
+    if encoding == "columns":
+        table = table.append_column("more", huge)
+    options: dict[str, Any] = {"use_dictionary": ["data"]} if encoding == "dictionary" else {"use_dictionary": False}
+    if encoding == "prefixes":
+        options["column_encoding"] = {"data": "DELTA_BYTE_ARRAY"}
+    pq.write_table(table, path, compression="zstd", **options)
+    rewrite(root, file_size=path.stat().st_size)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was decoded"))
+    (problem,) = [one for one in problems(root) if "digest" not in one and "CRC" not in one]
+    assert "the manifest says" in problem or "encoded as" in problem or "has columns" in problem
+
+
+def test_a_file_of_another_size_is_not_decoded(log: Path, root: str) -> None:
+    archive(log, root)
+    path = Path(root) / manifest.file_path(0, 0, 300)
+    path.write_bytes(path.read_bytes() + b"PAR1")
+    size = path.stat().st_size
+    found = problems(root)
+    assert any(f"has {size} bytes, the manifest says {size - 4}" in problem for problem in found)
+
+
+def test_a_checkpoint_is_believed_no_more_than_commits(log: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_CHECKPOINT_EVERY", 1)
+    archive(log, root)
+    path = max((Path(root) / "_waltz" / "manifest").glob("checkpoint-*.json"))
+    state = json.loads(path.read_text())
+    state["files"][0]["path"] = "../outside.parquet"
+    path.write_text(json.dumps(state))
+    with pytest.raises(ArchiveError, match="names the file"):
+        read_archive(root)
+
+
+def test_archives_and_restored_logs_are_for_their_owner_alone(log: Path, root: str, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        archive(log, root)
+        restore(root, tmp_path / "again", HERE)
+    finally:
+        os.umask(before)
+    for top in (Path(root), tmp_path / "again"):
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (top, *top.rglob("*"))}
+        assert modes == {path: 0o700 if path.is_dir() else 0o600 for path in modes}
+
+
+def test_a_commit_is_fetched_once_however_often_the_log_is_looked_at(
+    log: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(log, root, partial=False)
+    read: list[str] = []
+    fetch = LocalStore.read
+    monkeypatch.setattr(LocalStore, "read", lambda *call: (read.append(call[1]), fetch(*call))[1])
+    inventory = Inventory(parse_options({"archive": root, "directory": str(log)}))
+    looks = [inventory.look() for _ in range(5)]
+    commits = len(list((Path(root) / "_waltz" / "manifest").iterdir()))
+    assert len(read) == commits
+    archive(log, root)
+    more = len(list((Path(root) / "_waltz" / "manifest").iterdir())) - commits
+    read.clear()
+    last = inventory.look()
+    assert len(read) == more == 1
+    assert last.archive is not None
+    assert looks[0].archive is not None
+    assert len(last.archive.files) > len(looks[0].archive.files)

@@ -108,7 +108,8 @@ def test_two_committers_that_race_lose_no_file_and_fork_no_chain(root: str) -> N
                 state = manifest.load(store) or ArchiveState(store.root, KEY, 2, 100, 0, (), ())
                 digest = f"{partition * 100 + at:064x}"
                 link = manifest.next_link(state.last_link(partition), at, at + 1, digest)
-                file = manifest.ArchivedFile(partition, at, at + 1, f"{partition}-{at}", 1, digest, link, 1, 1)
+                path = manifest.file_path(partition, at, at + 1)
+                file = manifest.ArchivedFile(partition, at, at + 1, path, 41, digest, link, 1, 1)
                 if manifest.commit(store, state, [file], (), {}) is not None:
                     break
         done.append(partition)

@@ -279,3 +279,21 @@ async def test_a_real_directory_ends_as_a_simulated_one(name: str, tmp_path: Pat
     node = await run_node(tmp_path, manifest["open"])
     assert [(one.state, one.max_id) for one in node.replicas] == [(one.state, one.max_id) for one in twin.node.replicas]
     assert files_in(tmp_path) == twin.disk.files()
+
+
+def test_a_log_is_for_the_user_who_runs_the_node_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(0o755)
+    before = os.umask(0)
+    try:
+        files = Files(directory)
+        for operation in (Create(control.NAME), MakeDirectory("3"), Create("3/a.seg")):
+            files.apply(operation)
+        files.close()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in directory.rglob("*")}
+    assert modes == {control.NAME: 0o600, "3": 0o700, "a.seg": 0o600}
+    os.chmod(directory / "3" / "a.seg", 0o644)
+    Files(directory).close()
+    assert (directory / "3" / "a.seg").stat().st_mode & 0o777 == 0o644, "what is there keeps its mode"

@@ -29,6 +29,8 @@ from waltz_core.storage.effects import (
 
 OPEN_FILES_MAX = 512  # file descriptors kept, of all partitions together
 _LOCKED_BYTES = 128  # Java: ControlFile locks the header
+# The log holds what applications wrote: only the user who runs the node may read it. Java: takes what umask leaves.
+_FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
 _IN_USE: set[tuple[int, int]] = set()  # control files locked by this process, which record locks do not exclude
 
 
@@ -79,7 +81,7 @@ class Files:
                 os.ftruncate(self._control.fd, 0)
             case Create():
                 self._forget(path)
-                os.close(os.open(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+                os.close(os.open(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
             case Cut(size=size):
                 with self._file(path) as fd:
                     if os.fstat(fd).st_size > size:
@@ -89,7 +91,7 @@ class Files:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.directory / path)
             case MakeDirectory():
-                os.makedirs(self.directory / path, exist_ok=True)
+                _make_directory(self.directory / path)
             case SyncDirectory():
                 fd = os.open(self.directory / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
@@ -212,7 +214,7 @@ def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
         except CorruptionError as error:
             raise ConfigError(f"{directory}: {error}") from error
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
     except OSError as error:
         raise ConfigError(f"storage.directory: cannot open {path}: {error.strerror}") from error
     held = f"failed to acquire the lock on {path}: another storage process uses this directory"
@@ -230,6 +232,11 @@ def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
         raise ConfigError(held) from error
     _IN_USE.add(identity)
     return fd, identity
+
+
+def _make_directory(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
 
 def kind_of(error: OSError) -> FaultKind:
