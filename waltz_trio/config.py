@@ -219,7 +219,7 @@ def tls_settings(config: Config, prefix: str) -> TlsSettings:
         trust_store_password=config.secret_or_none(prefix + "trustStore.password"),
         verify=config.flag_or_none(prefix + "verify"),
         require_client=config.flag(prefix + "requireClientCertificate"),
-        verify_host=config.flag(prefix + "verifyHost"),
+        verify_host=bool(config.flag_or_none(prefix + "verifyHost")),
     )
 
 

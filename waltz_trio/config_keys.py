@@ -75,7 +75,12 @@ def _tls(prefix: str, use: Use, who: str) -> tuple[Key, ...]:
             kind=Kind.BOOL,
             default=True,
         ),
-        key("verifyHost", "compare the peer's name with its certificate when dialing", kind=Kind.BOOL, default=False),
+        key(
+            "verifyHost",
+            "compare the peer's name with its certificate when dialing; unset = only where a program names its cluster "
+            "by a mapping or a waltz:// address",
+            kind=Kind.BOOL,
+        ),
         key("keyStore.location", "PKCS12, JKS or PEM file, recognised by its content", original=True),
         key("keyStore.password", "required by the original where a location is set", original=True),
         key("keyStore.passwordFile", "file whose first line is that, in place of it"),

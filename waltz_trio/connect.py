@@ -32,7 +32,7 @@ _URL_PREFIX = "waltz://"
 _PARTING_TIME = 1.0  # seconds to flush and close connections
 
 ConfigLike = Config | str | os.PathLike[str] | Mapping[str, object]
-"""A path, a mapping, a parsed configuration, or `waltz://host:port[?ca=PATH][&verify=off]`."""
+"""A path, a mapping, a parsed configuration, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`."""
 
 
 @record
@@ -55,7 +55,7 @@ async def open_client(config: ConfigLike, *, instrument: Instrument | None = Non
     normally waits for appends under way (`client.closeTimeout`); nothing is left running.
 
     Args:
-        config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=off]`.
+        config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
         instrument: told what the client does, for metrics.
 
     Raises:
@@ -115,8 +115,10 @@ def read_config(source: ConfigLike) -> Setup:
     elif isinstance(source, Mapping):
         config = Config(source, "open_client")
         config.refuse_unknown()
-        # A program that names its cluster means that cluster: peers are verified, on loopback by pinning.
-        tls = attrs.evolve(tls_settings(config, "client.ssl."), pin_loopback=True)
+        # A program that names its cluster means that cluster: peers are verified, with their names, and on
+        # loopback without an authority by pinning. Files keep to 0.13.2, which does not compare names.
+        verify_host = config.flag_or_none("client.ssl.verifyHost") is not False
+        tls = attrs.evolve(tls_settings(config, "client.ssl."), pin_loopback=True, verify_host=verify_host)
     else:
         config = Config.load(source)
         tls = tls_settings(config, "client.ssl.")
@@ -138,7 +140,7 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
     """The server that a `waltz://` address names, and how it is verified.
 
     Raises:
-        ConfigError: not of the form `waltz://host:port[?ca=PATH][&verify=off]`.
+        ConfigError: not of the form `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
     """
     try:
         parts = urlsplit(url)
@@ -146,15 +148,25 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}") from None
     if parts.scheme != "waltz" or parts.path not in ("", "/") or parts.fragment or parts.username is not None:
-        raise ConfigError(f"expected waltz://host:port[?ca=PATH][&verify=off], found {url!r}")
+        raise ConfigError(f"expected waltz://host:port[?ca=PATH][&verify=on|ca|off], found {url!r}")
     unknown = options.keys() - {"ca", "verify"}
     if unknown:
         raise ConfigError(f"{url!r}: unknown option {sorted(unknown)[0]}; known: ca, verify")
     verify = options.get("verify", ["on"])[-1]
-    if verify not in ("on", "off"):
-        raise ConfigError(f"{url!r}: verify is on or off, not {verify!r}")
+    if verify not in ("on", "ca", "off"):
+        raise ConfigError(
+            f"{url!r}: verify is on, ca (the authority alone, the name may differ) or off, not {verify!r}"
+        )
     ca = options["ca"][-1] if "ca" in options else None
-    tls = TlsSettings(prefix="", ca=ca, verify=False if verify == "off" else None, pin_loopback=True)
+    if verify == "ca" and ca is None:
+        raise ConfigError(f"{url!r}: verify=ca needs the authority's certificate: ca=PATH")
+    tls = TlsSettings(
+        prefix="",
+        ca=ca,
+        verify=False if verify == "off" else None,
+        verify_host=verify == "on",
+        pin_loopback=True,
+    )
     return parse_endpoint(parts.netloc), tls
 
 

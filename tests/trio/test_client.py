@@ -428,17 +428,19 @@ async def test_a_server_that_cannot_tell_its_cluster_ends_the_client_with_a_reas
 
 
 @pytest.mark.parametrize(
-    ("url", "endpoint", "ca", "verify"),
+    ("url", "endpoint", "ca", "verify", "verify_host"),
     [
-        ("waltz://localhost:1234", "localhost:1234", None, None),
-        ("waltz://h:1/?ca=/a%20b/ca.pem", "h:1", "/a b/ca.pem", None),
-        ("waltz://h:1?verify=off", "h:1", None, False),
-        ("waltz://h:1?ca=x&verify=on", "h:1", "x", None),
+        ("waltz://localhost:1234", "localhost:1234", None, None, True),
+        ("waltz://h:1/?ca=/a%20b/ca.pem", "h:1", "/a b/ca.pem", None, True),
+        ("waltz://h:1?verify=off", "h:1", None, False, False),
+        ("waltz://h:1?ca=x&verify=on", "h:1", "x", None, True),
+        ("waltz://h:1?ca=x&verify=ca", "h:1", "x", None, False),
     ],
 )
-def test_urls_are_read(url: str, endpoint: str, ca: str | None, verify: bool | None) -> None:
+def test_urls_are_read(url: str, endpoint: str, ca: str | None, verify: bool | None, verify_host: bool) -> None:
     found, tls = parse_url(url)
     assert (str(found), tls.ca, tls.verify, tls.pin_loopback) == (endpoint, ca, verify, True)
+    assert tls.verify_host is verify_host
 
 
 @pytest.mark.parametrize(
@@ -449,6 +451,7 @@ def test_urls_are_read(url: str, endpoint: str, ca: str | None, verify: bool | N
         "waltz://h:1/path",
         "waltz://h:1?what=1",
         "waltz://h:1?verify=maybe",
+        "waltz://h:1?verify=ca",  # of which authority?
         "waltz://u@h:1",
         "waltz://h:1?ca",
     ],

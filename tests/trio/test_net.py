@@ -37,6 +37,7 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
+from waltz_trio.connect import parse_url, read_config
 from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.jks import JksError, read_jks
@@ -506,6 +507,36 @@ async def test_host_names_are_compared_only_where_asked(nursery: trio.Nursery, t
     closed = await strict.machine.first(Closed)
 
     assert "127.0.0.1" in closed.reason
+
+
+@pytest.mark.parametrize(
+    ("address", "mapping", "strict"),
+    [
+        ("", {}, True),
+        ("&verify=on", {"client.ssl.verifyHost": True}, True),
+        ("&verify=ca", {"client.ssl.verifyHost": False}, False),
+    ],
+)
+async def test_addresses_and_mappings_compare_host_names_unless_only_the_authority_counts(
+    nursery: trio.Nursery, tmp_path: Path, address: str, mapping: dict[str, object], strict: bool
+) -> None:
+    settings = signed(tmp_path, make_ca("test authority"), "server", ["elsewhere.example"])
+    _, endpoint = await server_side(nursery, TlsSettings(certificate=settings.certificate, key=settings.key))
+    keys = {"zookeeper.connectString": "h:1", "zookeeper.sessionTimeout": 4000, "cluster.root": "/r"}
+
+    for tls in (
+        ClientTls(parse_url(f"waltz://{endpoint}?ca={settings.ca}{address}")[1]),
+        read_config({**keys, "client.ssl.ca": settings.ca, **mapping}).tls,
+    ):
+        client = Side(LIMITS, tls)
+        await nursery.start(client.driver.run)
+        client.do(Dial(-1, endpoint, Port.CLIENT))
+        if strict:
+            reason = (await client.machine.first(Closed)).reason
+            assert "not valid for '127.0.0.1'; connect by a name that it holds" in reason
+            assert "verify=ca" in reason
+        else:
+            await client.machine.first(Dialed)
 
 
 async def test_on_loopback_the_first_certificate_is_pinned(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from waltz_trio.net.channel import NetLimits, TlsPipe
 from waltz_trio.net.listener import tune
 from waltz_trio.net.tls import ClientTls
 
+_OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
+
 
 class DialError(Exception):
     """The connection does not stand; the text says why."""
@@ -50,7 +52,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
         raise DialError(f"{endpoint} did not finish the TLS handshake in {limits.handshake_timeout:.0f} s") from None
     except ssl.SSLCertVerificationError as error:
         pipe.close()
-        raise DialError(f"the certificate of {endpoint} is refused: {error.verify_message}") from error
+        raise DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}") from error
     except OSError as error:
         pipe.close()
         raise DialError(f"TLS with {endpoint} failed: {_why(error)}") from error
@@ -91,12 +93,23 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
     return stream
 
 
+def _refusal(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code not in _OTHER_NAMES:
+        return error.verify_message
+    return (
+        f"{error.verify_message.rstrip('.')}; connect by a name that it holds, or accept whatever the authority has "
+        "signed (verify=ca in a waltz:// address, ...ssl.verifyHost: false elsewhere)"
+    )
+
+
 def _why(error: BaseException) -> str:
     """The root of an error that may wrap one error per address tried."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and error.__cause__ is not None and not error.strerror:
         return _why(error.__cause__)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {_refusal(error)}"
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, OSError) and (error.errno or 0) > 0:
