@@ -411,12 +411,11 @@ class Way:
 
     @property
     def _blocked(self) -> bool:
-        return (
-            self._stopped
-            or self.stalled
-            or self.target.frozen
-            or (self.sender.name, self.target.name) in self.world.network.cut
-        )
+        return self._stopped or self._cut
+
+    @property
+    def _cut(self) -> bool:
+        return self.stalled or self.target.frozen or (self.sender.name, self.target.name) in self.world.network.cut
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -442,7 +441,9 @@ class Way:
         self._ready_at = due = max(self._ready_at, self.world.now + network.delay(self.sender, self.target))
 
         def arrive() -> None:
-            if self._waiting or self._blocked:
+            if isinstance(item, Closed) and self._stopped and not self._cut:
+                self._take(item)  # the end is seen although nothing is read
+            elif self._waiting or self._blocked:
                 self._waiting.append(item)
             else:
                 self._take(item)

@@ -81,8 +81,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "barrier before its appends",
         "server.appender",
-        "                if flight.appends:\n                    break\n                queue.popleft()",
-        "                queue.popleft()",
+        "(behind if flight.appends else self._flying).append(head)",
+        "self._flying.append(head)",
     ),
     # ---- commits ------------------------------------------------------------------------------------------------
     Mutant(
@@ -107,8 +107,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "flush answered with the uncommitted",
         "server.partition",
-        "        barrier = self._barriers.pop(token)\n        mark = self._appender.commit_mark",
-        "        barrier = self._barriers.pop(token)\n        mark = self._appender.next_id - 1",
+        "        mark = self._appender.commit_mark\n        if isinstance(barrier, _Flush):",
+        "        mark = self._appender.next_id - 1\n        if isinstance(barrier, _Flush):",
     ),
     Mutant(
         "stale generation accepted",

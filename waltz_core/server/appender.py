@@ -11,6 +11,7 @@ from waltz_core.locks import LockTable
 from waltz_core.record import record
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.exact_locks import UNEXPLAINED, ExactLocks, Explanation
+from waltz_core.server.turns import Shares
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
 from waltz_core.wire.storage_codec import encode_run
@@ -77,10 +78,11 @@ Verdict: TypeAlias = Refused | Dropped | Committed | Passed
 class _Run:
     """Appends of one connection that came together; those before `at` are decided."""
 
-    __slots__ = ("appends", "at", "conn", "received")
+    __slots__ = ("appends", "at", "conn", "owner", "received")
 
-    def __init__(self, conn: int, appends: list[Append], received: int) -> None:
+    def __init__(self, conn: int, owner: str, appends: list[Append], received: int) -> None:
         self.conn = conn
+        self.owner = owner  # of the connection
         self.received = received
         self.appends = appends
         self.at = 0
@@ -136,7 +138,9 @@ class Appender:
         "_refuse_ahead",
         "_refuse_early",
         "_taken",
+        "bytes_held",
         "commit_mark",
+        "held",
         "next_id",
     )
 
@@ -172,6 +176,8 @@ class Appender:
         self._queue: deque[_Run | Barrier] = deque()
         self._queued = 0  # appends and barriers in it
         self._queued_bytes = 0
+        self.held = Shares()  # appends in it
+        self.bytes_held = Shares()  # their payloads
         self._flying: deque[Flight | Barrier] = deque()
         self._flight_bytes = 0
         self._open = False
@@ -198,26 +204,39 @@ class Appender:
     @property
     def newest(self) -> Flight:
         """What `launch` returned last."""
-        flight = self._flying[-1]
-        assert isinstance(flight, Flight)
-        return flight
+        return next(item for item in reversed(self._flying) if isinstance(item, Flight))
 
     @property
     def in_flight(self) -> int:
         """Transactions replicated and not yet committed."""
         return self.next_id - 1 - self.commit_mark
 
-    def enqueue(self, conn: int, requests: list[Append], now: int = 0) -> None:
+    def enqueue(self, conn: int, requests: list[Append], now: int = 0, owner: str = "") -> None:
         """Queue appends of one connection, in order; the list is ours from here on."""
         if requests:
-            self._queue.append(_Run(conn, requests, now))
+            run = _Run(conn, owner, requests, now)
+            self._queue.append(run)
             self._queued += len(requests)
-            self._queued_bytes += sum([len(request.data) for request in requests])
+            self._queued_bytes += self._hold(run)
 
-    def barrier(self, token: int) -> None:
-        """Queue a barrier behind everything received so far."""
+    def _hold(self, run: _Run) -> int:
+        """Count what is queued by who sent it; the bytes of its payloads."""
+        size = sum([len(request.data) for request in run.appends])
+        self.held.add(run.conn, run.owner, len(run.appends))
+        self.bytes_held.add(run.conn, run.owner, size)
+        return size
+
+    def barrier(self, token: int) -> int:
+        """Queue a barrier behind everything received so far; returns its token.
+
+        Where one stands there already, that one serves both.
+        """
+        last = self._queue[-1] if self._queue else self._flying[-1] if self._flying else None
+        if isinstance(last, Barrier):
+            return last.token
         self._queue.append(Barrier(token))
         self._queued += 1
+        return token
 
     def opened(self, quorum: int, replicas: Iterable[str]) -> None:
         """A store session is open at the commit mark; `replicas` hold everything up to it."""
@@ -266,7 +285,7 @@ class Appender:
                 for append in item.appends[item.at :]:
                     (appends if req_generation(append.req_id) == generation else others).append(append)
                 if appends:
-                    kept.append(_Run(item.conn, appends, item.received))
+                    kept.append(_Run(item.conn, item.owner, appends, item.received))
                 if others:
                     out.append(Dropped(item.conn, others, Refusal.GENERATION))
             else:
@@ -303,20 +322,20 @@ class Appender:
     def launch(self, out: list[Verdict]) -> Batch | None:
         """Take the next batch from the queue; None when nothing can be launched now.
 
-        A barrier ends a batch, so that every batch commits as a whole.
+        A barrier within a batch is passed behind it, so that every batch commits as a whole, and that many
+        barriers do not make many small ones.
         """
         if not self._open or not self._queue or self._flight_bytes >= self._flight_bytes_max:
             return None
         queue = self._queue
         flight = Flight(self.next_id)
+        behind: list[Barrier] = []
         while queue and len(flight.appends) < self._batch_count_max and flight.size < self._batch_bytes_max:
             head = queue[0]
             if isinstance(head, Barrier):
-                if flight.appends:
-                    break
                 queue.popleft()
                 self._queued -= 1
-                self._flying.append(head)
+                (behind if flight.appends else self._flying).append(head)
                 continue
             before = head.at
             if self._take(head, flight, out):
@@ -327,6 +346,7 @@ class Appender:
         if not flight.appends:
             return None
         self._flying.append(flight)
+        self._flying += behind
         self.next_id = flight.last + 1
         self._flight_bytes += flight.size
         return Batch(flight.first, len(flight.appends), encode_run(flight.first, flight.appends))
@@ -343,7 +363,7 @@ class Appender:
     def _take(self, run: _Run, flight: Flight, out: list[Verdict]) -> bool:
         """Move appends from a run into a batch; False when the run is not used up."""
         appends, at = flight.appends, run.at
-        size, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
+        taken, size_max, end = flight.size, self._batch_bytes_max, len(run.appends)
         end = min(end, at + self._batch_count_max - len(appends))
         first, before = at, len(appends)
         known = self.commit_mark if self._refuse_ahead else _NO_LIMIT
@@ -369,15 +389,18 @@ class Appender:
                 out.append(Refused(run.conn, request, -1, UNEXPLAINED, run.received))  # Java: no locks count as -1
                 continue
             appends.append(request)
-            size += len(request.data) + RECORD_OVERHEAD
-            if size >= size_max:
+            taken += len(request.data) + RECORD_OVERHEAD
+            if taken >= size_max:
                 end = at + 1
                 break
         flight.conns += [run.conn] * (len(appends) - before)
         flight.received += [run.received] * (len(appends) - before)
-        flight.size = size
+        flight.size = taken
+        size = sum([len(request.data) for request in run.appends[first:end]])
         self._queued -= end - first
-        self._queued_bytes -= sum([len(request.data) for request in run.appends[first:end]])
+        self._queued_bytes -= size
+        self.held.free(run.conn, end - first)
+        self.bytes_held.free(run.conn, size)
         run.at = end
         return end == len(run.appends)
 
@@ -442,8 +465,7 @@ class Appender:
         """The partition goes away: nothing queued will ever be written by us."""
         runs = [item for item in self._queue if isinstance(item, _Run)]
         out.extend(Dropped(run.conn, run.appends[run.at :], Refusal.NOT_SERVED) for run in runs)
-        self._queue.clear()
-        self._queued = self._queued_bytes = 0
+        self._requeue([])
 
     def _commit(self, mark: int, out: list[Verdict]) -> None:
         flying = self._flying
@@ -526,7 +548,7 @@ class Appender:
                 if isinstance(last, _Run) and last.conn == conn and last.received == received:
                     last.appends.append(request)
                 else:
-                    returned.append(_Run(conn, [request], received))
+                    returned.append(_Run(conn, self.held.owner(conn), [request], received))
         self._flying.clear()
         self._flight_bytes = 0
         self._requeue([*returned, *self._queue])
@@ -536,6 +558,8 @@ class Appender:
         """Make `items` the queue."""
         self._queue = deque(items)
         runs = [item for item in items if isinstance(item, _Run)]
-        appends = [request for run in runs for request in run.appends[run.at :]]
-        self._queued = len(appends) + len(items) - len(runs)
-        self._queued_bytes = sum(len(request.data) for request in appends)
+        for run in runs:
+            run.appends, run.at = run.appends[run.at :], 0
+        self._queued = sum(len(run.appends) for run in runs) + len(items) - len(runs)
+        self.held, self.bytes_held = Shares(), Shares()
+        self._queued_bytes = sum([self._hold(run) for run in runs])

@@ -37,11 +37,14 @@ class DataCache:
 
     def get(self, partition_id: int, transaction_id: int) -> tuple[bytes, int] | None:
         """Payload and checksum, None on a miss."""
+        found = self.peek(partition_id, transaction_id)
+        self.misses += found is None
+        return found
+
+    def peek(self, partition_id: int, transaction_id: int) -> tuple[bytes, int] | None:
+        """The same, where a miss has been counted already."""
         found = self._entries.get((partition_id, transaction_id))
-        if found is None:
-            self.misses += 1
-            return None
-        return found.data, found.checksum
+        return None if found is None else (found.data, found.checksum)
 
     def forget(self, partition_id: int) -> None:
         """Drop everything of a partition: somebody else may have written it meanwhile."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Callable
 from typing import TypeAlias
 
 from waltz_core.ids import ReqId
 from waltz_core.record import record
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
+from waltz_core.server.turns import Turns
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse
 
 _SLICE = 4096  # frames one lagging subscription gets per turn
 _TURNS_PER_STEP = 16  # bounds the time of one step
 _READ_COUNT = 1000  # headers per read from a replica
 _RETRY_MS = 100
+_FEEDS_MAX = 4  # of one connection; a client uses one at a time, and a mount beside it
 
 
 @record
@@ -47,16 +47,19 @@ FeedEffect: TypeAlias = SendFrames | SendReply | ReadHeaders
 
 class _State(enum.Enum):
     LIVE = "at the mark"
-    LAGGING = "waits for its turn"
+    LAGGING = "waits for its turn, and until its connection takes more"
     READING = "waits for headers from a replica"
-    PAUSED = "its connection takes no more"
+    ENDED = "used up, replaced, or without a connection"
 
 
 class _Subscription:
-    __slots__ = ("closing", "conn", "position", "remaining", "state")
+    __slots__ = ("closing", "conn", "owner", "position", "remaining", "state")
 
-    def __init__(self, conn: int, position: int, remaining: int, closing: MountResponse | FeedSuspended) -> None:
+    def __init__(
+        self, conn: int, owner: str, position: int, remaining: int, closing: MountResponse | FeedSuspended
+    ) -> None:
         self.conn = conn
+        self.owner = owner  # of the connection
         self.position = position  # last id sent
         self.remaining = remaining  # ids left in its budget
         self.closing = closing  # goes out behind the last one
@@ -68,6 +71,7 @@ class Feed:
 
     A subscription gets ids `position + 1 …` without gaps until its budget is used up, then its closing
     message; several may exist on one connection. It ends early with its connection, or when it is replaced.
+    Those that lag get slices in turns (`waltz_core.server.turns`).
     """
 
     __slots__ = (
@@ -76,7 +80,7 @@ class Feed:
         "_lagging",
         "_live",
         "_mark",
-        "_paused",
+        "_of",
         "_reads",
         "_replaced",
         "_retry_at",
@@ -88,10 +92,10 @@ class Feed:
     def __init__(self, cache: FeedCache) -> None:
         self._cache = cache
         self._mark = -1
+        self._of: dict[int, list[_Subscription]] = {}  # conn → its subscriptions, the oldest first
         self._live: dict[_Subscription, None] = {}
-        self._lagging: deque[_Subscription] = deque()
+        self._lagging: Turns[_Subscription] = Turns(1)
         self._reads: dict[int, list[_Subscription]] = {}  # first id of a read under way → who waits
-        self._paused: dict[int, list[_Subscription]] = {}  # conn → subscriptions
         self._blocked: set[int] = set()  # connections that take no more
         self._replaced: list[SendReply] = []
         self._retry_at: int | None = None
@@ -108,18 +112,30 @@ class Feed:
         """The log resolved at `mark`, possibly with transactions that we have not seen."""
         self._mark = mark
         self.lagging_added += len(self._live)
-        self._lagging.extend(self._live)
         for subscription in self._live:
-            subscription.state = _State.LAGGING
+            self._lag(subscription)
         self._live.clear()
 
     def subscribe(
-        self, conn: int, req_id: ReqId, client_mark: int, budget: int, closing: MountResponse | FeedSuspended
+        self,
+        conn: int,
+        req_id: ReqId,
+        client_mark: int,
+        budget: int,
+        closing: MountResponse | FeedSuspended,
+        owner: str = "",
     ) -> None:
-        """Start a feed behind `client_mark` for `budget` transactions."""
+        """Start a feed behind `client_mark` for `budget` transactions.
+
+        The oldest of a connection that has too many ends without a word: its client has asked for others since.
+        """
         assert budget > 0
         assert client_mark <= self._mark
-        subscription = _Subscription(conn, client_mark, budget, closing)
+        subscription = _Subscription(conn, owner, client_mark, budget, closing)
+        others = self._of.setdefault(conn, [])
+        others.append(subscription)
+        if len(others) > _FEEDS_MAX:
+            self._end(others[0])
         self._place(subscription)
         self.lagging_added += subscription.state is not _State.LIVE
 
@@ -129,25 +145,21 @@ class Feed:
         A client that drops what it has no room for asks again and again, and would get every transaction
         once for each of its feeds.
         """
-        ended = [s for s in self._all() if s.conn == conn and type(s.closing) is FeedSuspended]
-        if ended:
-            self._remove(lambda subscription: subscription in ended)
-            self._replaced += [SendReply(conn, subscription.closing) for subscription in ended]
+        for subscription in [s for s in self._of.get(conn, ()) if type(s.closing) is FeedSuspended]:
+            self._end(subscription)
+            self._replaced.append(SendReply(conn, subscription.closing))
 
     def below(self, start: int) -> set[int]:
         """Connections that wait for transactions before `start`."""
-        return {subscription.conn for subscription in self._all() if subscription.position + 1 < start}
+        return {conn for conn, found in self._of.items() if any(one.position + 1 < start for one in found)}
 
-    def _all(self) -> list[_Subscription]:
-        waiting = [*self._reads.values(), *self._paused.values()]
-        return [*self._live, *self._lagging, *(subscription for some in waiting for subscription in some)]
-
-    def _remove(self, ended: Callable[[_Subscription], bool]) -> None:
-        self._lagging = deque(s for s in self._lagging if not ended(s))
-        for subscription in [s for s in self._live if ended(s)]:
-            del self._live[subscription]
-        for waiting in [*self._reads.values(), *self._paused.values()]:
-            waiting[:] = [s for s in waiting if not ended(s)]
+    def _end(self, subscription: _Subscription) -> None:
+        subscription.state = _State.ENDED
+        self._live.pop(subscription, None)
+        found = self._of[subscription.conn]
+        found.remove(subscription)
+        if not found:
+            del self._of[subscription.conn]
 
     def committed(self, first: int, frames: bytes, out: list[FeedEffect]) -> None:
         """Transactions from `first` on were committed; every live subscription gets the same bytes."""
@@ -160,37 +172,41 @@ class Feed:
             if subscription.conn in self._blocked:
                 ended.append(subscription)
                 self.lagging_added += 1
-                self._pause(subscription)
+                self._lag(subscription)
             elif self._send(subscription, frames, out):
                 ended.append(subscription)
         for subscription in ended:
             del self._live[subscription]
+            if not subscription.remaining:
+                self._end(subscription)
 
     def headers(self, first: int, frames: bytes) -> None:
         """A read was answered; an answer without frames is tried again."""
         if frames:
             self._cache.add(first, frames)
-        self._lagging.extend(self._reads.pop(first, ()))
+        self._answered(first)
 
     def read_failed(self, now: int, first: int) -> None:
         """A read found no replica that could answer."""
         self._retry_at = now + _RETRY_MS
-        self._lagging.extend(self._reads.pop(first, ()))
+        self._answered(first)
+
+    def _answered(self, first: int) -> None:
+        for subscription in self._reads.pop(first, ()):
+            if subscription.state is _State.READING:
+                self._lag(subscription)
 
     def writable(self, conn: int, writable: bool) -> None:
         """A connection stopped or started taking data."""
-        if not writable:
-            self._blocked.add(conn)
-            return
-        self._blocked.discard(conn)
-        for subscription in self._paused.pop(conn, ()):
-            self._place(subscription)
+        (self._blocked.discard if writable else self._blocked.add)(conn)
+        self._lagging.block(conn, not writable)
 
     def gone(self, conn: int) -> None:
         """A connection ended, and its subscriptions with it."""
+        for subscription in list(self._of.get(conn, ())):
+            self._end(subscription)
         self._blocked.discard(conn)
-        self._paused.pop(conn, None)
-        self._remove(lambda subscription: subscription.conn == conn)
+        self._lagging.drop(conn)
 
     def serve(self, now: int, out: list[FeedEffect]) -> None:
         """Give lagging subscriptions their turns; call once per step."""
@@ -202,24 +218,24 @@ class Feed:
                 return
             self._retry_at = None
         for _ in range(min(_TURNS_PER_STEP, len(self._lagging))):
-            self._turn(self._lagging.popleft(), out)
+            taken = self._lagging.take()
+            if taken is None:
+                return
+            if taken[1].state is _State.LAGGING:
+                self._turn(taken[1], out)
 
     def deadline(self, now: int) -> int | None:
         """Now if somebody waits for a turn."""
-        if not self._lagging:
+        if not self._lagging.ready:
             return None
         return now if self._retry_at is None else self._retry_at
 
     def lag(self) -> tuple[int, int]:
         """Numbers of live subscriptions and of others."""
-        others = len(self._lagging) + sum(map(len, self._reads.values())) + sum(map(len, self._paused.values()))
-        return len(self._live), others
+        return len(self._live), sum(map(len, self._of.values())) - len(self._live)
 
     def _turn(self, subscription: _Subscription, out: list[FeedEffect]) -> None:
         first = subscription.position + 1
-        if subscription.conn in self._blocked:
-            self._pause(subscription)
-            return
         if first > self._mark:
             self._place(subscription)
             return
@@ -227,7 +243,9 @@ class Feed:
         frames = self._cache.get(first, room)
         if not frames:
             self._read(first, subscription, out)
-        elif not self._send(subscription, frames, out):
+        elif self._send(subscription, frames, out):
+            self._end(subscription)
+        else:
             self._place(subscription)
 
     def _read(self, first: int, subscription: _Subscription, out: list[FeedEffect]) -> None:
@@ -239,22 +257,19 @@ class Feed:
         waiting.append(subscription)
 
     def _place(self, subscription: _Subscription) -> None:
-        if subscription.conn in self._blocked:
-            self._pause(subscription)
-        elif subscription.position == self._mark:
+        if subscription.position == self._mark and subscription.conn not in self._blocked:
             subscription.state = _State.LIVE
             self.live_added += 1
             self._live[subscription] = None
         else:
-            subscription.state = _State.LAGGING
-            self._lagging.append(subscription)
+            self._lag(subscription)
 
-    def _pause(self, subscription: _Subscription) -> None:
-        subscription.state = _State.PAUSED
-        self._paused.setdefault(subscription.conn, []).append(subscription)
+    def _lag(self, subscription: _Subscription) -> None:
+        subscription.state = _State.LAGGING
+        self._lagging.put(subscription.conn, subscription.owner, 1, subscription)
 
     def _send(self, subscription: _Subscription, frames: bytes, out: list[FeedEffect]) -> bool:
-        """Send what the budget allows; True when the subscription ended."""
+        """Send what the budget allows; True when that was all of it."""
         count = len(frames) // FRAME_SIZE
         if count > subscription.remaining:
             count = subscription.remaining

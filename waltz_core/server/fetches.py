@@ -9,24 +9,31 @@ from waltz_core.ids import ReqId
 from waltz_core.machine import Tickets
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.data_cache import DataCache
+from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session import ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import TransactionDataResponse
 
 _RUN_MAX = 256  # payloads read from a replica at once
 _READS_MAX = 16  # such reads under way; each brings some MiB
+_ASKED_MAX = _RUN_MAX * _READS_MAX  # requests from which the reads are made; others wait for their turn
 
 Answer: TypeAlias = tuple[int, TransactionDataResponse]
 """A connection and what it is told."""
 
 
 class DataFetches:
-    """Data requests of one partition. One read serves everybody who asks for an id while it is under way."""
+    """Data requests of one partition. One read serves everybody who asks for an id while it is under way.
+
+    `held` counts what waits for each connection, in all partitions together.
+    """
 
     __slots__ = (
         "_asked",
         "_cache",
+        "_held",
         "_partition_id",
         "_poisoned",
+        "_queue",
         "_reading",
         "_reads",
         "_rules",
@@ -34,43 +41,73 @@ class DataFetches:
         "_waiting",
     )
 
-    def __init__(self, partition_id: int, cache: DataCache, tickets: Tickets, rules: SafetyRules = SAFE) -> None:
+    def __init__(
+        self, partition_id: int, cache: DataCache, tickets: Tickets, held: Shares, rules: SafetyRules = SAFE
+    ) -> None:
         self._partition_id = partition_id
         self._cache = cache
         self._tickets = tickets
+        self._held = held
         self._rules = rules
-        self._asked: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked
+        self._queue: Turns[tuple[ReqId, int]] = Turns(_RUN_MAX)  # requests with the ids they are for
+        self._asked: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked and had his turn
         self._waiting = 0  # requests in `_asked`
         self._reads: dict[int, range] = {}  # token → ids
         self._reading: set[int] = set()
         self._poisoned: dict[int, str] = {}  # failed ones, where failed_fetch_forgotten is off
 
-    def ask(self, conn: int, req_id: ReqId, transaction_id: int) -> TransactionDataResponse | None:
+    def ask(self, conn: int, owner: str, req_id: ReqId, transaction_id: int) -> TransactionDataResponse | None:
         """A client asks; the answer if it is known, else it comes from `records` or `failed`."""
         if transaction_id in self._poisoned:
             return TransactionDataResponse(req_id, transaction_id, False, error=self._poisoned[transaction_id])
         found = self._cache.get(self._partition_id, transaction_id)
         if found is not None:
             return TransactionDataResponse(req_id, transaction_id, True, *found)
-        self._asked.setdefault(transaction_id, []).append((conn, req_id))
-        self._waiting += 1
+        self._queue.put(conn, owner, 1, (req_id, transaction_id))
+        self._held.add(conn, owner, 1)
         return None
 
     @property
     def waiting(self) -> int:
         """Requests for payloads that are not there yet."""
-        return self._waiting
+        return len(self._queue) + self._waiting
+
+    def writable(self, conn: int, writable: bool) -> None:
+        """Nothing more is read for a connection that does not take what it was sent."""
+        self._queue.block(conn, not writable)
+
+    def close(self) -> None:
+        """The partition goes: nothing of it will be answered."""
+        for conn, count in self._queue.clear():
+            self._held.free(conn, count)
+        for transaction_id in list(self._asked):
+            self._take(transaction_id)
+
+    def gone(self, conn: int) -> None:
+        """A connection ended: nobody waits for its answers."""
+        self._queue.drop(conn)
+        for transaction_id, asked in list(self._asked.items()):
+            kept = [one for one in asked if one[0] != conn]
+            self._waiting -= len(asked) - len(kept)
+            if kept:
+                self._asked[transaction_id] = kept
+            else:
+                del self._asked[transaction_id]
 
     def launch(self, mark: int, read: Callable[[int, int, int], None]) -> list[Answer]:
-        """Start reads by `read(token, first, count)` for what is not under way; refuses ids outside 0…`mark`."""
-        refused: list[Answer] = []
+        """Start reads by `read(token, first, count)` for what is not under way; refuses ids outside 0…`mark`.
+
+        Returns the answers that need no read.
+        """
+        answers: list[Answer] = []
         if len(self._reads) >= _READS_MAX:
-            return refused
+            return answers
+        self._admit(answers)
         run: list[int] = []
         for transaction_id in sorted(tid for tid in self._asked if tid not in self._reading):
             if not 0 <= transaction_id <= mark:
                 # Java: the text as it comes from the exception, without a blank in the middle.
-                refused += self._refuse(
+                answers += self._refuse(
                     transaction_id,
                     "com.wepay.waltz.store.exception.TransactionNotFoundException: "
                     f"partition={self._partition_id}transactionId={transaction_id}",
@@ -84,7 +121,19 @@ class DataFetches:
             run.append(transaction_id)
         if run:
             self._read(run, read)
-        return refused
+        return answers
+
+    def _admit(self, answers: list[Answer]) -> None:
+        """Those whose turn it is: few enough that whoever comes next does not wait long."""
+        while self._waiting < _ASKED_MAX and (taken := self._queue.take()) is not None:
+            conn, (req_id, transaction_id) = taken
+            found = self._cache.peek(self._partition_id, transaction_id)  # somebody else's read may have brought it
+            if found is not None:
+                self._held.free(conn, 1)
+                answers.append((conn, TransactionDataResponse(req_id, transaction_id, True, *found)))
+                continue
+            self._asked.setdefault(transaction_id, []).append((conn, req_id))
+            self._waiting += 1
 
     def records(self, note: RecordsRead) -> list[Answer]:
         """A read was answered, perhaps with fewer records than asked: the rest is asked for again."""
@@ -122,4 +171,6 @@ class DataFetches:
         """Who asked for an id; they are answered now."""
         asked = self._asked.pop(transaction_id, [])
         self._waiting -= len(asked)
+        for conn, _ in asked:
+            self._held.free(conn, 1)
         return asked

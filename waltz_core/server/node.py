@@ -67,6 +67,7 @@ from waltz_core.server.preferences import Preferences
 from waltz_core.server.refusals import refusal
 from waltz_core.server.repairs import RepairEffect, Repairs
 from waltz_core.server.snapshot import ServerSnapshot, snapshot_of, statistics_of, status_of
+from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.calls import (
     LinkDown,
     LinkUnwanted,
@@ -109,6 +110,10 @@ _CHECKS_MAX = 100  # checks of storage nodes, or changes of preferences, that on
 _REFUSALS_TOLD = 20  # different ones of one connection
 _EXTENDED = 5  # codec since which every request can be answered by an error
 
+_APPENDS = frozenset({messages.AppendRequest, messages.NamedAppendRequest})
+_REQUEST_COST = 5  # of handling one request, where an append, which comes in runs, counts 1
+_TURN_COST = 500  # of what one connection may have handled at once; more waits for its turn
+_STEP_COST = 4_000  # of such turns in one step: some milliseconds
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
 
 
@@ -141,9 +146,10 @@ class _ClientConn(Peer):
     )
 
     def __init__(self, event: Accepted, access: Access, connection: Connection[messages.ClientMessage]):
-        super().__init__(event.conn, access.who, carries_others=access.carries_others)
-        self.address = event.peer
         self.certificate = event.names[0] if event.names else ""  # the name in it
+        owner = self.certificate or event.peer.rpartition(":")[0]
+        super().__init__(event.conn, owner, access.who, carries_others=access.carries_others)
+        self.address = event.peer
         self.access = access
         self.connection = connection
         self.out = bytearray()
@@ -190,6 +196,10 @@ class ServerNode:
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
         self._gathered = 0  # bytes of unfinished frames of clients
         self._backlogged: dict[int, _ClientConn] = {}
+        self._inbox: Turns[messages.ClientMessage] = Turns(_TURN_COST)  # requests of those who send many at once
+        self._waiting = Shares()  # requests without an answer, by connection
+        self._crowded: dict[int, PartitionServer] = {}  # partitions where too many appends wait
+        self._restless: dict[int, _ClientConn] = {}  # connections that are held back, or may have to be
         self._now = 0  # of the last step
         self._partitions: dict[int, PartitionServer] = {}
         self._closing: list[PartitionServer] = []
@@ -234,6 +244,8 @@ class ServerNode:
         for event in events:
             self._handlers[type(event)](now, event)
         self._now = now
+        if self._inbox.ready:
+            self._serve_inbox(now)
         self._tick(now)
         if self._backlogged:
             self._send_backlogs()
@@ -255,11 +267,17 @@ class ServerNode:
             self._client_ids.deadline(),
             self._preferences.deadline(),
             self._strangers[0][0] if self._strangers else None,
+            self._now if self._inbox.ready else None,
             self._now if any(conn.writable for conn in self._backlogged.values()) else None,
             self._repairs.deadline(),
             *self._deadlines.values(),
             *(pool.deadline() for pool in self._pools.values()),
         )
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer, those included that were received and not looked at."""
+        return self._waiting.total + len(self._inbox)
 
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
@@ -320,6 +338,7 @@ class ServerNode:
                     self._deadlines.pop(partition_id, None)
                     continue
                 self._flush(now, found)
+                self._note_crowd(found)
                 due = found.deadline(now)
                 if due is None:
                     self._deadlines.pop(partition_id, None)
@@ -331,22 +350,35 @@ class ServerNode:
         self._out += effects
         self._hold_back()
 
-    def _hold_back(self) -> None:
-        """Stop reading from clients while their partitions queue too much, or they do not read; and resume."""
+    def _note_crowd(self, partition: PartitionServer) -> None:
+        """Remember whether too much waits in a partition."""
         config = self._config
-        limit = config.payload_size_max * _QUEUE_PARTS
-        full = {
-            partition_id
-            for partition_id, partition in self._partitions.items()
-            if partition.queued_bytes > limit
-            or partition.queued > config.queue_count_max
-            or partition.waiting_reads > config.reads_count_max
-        }
-        for conn in self._conns.values():
-            held = not conn.writable or bool(conn.backlog) or (bool(full) and not full.isdisjoint(conn.partitions))
+        if partition.crowded(config.queue_count_max, config.payload_size_max * _QUEUE_PARTS):
+            self._crowded[partition.partition_id] = partition
+        else:
+            self._crowded.pop(partition.partition_id, None)
+
+    def _hold_back(self) -> None:
+        """Stop reading from clients that ask more than their part, or do not read; and resume."""
+        everybody = bool(self._crowded) or self._waiting.total > self._config.reads_count_max
+        for conn in list((self._conns if everybody else self._restless).values()):
+            held = self._to_hold(conn)
             if conn.held != held:
                 conn.held = held
                 self._out.append(Reading(conn.conn, not held))
+            if held:
+                self._restless[conn.conn] = conn
+            else:
+                self._restless.pop(conn.conn, None)
+
+    def _to_hold(self, conn: _ClientConn) -> bool:
+        config = self._config
+        if not conn.writable or conn.backlog or self._inbox.waits(conn.conn):
+            return True
+        if self._waiting.greedy(conn.conn, config.reads_count_max):
+            return True
+        bytes_max = config.payload_size_max * _QUEUE_PARTS
+        return any(one.greedy(conn.conn, config.queue_count_max, bytes_max) for one in self._crowded.values())
 
     def _flush(self, now: int, partition: PartitionServer) -> None:
         effects: list[PartitionEffect] = []
@@ -422,10 +454,36 @@ class ServerNode:
         except ProtocolError as found:
             error = str(found)
         conn.version = conn.connection.version or 0
-        self._dispatch(now, conn, batch)
+        few = len(batch) * _REQUEST_COST <= _TURN_COST or _APPENDS.issuperset(map(type, batch))
+        if few and conn.writable and not self._inbox.waits(conn.conn):
+            self._dispatch(now, conn, batch)
+        else:
+            self._put_in_turn(conn, batch)
         if error:
             self._close(conn.conn, error)
         self._count_gathered(conn)
+
+    def _put_in_turn(self, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
+        """Many requests of one connection do not delay what others ask; nothing more is read until they are handled."""
+        for message in batch:
+            self._inbox.put(conn.conn, conn.owner, 1 if type(message) in _APPENDS else _REQUEST_COST, message)
+        self._restless[conn.conn] = conn
+
+    def _serve_inbox(self, now: int) -> None:
+        """Handle some of what waits for its turn."""
+        left = _STEP_COST
+        run: list[messages.ClientMessage] = []
+        last: _ClientConn | None = None
+        while left > 0 and (taken := self._inbox.take()) is not None:
+            conn, message = self._conns[taken[0]], taken[1]
+            if conn is not last:
+                if last is not None:
+                    self._dispatch(now, last, run)
+                run, last = [], conn
+            run.append(message)
+            left -= 1 if type(message) in _APPENDS else _REQUEST_COST
+        if last is not None:
+            self._dispatch(now, last, run)
 
     def _count_gathered(self, conn: _ClientConn) -> None:
         """Bound what the unfinished frames of all clients hold together."""
@@ -455,6 +513,8 @@ class ServerNode:
         run: list[messages.ClientMessage] = []
         run_key = b""
         for message in batch:
+            if conn.closing:
+                return
             key = message.req_id[8:12]  # the partition id, undecoded: it is the same for whole runs
             kind = type(message)
             if kind in _NODE_MESSAGES:
@@ -553,9 +613,15 @@ class ServerNode:
         self._reply(conn.conn, answer)
 
     def _on_writable(self, now: int, event: Writable) -> None:
-        if event.conn in self._conns:
-            self._conns[event.conn].writable = event.writable
-            for partition_id, partition in self._partitions.items():
+        conn = self._conns.get(event.conn)
+        if conn is None:
+            return
+        conn.writable = event.writable
+        self._restless[conn.conn] = conn
+        self._inbox.block(conn.conn, not event.writable)
+        for partition_id in conn.partitions:
+            partition = self._partitions.get(partition_id)
+            if partition is not None:
                 partition.writable(event.conn, event.writable)
                 if event.writable:
                     self._touched[partition_id] = None
@@ -577,13 +643,22 @@ class ServerNode:
         if conn is None:
             return
         self._gathered -= conn.gathered
-        self._backlogged.pop(conn.conn, None)
+        self._restless.pop(conn.conn, None)
         self._subscribers.pop(event.conn, None)
         self._preferring = [waiting for waiting in self._preferring if waiting[0] != event.conn]
         if conn.client_id is not None:
             self._claims.gone(conn.client_id, conn.conn)
-        for partition in self._partitions.values():
-            partition.gone(conn)
+        self._forget_work(conn)
+
+    def _forget_work(self, conn: _ClientConn) -> None:
+        """Nobody waits any more for what a connection asked."""
+        self._backlogged.pop(conn.conn, None)
+        self._inbox.drop(conn.conn)
+        for partition_id in conn.partitions:
+            partition = self._partitions.get(partition_id)
+            if partition is not None:
+                partition.gone(conn)
+        self._waiting.drop(conn.conn)
 
     def _reply(self, conn_id: int, message: messages.ClientMessage) -> None:
         conn = self._conns.get(conn_id)
@@ -606,6 +681,7 @@ class ServerNode:
         conn.backlog.append(message)
         conn.backlog_bytes += _bulk_size(message)
         self._backlogged[conn.conn] = conn
+        self._restless[conn.conn] = conn
         if conn.backlog_bytes > self._config.unsent_max:
             self._close(conn.conn, f"it takes data too slowly: {conn.backlog_bytes} bytes of payloads wait for it")
 
@@ -619,7 +695,7 @@ class ServerNode:
                 except ProtocolError as error:
                     self._close(conn.conn, str(error))
             if not conn.backlog:
-                del self._backlogged[conn.conn]
+                self._backlogged.pop(conn.conn, None)
 
     def _send_frames(self, effect: SendFrames) -> None:
         conn = self._conns.get(effect.conn)
@@ -639,6 +715,7 @@ class ServerNode:
         conn.closing = True
         conn.connection.forget()
         conn.backlog.clear()
+        self._forget_work(conn)
         self._gathered -= conn.gathered
         conn.gathered = 0
         if conn.out:
@@ -713,7 +790,7 @@ class ServerNode:
             self._touched[partition.partition_id] = None
         else:
             conn.partitions.add(partition.partition_id)
-            partition.on_range(conn.conn, message)
+            partition.on_range(conn, message)
             self._touched[partition.partition_id] = None
 
     def _audit(self, conn: _ClientConn, what: str, partitions: Sequence[int], done: bool) -> None:
@@ -1009,6 +1086,7 @@ class ServerNode:
         for partition_id in set(self._partitions) - {p for p, _ in owned}:
             partition = self._partitions.pop(partition_id)
             self._misses_of_gone += partition.feed_cache_misses
+            self._crowded.pop(partition_id, None)
             partition.close(now)
             self._closing.append(partition)
         for partition_id, generation in owned:
@@ -1028,6 +1106,7 @@ class ServerNode:
             data_cache=self._data_cache,
             rng=self._rng,
             journals=self._journals,
+            held=self._waiting,
             rules=self._rules,
         )
         self._data_cache.forget(partition_id)  # somebody else may have owned it since we last did

@@ -42,6 +42,7 @@ from waltz_core.server.members import Members
 from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
+from waltz_core.server.turns import Shares
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
     LinkDown,
@@ -108,10 +109,11 @@ class PartitionConfig:
 class Peer:
     """What the server knows of one client connection; owned by the node, read by partitions."""
 
-    __slots__ = ("carries_others", "client_id", "conn", "net_sequence", "version", "who")
+    __slots__ = ("carries_others", "client_id", "conn", "net_sequence", "owner", "version", "who")
 
-    def __init__(self, conn: int, who: str = "", *, carries_others: bool = False) -> None:
+    def __init__(self, conn: int, owner: str = "", who: str = "", *, carries_others: bool = False) -> None:
         self.conn = conn
+        self.owner = owner  # name in its certificate, else its address: who shares with whom
         self.who = who  # for people
         self.carries_others = carries_others  # it speaks for other clients: a proxy
         self.client_id: int | None = None  # of the first message
@@ -166,6 +168,7 @@ _PartitionMessage: TypeAlias = (
 @record
 class _Mount:
     conn: int
+    owner: str
     req_id: ReqId
     client_mark: int
     version: int
@@ -193,8 +196,14 @@ class PartitionServer:
         data_cache: DataCache,
         rng: Rng,
         journals: Journals | None = None,
+        held: Shares | None = None,
         rules: SafetyRules = SAFE,
     ) -> None:
+        """Begin without a session.
+
+        Args:
+            held: requests that wait for an answer, by connection, in all partitions of the server together.
+        """
         self.partition_id = partition_id
         self.journal = (journals or Journals(Mode.OFF)).of(partition_id, tickets)
         self.phase = Phase.IDLE
@@ -240,10 +249,11 @@ class PartitionServer:
         self._look_at: int | None = None  # while recovery is stuck
         self._retry_ms = 0
         self._opened_at = 0
-        self._barriers: dict[int, _Mount | _Flush] = {}
+        self._held = held if held is not None else Shares()
+        self._barriers: dict[int, list[_Mount | _Flush]] = {}  # token → who waits for it
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
-        self._fetches = DataFetches(partition_id, data_cache, tickets, rules)
-        self._ranges = RangeReads(tickets)
+        self._fetches = DataFetches(partition_id, data_cache, tickets, self._held, rules)
+        self._ranges = RangeReads(tickets, self._held)
         self._ranges.where_before = config.archive
         self._starts: list[tuple[int, ReqId, int]] = []  # who waits for which log start
         self._header_reads: dict[int, int] = {}  # token → first
@@ -273,15 +283,14 @@ class PartitionServer:
         """Why appends are refused although the partition may be open, empty if they are not."""
         return self.journal.refusal if self.journal is not None else ""
 
-    @property
-    def queued_bytes(self) -> int:
-        """Payload bytes that wait for their lock check."""
-        return self._appender.queued_bytes
+    def crowded(self, count_max: int, bytes_max: int) -> bool:
+        """Whether more appends, or bytes of them, wait for their lock check than should."""
+        return self._appender.queued > count_max or self._appender.queued_bytes > bytes_max
 
-    @property
-    def waiting_reads(self) -> int:
-        """Requests for payloads, for ranges, and for feeds, that wait."""
-        return self._fetches.waiting + self._ranges.waiting + len(self._held_feeds)
+    def greedy(self, conn: int, count_max: int, bytes_max: int) -> bool:
+        """Whether a connection has more of these than its fair part."""
+        appender = self._appender
+        return appender.held.greedy(conn, count_max) or appender.bytes_held.greedy(conn, bytes_max)
 
     @property
     def pending(self) -> int:
@@ -353,7 +362,19 @@ class PartitionServer:
             self._out.append(LinkUnwanted(replica))
         self._appender.drop_queue(self._verdicts)
         self._settle(now)
+        self._let_go()
         self._enter(now, Phase.CLOSED, "")
+
+    def _let_go(self) -> None:
+        """Whoever waits here gets no answer from us; the count of what waits is the whole server's."""
+        self._fetches.close()
+        self._ranges.close()
+        for barrier in [one for waiting in self._barriers.values() for one in waiting]:
+            self._held.free(barrier.conn, 1)
+        for peer, _ in self._held_feeds:
+            self._held.free(peer.conn, 1)
+        self._barriers = {token: [] for token in self._barriers}
+        self._held_feeds = []
 
     def link_up(self, now: int, event: LinkUp) -> None:
         """A connection to a storage node stands."""
@@ -388,14 +409,19 @@ class PartitionServer:
     def writable(self, conn: int, writable: bool) -> None:
         """A connection stopped or started taking data."""
         self._feed.writable(conn, writable)
+        self._ranges.writable(conn, writable)
+        self._fetches.writable(conn, writable)
 
     def gone(self, peer: Peer) -> None:
-        """A connection ended."""
+        """A connection ended: only its appends are of use to anybody yet."""
         if peer.client_id is not None:
             self._members.gone(peer.client_id, peer.conn)
         self._forgers.discard(peer.conn)
         self._feed.gone(peer.conn)
         self._ranges.gone(peer.conn)
+        self._fetches.gone(peer.conn)
+        for waiting in self._barriers.values():
+            waiting[:] = [barrier for barrier in waiting if barrier.conn != peer.conn]
         self._held_feeds = [held for held in self._held_feeds if held[0].conn != peer.conn]
 
     # ---- messages of clients -----------------------------------------------------------------
@@ -421,7 +447,7 @@ class PartitionServer:
             case messages.FeedRequest():
                 self._on_feed(peer, message)
             case messages.FlushRequest(req_id):
-                self._barrier(_Flush(peer.conn, req_id))
+                self._barrier(peer, _Flush(peer.conn, req_id))
             case messages.HighWaterMarkRequest(req_id):
                 self._out.append(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, self.high_water_mark)))
             case messages.TransactionDataRequest():
@@ -436,7 +462,7 @@ class PartitionServer:
         assert peer.client_id is not None
         assert peer.net_sequence is not None
         if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
-            self._barrier(_Mount(peer.conn, message.req_id, message.client_mark, peer.version))
+            self._barrier(peer, _Mount(peer.conn, peer.owner, message.req_id, message.client_mark, peer.version))
 
     def _on_appends(self, now: int, peer: Peer, requests: list[Append]) -> None:
         self.counters["transaction"] += len(requests)
@@ -472,7 +498,7 @@ class PartitionServer:
             self._refuse(now, peer.conn, large, messages.Refusal.TOO_LARGE, text)
             if any(len(one.data) > payload_max for one in requests if type(one) is messages.AppendRequest):
                 self._out.append(CloseConn(peer.conn, text))
-        self._appender.enqueue(peer.conn, accepted, now)
+        self._appender.enqueue(peer.conn, accepted, now, peer.owner)
 
     def _refuse_forged(self, peer: Peer, requests: Sequence[Append]) -> list[Append]:
         """Refuse those under request ids of other clients; returns the rest.
@@ -515,6 +541,7 @@ class PartitionServer:
             return
         if self.phase is not Phase.OPEN:
             self._held_feeds.append((peer, message))
+            self._held.add(peer.conn, peer.owner, 1)
             return
         mark = self._appender.commit_mark
         gap = mark - message.client_mark
@@ -532,13 +559,13 @@ class PartitionServer:
         if peer.version >= 5:
             floor = _BUDGET_EXTENDED
             self._feed.replace(peer.conn)  # 0.13.2 asks for one at a time, and counts on each
-        self._subscribe(
-            peer.conn, message.req_id, message.client_mark, max(gap, floor), messages.FeedSuspended(message.req_id)
-        )
+        closing = messages.FeedSuspended(message.req_id)
+        self._subscribe(peer.conn, peer.owner, message.req_id, message.client_mark, max(gap, floor), closing)
 
     def _subscribe(
         self,
         conn: int,
+        owner: str,
         req_id: ReqId,
         client_mark: int,
         budget: int,
@@ -547,15 +574,20 @@ class PartitionServer:
         if client_mark < -1:
             # Java serves ids from client_mark + 1 on, which exist only from 0.
             client_mark = -1
-        self._feed.subscribe(conn, req_id, client_mark, budget, closing)
+        self._feed.subscribe(conn, req_id, client_mark, budget, closing, owner)
 
-    def _barrier(self, barrier: _Mount | _Flush) -> None:
-        token = self._tickets.take()
-        self._barriers[token] = barrier
-        self._appender.barrier(token)
+    def _barrier(self, peer: Peer, barrier: _Mount | _Flush) -> None:
+        token = self._appender.barrier(self._tickets.take())
+        self._barriers.setdefault(token, []).append(barrier)
+        self._held.add(peer.conn, peer.owner, 1)
 
     def _on_passed(self, token: int) -> None:
-        barrier = self._barriers.pop(token)
+        for barrier in self._barriers.pop(token):
+            self._held.free(barrier.conn, 1)
+            self._after(barrier)
+
+    def _after(self, barrier: _Mount | _Flush) -> None:
+        """Everything that was queued before a mount or a flush is decided."""
         mark = self._appender.commit_mark
         if isinstance(barrier, _Flush):
             self._out.append(Reply(barrier.conn, messages.FlushResponse(barrier.req_id, mark)))
@@ -566,7 +598,7 @@ class PartitionServer:
         state = messages.PartitionState.CLIENT_AHEAD if gap < 0 else messages.PartitionState.READY
         response = messages.MountResponse(barrier.req_id, state)
         if gap > 0:
-            self._subscribe(barrier.conn, barrier.req_id, barrier.client_mark, gap, response)
+            self._subscribe(barrier.conn, barrier.owner, barrier.req_id, barrier.client_mark, gap, response)
         else:
             self._out.append(Reply(barrier.conn, response))
 
@@ -633,14 +665,14 @@ class PartitionServer:
                 self._out.append(Reply(conn, messages.ErrorResponse(req_id, messages.ErrorCode.NOT_READY, why_not)))
         self._starts = []
 
-    def on_range(self, conn: int, request: messages.RecordRangeRequest) -> None:
+    def on_range(self, peer: Peer, request: messages.RecordRangeRequest) -> None:
         """A client asks for a range of records; no mount is needed."""
-        answer = self._ranges.ask(conn, request, self._appender.commit_mark)
+        answer = self._ranges.ask(peer.conn, peer.owner, request, self._appender.commit_mark)
         if answer is not None:
             self._out.append(Reply(*answer))
 
     def _on_data(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
-        answer = self._fetches.ask(peer.conn, message.req_id, message.transaction_id)
+        answer = self._fetches.ask(peer.conn, peer.owner, message.req_id, message.transaction_id)
         if answer is not None:
             self._out.append(Reply(peer.conn, answer))
 
@@ -670,11 +702,10 @@ class PartitionServer:
             self._feed.read_failed(now, self._header_reads.pop(note.token))
             return
         final = self.session is not None and self.session.state is SessionState.OPEN
-        ranges = self._ranges.failed(note, final=final)
-        if ranges is not None:
-            self._out.extend(Reply(conn, message) for conn, message in ranges)
-        else:
+        if not self._ranges.owns(note.token):
             self._answer(self._fetches.failed(note, final=final))
+        elif (answer := self._ranges.failed(note, final=final)) is not None:
+            self._out.append(Reply(*answer))
 
     # ---- store sessions ----------------------------------------------------------------------
 
@@ -883,12 +914,12 @@ class PartitionServer:
             case HeadersRead(token, headers) if token in self._header_reads:
                 first = self._header_reads.pop(token)
                 self._feed.headers(first, encode_frames(first, headers))
-            case HeadersRead() | RecordsRead():
+            case HeadersRead() | RecordsRead() if self._ranges.owns(note.token):
                 found = self._ranges.done(note, self._appender.commit_mark)
                 if found is not None:
                     self._out.append(Reply(*found))
-                elif isinstance(note, RecordsRead):
-                    self._answer(self._fetches.records(note))
+            case RecordsRead():
+                self._answer(self._fetches.records(note))
             case ReadFailed():
                 self._on_read_failed(now, note)
 
@@ -929,6 +960,7 @@ class PartitionServer:
         self._on_log_start(self.session.log_start)
         held, self._held_feeds = self._held_feeds, []
         for peer, request in held:
+            self._held.free(peer.conn, 1)
             self._on_feed(peer, request)
         self._out.append(
             Report(

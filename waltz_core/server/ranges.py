@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,6 +9,7 @@ from waltz_core.ids import ReqId
 from waltz_core.log import Record, RecordHeader
 from waltz_core.machine import Tickets
 from waltz_core.server.appender import RECORD_OVERHEAD
+from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import (
     ErrorCode,
@@ -22,23 +22,31 @@ from waltz_core.wire.client_messages import (
 COUNT_MAX = 1_000  # records in one answer
 SIZE_MAX = 1 << 20  # bytes of records in one answer; one larger record goes alone
 _READS_MAX = 8  # reads under way; others wait their turn
+_REQUEST_COST = 20  # of each request in its connection's turn, besides its records: what a seek costs
 
 Answer: TypeAlias = tuple[int, RecordRangeResponse | RecordHeaderRangeResponse | ErrorResponse]
 """A connection and what it is told."""
+
+_Asked: TypeAlias = tuple[int, str, RecordRangeRequest]
+"""A connection, its owner, and its request."""
 
 Read: TypeAlias = Callable[[int, int, int, bool], None]
 """Starts a read of records: token, first id, count, headers only."""
 
 
 class RangeReads:
-    """Requests of one partition, answered in the order in which replicas answer."""
+    """Requests of one partition, read in turns of the connections and answered as replicas answer.
 
-    __slots__ = ("_queue", "_reads", "_tickets", "log_start", "where_before")
+    `held` counts what waits for each connection, in all partitions together.
+    """
 
-    def __init__(self, tickets: Tickets) -> None:
+    __slots__ = ("_held", "_queue", "_reads", "_tickets", "log_start", "where_before")
+
+    def __init__(self, tickets: Tickets, held: Shares) -> None:
         self._tickets = tickets
-        self._queue: deque[tuple[int, RecordRangeRequest]] = deque()
-        self._reads: dict[int, tuple[int, RecordRangeRequest]] = {}  # token → who asked for what
+        self._held = held
+        self._queue: Turns[_Asked] = Turns(COUNT_MAX)
+        self._reads: dict[int, _Asked | None] = {}  # token → who asked for what; None: nobody who is still there
         self.log_start = 0
         self.where_before = ""  # where to find what is below it, for people
 
@@ -47,7 +55,7 @@ class RangeReads:
         """Requests without an answer."""
         return len(self._queue) + len(self._reads)
 
-    def ask(self, conn: int, request: RecordRangeRequest, mark: int) -> Answer | None:
+    def ask(self, conn: int, owner: str, request: RecordRangeRequest, mark: int) -> Answer | None:
         """A client asks; the answer if there is nothing to read, else it comes later."""
         if request.first_id < 0:
             text = f"expected a first id of 0 or more, found {request.first_id}"
@@ -56,25 +64,29 @@ class RangeReads:
             return conn, before_start(request.req_id, request.first_id, self.log_start, self.where_before)
         if request.first_id > min(request.last_id, mark):
             return conn, self._reply(request, mark, ())
-        self._queue.append((conn, request))
+        self._queue.put(conn, owner, _cost(request, mark), (conn, owner, request))
+        self._held.add(conn, owner, 1)
         return None
 
     def launch(self, mark: int, read: Read) -> None:
         """Start reads for those that wait."""
-        while self._queue and len(self._reads) < _READS_MAX:
-            conn, request = self._queue.popleft()
+        while len(self._reads) < _READS_MAX and (taken := self._queue.take()) is not None:
+            _, _, request = taken[1]
             token = self._tickets.take()
-            self._reads[token] = conn, request
-            limit = min(request.count_max, COUNT_MAX) if request.count_max > 0 else COUNT_MAX
-            count = min(limit, min(request.last_id, mark) - request.first_id + 1)
-            read(token, request.first_id, count, request.headers_only)
+            self._reads[token] = taken[1]
+            read(token, request.first_id, _count(request, mark), request.headers_only)
+
+    def owns(self, token: int) -> bool:
+        """Whether a read is one of these."""
+        return token in self._reads
 
     def done(self, note: RecordsRead | HeadersRead, mark: int) -> Answer | None:
-        """A read was answered; None if it is not one of ours."""
-        found = self._reads.pop(note.token, None)
-        if found is None:
+        """A read was answered; None if nobody waits for it any more."""
+        asked = self._reads.pop(note.token)
+        if asked is None:
             return None
-        conn, request = found
+        conn, _, request = asked
+        self._held.free(conn, 1)
         if isinstance(note, HeadersRead):
             return conn, self._reply(request, mark, note.headers)
         size_max = min(request.size_max, SIZE_MAX) if request.size_max > 0 else SIZE_MAX
@@ -86,20 +98,37 @@ class RangeReads:
             count += 1
         return conn, self._reply(request, mark, note.records[:count])
 
-    def failed(self, note: ReadFailed, *, final: bool) -> list[Answer] | None:
-        """No replica could answer; unless that is `final`, it is tried again in the next session. None: not ours."""
-        found = self._reads.pop(note.token, None)
-        if found is None:
+    def failed(self, note: ReadFailed, *, final: bool) -> Answer | None:
+        """No replica could answer; unless that is `final`, it is tried again in the next session."""
+        asked = self._reads.pop(note.token)
+        if asked is None:
             return None
-        conn, request = found
+        conn, owner, request = asked
         if not final:
-            self._queue.appendleft(found)
-            return []
-        return [(conn, ErrorResponse(request.req_id, ErrorCode.CORRUPT, note.reason))]
+            self._queue.put_back(conn, owner, _REQUEST_COST, asked)
+            return None
+        self._held.free(conn, 1)
+        return conn, ErrorResponse(request.req_id, ErrorCode.CORRUPT, note.reason)
 
     def gone(self, conn: int) -> None:
         """A connection ended: nobody waits for its answers."""
-        self._queue = deque(found for found in self._queue if found[0] != conn)
+        self._queue.drop(conn)
+        for token, asked in self._reads.items():
+            if asked is not None and asked[0] == conn:
+                self._reads[token] = None  # it still counts against the reads under way
+
+    def close(self) -> None:
+        """The partition goes: nothing of it will be answered."""
+        for conn, count in self._queue.clear():
+            self._held.free(conn, count)
+        for token, asked in self._reads.items():
+            if asked is not None:
+                self._held.free(asked[0], 1)
+                self._reads[token] = None
+
+    def writable(self, conn: int, writable: bool) -> None:
+        """Nothing is read for a connection that does not take what it was sent."""
+        self._queue.block(conn, not writable)
 
     def _reply(
         self, request: RecordRangeRequest, mark: int, found: tuple[Record, ...] | tuple[RecordHeader, ...]
@@ -109,6 +138,15 @@ class RangeReads:
             return RecordHeaderRangeResponse(request.req_id, self.log_start, mark, headers)
         records = tuple(one for one in found if isinstance(one, Record))
         return RecordRangeResponse(request.req_id, self.log_start, mark, records)
+
+
+def _count(request: RecordRangeRequest, mark: int) -> int:
+    limit = min(request.count_max, COUNT_MAX) if request.count_max > 0 else COUNT_MAX
+    return min(limit, min(request.last_id, mark) - request.first_id + 1)
+
+
+def _cost(request: RecordRangeRequest, mark: int) -> int:
+    return _REQUEST_COST + _count(request, mark)
 
 
 def before_start(req_id: ReqId, wanted: int, log_start: int, where: str) -> ErrorResponse:

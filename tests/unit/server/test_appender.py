@@ -230,12 +230,54 @@ def test_a_barrier_passes_when_everything_before_it_is_decided() -> None:
     appender = appender_with()
     appender.enqueue(1, [append(1)])
     appender.barrier(77)
+    launch(appender)
     appender.enqueue(1, [append(2)])
     launch(appender)
-    launch(appender)
 
+    assert vote(appender, -1, A, B) == []
     assert [type(v) for v in vote(appender, 0, A, B)] == [Committed, Passed]
     assert committed_ids(vote(appender, 1, A, B)) == [1]
+
+
+def test_barriers_between_appends_make_no_small_batches() -> None:
+    appender = appender_with()
+    for number in range(5):
+        appender.enqueue(1, [append(number)])
+        appender.barrier(number)
+    batch, _ = launch(appender)
+    assert batch is not None
+    assert batch.count == 5
+    assert launch(appender) == (None, [])
+    assert vote(appender, 3, A, B)[1:] == []
+    assert vote(appender, 4, A, B)[1:] == [Passed(number) for number in range(5)]
+
+
+def test_barriers_one_behind_the_other_are_one() -> None:
+    appender = appender_with()
+    assert appender.barrier(1) == 1
+    assert appender.barrier(2) == 1
+    appender.enqueue(1, [append(1)])
+    assert appender.barrier(3) == 3
+    _, passed = launch(appender)
+    assert passed == [Passed(1)]
+    assert appender.barrier(4) == 3
+    assert [type(v) for v in vote(appender, 0, A, B)] == [Committed, Passed]
+    assert appender.barrier(5) == 5
+
+
+def test_what_waits_is_counted_by_who_sent_it() -> None:
+    appender = appender_with()
+    appender.enqueue(1, [append(1), append(2)], owner="a")
+    appender.enqueue(2, [append(3)], owner="b")
+    assert (appender.held.total, appender.held.greedy(1, 2), appender.held.greedy(2, 2)) == (3, True, False)
+    launch(appender)
+    assert appender.held.total == 0
+    appender.closed()
+    appender.resolved(-1, [])
+    assert appender.held.total == appender.queued == 3
+    assert appender.bytes_held.total == appender.queued_bytes
+    appender.drop_queue([])
+    assert (appender.held.total, appender.bytes_held.total) == (0, 0)
 
 
 def test_a_barrier_waits_for_an_open_session() -> None:
@@ -283,10 +325,9 @@ def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again
     appender.opened(2, [A, B])
     batch, _ = launch(appender)
     assert batch is not None
-    assert (batch.first, batch.count) == (1, 2)
-    launch(appender)
+    assert (batch.first, batch.count) == (1, 3)
     verdicts = vote(appender, 3, A, B)
-    assert [type(v) for v in verdicts] == [Committed, Passed, Committed]
+    assert [type(v) for v in verdicts] == [Committed, Passed]
 
 
 def test_barriers_pass_without_appends_and_not_before_them() -> None:

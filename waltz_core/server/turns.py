@@ -1,0 +1,251 @@
+"""Fairness between clients: whose waiting work comes next, and who holds more than a fair part of what is scarce.
+
+Both count by owner (the name in a client's certificate, else its address) and, within an owner, by connection: a
+peer gains nothing by opening more connections.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Queue(Generic[T]):
+    """What waits for one connection."""
+
+    __slots__ = ("conn", "deficit", "items", "owner")
+
+    def __init__(self, conn: int, owner: _Owner[T]) -> None:
+        self.conn = conn
+        self.owner = owner
+        self.items: deque[tuple[int, T]] = deque()  # cost, work
+        self.deficit = 0  # cost it may still use in its present turn
+
+
+class _Owner(Generic[T]):
+    __slots__ = ("deficit", "name", "queues", "ring")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.deficit = 0
+        self.queues = 0  # connections known
+        self.ring: deque[_Queue[T]] = deque()  # those that have work and are not blocked; the first has its turn
+
+
+class Turns(Generic[T]):
+    """Work that waits, first in first out for each connection, handed out in deficit round robin.
+
+    Owners take turns, and within the turn of an owner its connections do. A turn lasts until work of `quantum` cost
+    was handed out, so that a thousand requests of one peer delay those of another by one turn at most. Work of a
+    blocked connection stays where it is.
+    """
+
+    __slots__ = ("_blocked", "_owners", "_quantum", "_queues", "_ring", "_size")
+
+    def __init__(self, quantum: int) -> None:
+        assert quantum > 0
+        self._quantum = quantum
+        self._blocked: set[int] = set()
+        self._queues: dict[int, _Queue[T]] = {}
+        self._owners: dict[str, _Owner[T]] = {}
+        self._ring: deque[_Owner[T]] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How much waits, blocked or not."""
+        return self._size
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return something."""
+        return bool(self._ring)
+
+    def waits(self, conn: int) -> bool:
+        """Whether anything waits for a connection."""
+        queue = self._queues.get(conn)
+        return queue is not None and bool(queue.items)
+
+    def put(self, conn: int, owner: str, cost: int, work: T) -> None:
+        """Work arrives, behind what waits for the same connection."""
+        queue = self._queue(conn, owner)
+        queue.items.append((cost, work))
+        self._added(queue)
+
+    def put_back(self, conn: int, owner: str, cost: int, work: T) -> None:
+        """Work that was taken could not be done: it comes first when the connection has its next turn."""
+        queue = self._queue(conn, owner)
+        queue.items.appendleft((cost, work))
+        self._added(queue)
+
+    def take(self) -> tuple[int, T] | None:
+        """The next work and its connection; None when all that waits is blocked."""
+        while self._ring:
+            owner = self._ring[0]
+            queue = owner.ring[0]
+            cost = queue.items[0][0]
+            if queue.deficit < cost:
+                queue.deficit += self._quantum
+                owner.ring.rotate(-1)
+            elif owner.deficit < cost:
+                owner.deficit += self._quantum
+                self._ring.rotate(-1)
+            else:
+                work = queue.items.popleft()[1]
+                self._size -= 1
+                queue.deficit -= cost
+                owner.deficit -= cost
+                if not queue.items:
+                    self._leave(queue)
+                return queue.conn, work
+        return None
+
+    def block(self, conn: int, blocked: bool) -> None:
+        """A connection takes no more answers, or does again."""
+        if blocked == (conn in self._blocked):
+            return
+        (self._blocked.add if blocked else self._blocked.discard)(conn)
+        queue = self._queues.get(conn)
+        if queue is not None and queue.items:
+            (self._leave if blocked else self._enter)(queue)
+
+    def clear(self) -> list[tuple[int, int]]:
+        """Drop everything; how much waited for whom."""
+        dropped = [(conn, len(queue.items)) for conn, queue in self._queues.items()]
+        for conn, _ in dropped:
+            self.drop(conn)
+        return dropped
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone, and its work with it."""
+        queue = self._queues.pop(conn, None)
+        if queue is not None:
+            self._forget(queue)
+        self._blocked.discard(conn)
+
+    def _forget(self, queue: _Queue[T]) -> None:
+        self._size -= len(queue.items)
+        if queue.items and queue.conn not in self._blocked:
+            self._leave(queue)
+        queue.owner.queues -= 1
+        if not queue.owner.queues:
+            del self._owners[queue.owner.name]
+
+    def _queue(self, conn: int, name: str) -> _Queue[T]:
+        queue = self._queues.get(conn)
+        if queue is None:
+            owner = self._owners.get(name)
+            if owner is None:
+                owner = self._owners[name] = _Owner(name)
+            owner.queues += 1
+            queue = self._queues[conn] = _Queue(conn, owner)
+        return queue
+
+    def _added(self, queue: _Queue[T]) -> None:
+        self._size += 1
+        if len(queue.items) == 1 and queue.conn not in self._blocked:
+            self._enter(queue)
+
+    def _enter(self, queue: _Queue[T]) -> None:
+        owner = queue.owner
+        if not owner.ring:
+            self._ring.append(owner)
+        owner.ring.append(queue)
+
+    def _leave(self, queue: _Queue[T]) -> None:
+        """Whoever has nothing to do saves no turns for later."""
+        owner = queue.owner
+        queue.deficit = 0
+        owner.ring.remove(queue)
+        if not owner.ring:
+            owner.deficit = 0
+            self._ring.remove(owner)
+
+
+class _Part:
+    """What one connection holds."""
+
+    __slots__ = ("amount", "owner")
+
+    def __init__(self, owner: _Parts) -> None:
+        self.amount = 0
+        self.owner = owner
+
+
+class _Parts:
+    """What the connections of one owner hold."""
+
+    __slots__ = ("amount", "conns", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.amount = 0
+        self.conns = 0
+
+
+class Shares:
+    """How much of a scarce thing each connection holds: places in a queue, bytes.
+
+    Nothing is refused. When more is held than there should be, `greedy` names those who hold more than their fair
+    part of the limit, and only they must wait.
+    """
+
+    __slots__ = ("_owners", "_parts", "total")
+
+    def __init__(self) -> None:
+        self._parts: dict[int, _Part] = {}
+        self._owners: dict[str, _Parts] = {}
+        self.total = 0
+
+    def owner(self, conn: int) -> str:
+        """Whose connection it is, as far as that is known here."""
+        part = self._parts.get(conn)
+        return part.owner.name if part is not None else ""
+
+    def add(self, conn: int, owner: str, amount: int) -> None:
+        """A connection takes more."""
+        part = self._parts.get(conn)
+        if part is None:
+            parts = self._owners.get(owner)
+            if parts is None:
+                parts = self._owners[owner] = _Parts(owner)
+            parts.conns += 1
+            part = self._parts[conn] = _Part(parts)
+        part.amount += amount
+        part.owner.amount += amount
+        self.total += amount
+
+    def free(self, conn: int, amount: int) -> None:
+        """A connection gives some back; one that was dropped has nothing left to give."""
+        part = self._parts.get(conn)
+        if part is None:
+            return
+        assert amount <= part.amount, (conn, amount, part.amount)
+        part.amount -= amount
+        part.owner.amount -= amount
+        self.total -= amount
+        if not part.amount:
+            self._forget(conn, part)
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone, and holds nothing any more."""
+        part = self._parts.get(conn)
+        if part is not None:
+            part.owner.amount -= part.amount
+            self.total -= part.amount
+            self._forget(conn, part)
+
+    def greedy(self, conn: int, limit: int) -> bool:
+        """Whether more than `limit` is held, and this connection holds more than its fair part of that."""
+        part = self._parts.get(conn) if self.total > limit else None
+        if part is None:
+            return False
+        fair = limit // len(self._owners)
+        return part.owner.amount > fair and part.amount > fair // part.owner.conns
+
+    def _forget(self, conn: int, part: _Part) -> None:
+        del self._parts[conn]
+        part.owner.conns -= 1
+        if not part.owner.conns:
+            del self._owners[part.owner.name]
