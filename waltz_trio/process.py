@@ -40,6 +40,7 @@ from waltz_core.machine import Machine
 from waltz_core.roles import NO_ROLES, Roles
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
+from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.listener import close as close_listener
 from waltz_trio.net.tls import ClientTls, names_of
@@ -100,6 +101,7 @@ class NodeDriver:
         self.name = name
         self.limits = limits or NetLimits()
         self.scratch = bytearray(self.limits.read_size)
+        self.ends = EndWatch()
         self.killed = False
         self.ended = trio.Event()  # the machine said that it is done
         self.end_reason = ""  # why it could not go on; empty after an ordinary end
@@ -143,6 +145,7 @@ class NodeDriver:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.pump.run)
+                nursery.start_soon(self.ends.run)
                 task_status.started()
         finally:
             self.stop_listening()

@@ -293,6 +293,33 @@ async def test_a_connection_that_is_not_read_holds_its_peer_back(nursery: trio.N
     await server.machine.until(lambda: len(server.machine.received()) == 30_000_005)
 
 
+async def test_the_end_of_a_connection_that_is_not_read_is_seen(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+    server.do(Reading(conn, False))
+    client.do(Send(-1, b"x" * 100_000), CloseConn(-1, "enough"))
+    assert await server.machine.first(Closed) == Closed(conn, "the peer closed the connection")
+
+
+async def test_the_reset_of_a_connection_that_is_not_read_is_seen(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+    server.do(Reading(conn, False))
+    client.do(Send(-1, b"x" * 30_000_000))
+    await client.machine.until(lambda: client.machine.count(Writable) == 1)
+    client.driver.kill()
+    assert await server.machine.first(Closed) == Closed(conn, "the peer closed the connection")
+
+
+async def test_a_connection_that_was_not_read_for_a_while_delivers_everything(nursery: trio.Nursery) -> None:
+    server, conn, client = await connected(nursery)
+    for _ in range(3):
+        server.do(Reading(conn, False))
+        client.do(Send(-1, b"x" * 100_000))
+        server.do(Reading(conn, True))
+    client.do(CloseConn(-1, "enough"))
+    await server.machine.first(Closed)
+    assert len(server.machine.received()) == 300_000
+
+
 async def test_a_connection_that_is_not_read_can_be_closed(nursery: trio.Nursery) -> None:
     server, conn, client = await connected(nursery)
 

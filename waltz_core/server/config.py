@@ -41,8 +41,8 @@ class ServerConfig:
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
     unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
-    queue_count_max: int = 100_000  # appends that wait in one partition before its clients are held back
-    reads_count_max: int = 10_000  # requests for payloads, and for feeds before it is open, likewise
+    queue_count_max: int = 100_000  # appends that wait in one partition before the greedy are held back
+    reads_count_max: int = 10_000  # requests without an answer, in the whole server, likewise
 
     def partition(self, partition_id: int) -> PartitionConfig:
         """Settings of one partition."""

@@ -19,6 +19,7 @@ from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
 from waltz_core.edge import Closed, Received, Writable
 from waltz_core.record import record
+from waltz_trio.net.ends import EndWatch
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
 _SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
@@ -45,6 +46,7 @@ class ChannelOwner(Protocol):
     """What a channel needs of its process."""
 
     limits: NetLimits
+    ends: EndWatch
     scratch: bytearray
     killed: bool
 
@@ -310,12 +312,22 @@ class Channel:
     # ---- in --------------------------------------------------------------------------------------
 
     def read(self, wanted: bool) -> None:
-        """Stop or resume taking bytes from the socket; one read that is under way still delivers."""
-        if not wanted:
-            self._resume = self._resume or trio.Event()
-        elif self._resume is not None:
+        """Stop or resume taking bytes from the socket; one read that is under way still delivers.
+
+        The peer's end is seen although nothing is read; what it sent before is then lost, as with a reset.
+        """
+        descriptor = self._pipe.sock.fileno()
+        if not wanted and self._resume is None:
+            self._resume = trio.Event()
+            if descriptor >= 0 and self._state is _State.OPEN:
+                self._owner.ends.watch(descriptor, self._gone)
+        elif wanted and self._resume is not None:
+            self._owner.ends.forget(descriptor)
             self._resume.set()
             self._resume = None
+
+    def _gone(self) -> None:
+        self._fail("the peer closed the connection")
 
     async def run(self) -> None:
         """Read until the connection ends; the machine hears `Closed` exactly once."""
@@ -334,6 +346,7 @@ class Channel:
             # Unflushed data goes with the socket: the peer must not take a broken-off stream for an end.
             self._end(self._reason or reason)
             self._drop()
+            self.read(True)
             self._pipe.close(reset=self._owner.killed)
 
     async def _read(self) -> str:
