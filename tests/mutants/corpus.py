@@ -243,7 +243,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed from before the restart",
         "server.feed",
-        "        self._lagging.extend(self._live)\n        for subscription in self._live:\n            subscription.state = _State.LAGGING\n        self._live.clear()",
+        "        for subscription in self._live:\n            self._lag(subscription)\n        self._live.clear()",
         "        pass",
     ),
     Mutant(
