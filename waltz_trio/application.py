@@ -1,31 +1,60 @@
-"""The application layer: a view kept up to date, and transactions decided on its state."""
+"""The application layer: a view kept up to date, and transactions decided on its state.
+
+What a submit does next is decided by `waltz_core.client.submitter`; here are the tasks, the threads and the waiting.
+"""
 
 from __future__ import annotations
 
-import bisect
+import contextlib
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import trio
 
+from waltz_core.client.calls import Failed, Reason
+from waltz_core.client.submitter import (
+    AppendJudged,
+    AppendSent,
+    AskMark,
+    Decide,
+    DecisionDeclined,
+    Effect,
+    Event,
+    GaveUp,
+    MarkAnswered,
+    MarkReached,
+    MarkWanted,
+    OutcomeUnknown,
+    StateUnreadable,
+    SubmitBegun,
+    SubmitDone,
+    Submitter,
+    Verdict,
+    ViewApplied,
+    ViewPaused,
+    Withdrawn,
+)
 from waltz_core.edge import Level
 from waltz_core.errors import (
     ApplyFailedError,
-    LockConflictError,
-    NotCommittedError,
+    ClientClosedError,
     PartitionUnavailableError,
     RetriesExhaustedError,
 )
+from waltz_core.machine import earliest
 from waltz_core.record import record
 from waltz_trio.background import Background, background
+from waltz_trio.pump import now_ms
 from waltz_trio.values import Append, Batch, Receipt, Retry, lock_hashes
 from waltz_trio.views import ApplyError, View
 
 if TYPE_CHECKING:
-    from waltz_trio.client import Client
+    from waltz_trio.client import Client, Pending
     from waltz_trio.feed import Feed
 
 Ts = TypeVarTuple("Ts")
@@ -33,6 +62,7 @@ Ts = TypeVarTuple("Ts")
 _POISON = ("stop", "pause")
 _VIEW_RETRY = Retry(base=0.01, cap=5.0)
 _APPLY_ATTEMPTS = 3
+_PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
 
 
 @record
@@ -41,6 +71,7 @@ class ApplicationStatus:
 
     partition: int
     applied_mark: int
+    committed_mark: int  # the highest that the server has told this application, -1 before it did
     in_flight: int  # submits that hold a slot
     waiting: int  # submits that wait for a slot
     gated: int  # submits that wait behind another one that met the same lock
@@ -48,127 +79,112 @@ class ApplicationStatus:
     paused: str | None  # the transaction that could not be applied, with on_poison="pause"
 
 
+class _Call:
+    """Somebody who waits for what the submitter says next."""
+
+    __slots__ = ("_effect", "_event", "failure", "pending")
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None  # why the last try came to nothing
+        self.pending: Pending | None = None  # of the last append
+        self._effect: Effect | None = None
+        self._event: trio.Event | None = None
+
+    def tell(self, effect: Effect) -> None:
+        assert self._effect is None
+        self._effect = effect
+        if self._event is not None:
+            self._event.set()
+
+    async def next(self) -> Effect:
+        if self._effect is None:
+            self._event = trio.Event()
+            await self._event.wait()
+        effect, self._effect, self._event = self._effect, None, None
+        assert effect is not None
+        return effect
+
+
 class _Part:
     """One partition of an application."""
 
-    def __init__(self, partition: int, mark: int, max_in_flight: int) -> None:
+    def __init__(self, partition: int, submitter: Submitter) -> None:
         self.partition = partition
-        self.mark = mark
-        self.slots = trio.CapacityLimiter(max_in_flight)
-        self.waiting = 0
+        self.submitter = submitter
         self.down: str | None = None
         self.paused: ApplyFailedError | None = None
-        self._waiters: list[tuple[int, int, trio.Event]] = []  # sorted by mark
-
-    def advance(self, mark: int) -> None:
-        self.mark = max(self.mark, mark)
-        ready = bisect.bisect_right(self._waiters, (self.mark, 1 << 62))
-        for _, _, event in self._waiters[:ready]:
-            event.set()
-        del self._waiters[:ready]
-
-    def pause(self, error: ApplyFailedError) -> None:
-        self.paused = error
-        for _, _, event in self._waiters:
-            event.set()
-        self._waiters.clear()
-
-    async def reached(self, mark: int) -> None:
-        """Wait until the view has applied `mark`.
-
-        Raises:
-            PartitionUnavailableError: the partition was paused.
-        """
-        if self.mark < mark and self.paused is None:
-            event = trio.Event()
-            entry = (mark, id(event), event)
-            bisect.insort(self._waiters, entry)
-            try:
-                await event.wait()
-            finally:
-                if entry in self._waiters:
-                    self._waiters.remove(entry)
-        self.check()
-
-    def check(self) -> None:
-        if self.paused is not None:
-            raise PartitionUnavailableError(self.partition, f"paused: {self.paused}") from self.paused
 
 
-class _Gate:
-    """First come first served among the submits of this process that met one of the same locks."""
+class Application(AbstractAsyncContextManager["Application"]):
+    """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
 
-    def __init__(self) -> None:
-        self._locks: dict[tuple[int, int], tuple[trio.Lock, int]] = {}
-        self.gated: dict[int, int] = {}
+    The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
+    far it is, to other tasks.
+    """
 
-    @asynccontextmanager
-    async def passing(self, partition: int, hashes: Iterable[int]) -> AsyncIterator[None]:
-        """Hold the gate of every hash; taken in one order by all, so nobody waits in a circle."""
-        keys = [(partition, value) for value in sorted(set(hashes))]
-        async with AsyncExitStack() as stack:
-            self.gated[partition] = self.gated.get(partition, 0) + 1
-            try:
-                for key in keys:
-                    stack.callback(self._leave, key)
-                    lock, users = self._locks.get(key) or (trio.Lock(), 0)
-                    self._locks[key] = lock, users + 1
-                    await stack.enter_async_context(lock)
-            finally:
-                self.gated[partition] -= 1
-            yield
-
-    def _leave(self, key: tuple[int, int]) -> None:
-        lock, users = self._locks[key]
-        if users == 1:
-            del self._locks[key]
-        else:
-            self._locks[key] = lock, users - 1
-
-
-class Application:
-    """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`."""
-
-    def __init__(self, client: Client, view: View, batch_limit: int, on_poison: str) -> None:
-        self.view = view
-        self._client = client
-        self._batch_limit = batch_limit
-        self._on_poison = on_poison
-        self._parts: dict[int, _Part] = {}
-        self._gate = _Gate()
-        self._rng = random.Random()
-        self._tasks: Background | None = None
-
-    @classmethod
-    @asynccontextmanager
-    async def _open(
-        cls,
+    def __init__(
+        self,
         client: Client,
         view: View,
         partitions: tuple[int, ...],
         batch_limit: int,
         max_in_flight: int,
         on_poison: str,
-    ) -> AsyncIterator[Application]:
+        catch_up: bool,
+    ) -> None:
         if on_poison not in _POISON:
             raise ValueError(f"on_poison is one of {', '.join(_POISON)}, not {on_poison!r}")
         if batch_limit < 1:
             raise ValueError(f"at least 1 transaction a batch, not {batch_limit}")
         if max_in_flight < 1:
             raise ValueError(f"at least 1 submit in flight, not {max_in_flight}")
-        self = cls(client, view, batch_limit, on_poison)
+        self.view = view
+        self._client = client
+        self._batch_limit = batch_limit
+        self._on_poison = on_poison
+        self._catch_up = catch_up
+        self._rng = random.Random()
+        self._parts = {partition: _Part(partition, Submitter(-1, max_in_flight, self._rng)) for partition in partitions}
+        self._block: AbstractAsyncContextManager[None] | None = None
+        self._tasks: Background | None = None  # while the block runs
+        self._armed: int | None = None  # when the task that keeps time wakes up
+        self._rearm = trio.Event()
+
+    async def __aenter__(self) -> Application:
+        if self._block is not None:
+            raise RuntimeError("an application is entered once: call `client.materialize` again")
+        self._block = self._run()
+        await self._block.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._block is not None
+        return await self._block.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
         try:
             async with AsyncExitStack() as stack, background("the application") as tasks:
                 self._tasks = tasks
-                for partition in partitions:
-                    mark = await self._in_view(view.load_mark, partition)
-                    self._parts[partition] = _Part(partition, mark, max_in_flight)
-                    feed = await stack.enter_async_context(client.feed(partition, after=mark, prefetch=batch_limit))
+                for part in self._parts.values():
+                    mark = await self._patiently(part, self.view.load_mark, part.partition)
+                    self._tell(part, ViewApplied(mark))
+                    feed = await stack.enter_async_context(
+                        self._client.feed(part.partition, after=mark, prefetch=self._batch_limit)
+                    )
                     feed.markers = True  # views pass over them, but their marks must not skip an id
-                    tasks.start_soon(self._follow, self._parts[partition], feed)
-                yield self
+                    tasks.start_soon(self._follow, part, feed)
+                tasks.start_soon(self._keep_time)
+                if self._catch_up:
+                    await self._reach_the_log(tasks)
+                yield
         finally:
-            view.close()
+            self._tasks = None
+            for part in self._parts.values():
+                self._tell(part, ViewPaused())  # nobody is left waiting; appends under way keep their outcomes
+            self.view.close()
 
     # ---- deciding ------------------------------------------------------------------------------------
 
@@ -178,19 +194,22 @@ class Application:
         *args: *Ts,
         partition: int,
         until: str = "committed",
+        decline: str = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
     ) -> Receipt | None:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
 
-        `decide(state, *args)` gets what the view reads with (a cursor, a dict) and returns an `Append`, or None
-        to decline. It may run several times and must not have effects of its own. Cancelled after the
-        append was sent, the outcome is unknown to the caller, and no retry follows.
+        `decide(state, *args)` gets what the view reads with (a cursor, a dict), which it cannot change, and returns an
+        `Append`, or None to decline. It may run several times and must not have effects of its own. Cancelled
+        after the append was sent, the outcome is unknown to the caller, and no retry follows.
 
         Args:
             decide: a function of the state; with views that are not threaded it may be `async def`.
             args: handed to `decide`.
             partition: whose state, and where to append.
             until: "committed", or "applied": also wait until this view has applied it.
+            decline: "confirmed": None is returned once `decide` declined on a state that holds everything that was
+                committed when this was called, by a question to the server; "local": at once, on any state.
             retry: pauses and limits.
 
         Returns:
@@ -200,44 +219,35 @@ class Application:
             RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
+            StateReadOnlyError: `decide` tried to change the state.
             PartitionUnavailableError: the partition is paused.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         if until not in ("committed", "applied"):
             raise ValueError(f"until is 'committed' or 'applied', not {until!r}")
-        part = self._part(partition)
-        gives_up_at = trio.current_time() + retry.give_up_after
-        attempts = conflicts = losses = 0
-        async with AsyncExitStack() as stack:
-            gated: frozenset[int] = frozenset()
+        if decline not in ("confirmed", "local"):
+            raise ValueError(f"decline is 'confirmed' or 'local', not {decline!r}")
+        part = self._open_part(partition)
+        call = _Call()
+        self._tell(part, SubmitBegun(call, retry, decline == "confirmed", until == "applied"))
+        try:
             while True:
-                part.check()
-                append, pending = await self._attempt(part, decide, args)
-                if append is None or pending is None:
-                    return None
-                attempts += 1
-                try:
-                    transaction_id = await pending
-                except LockConflictError as error:
-                    conflicts += 1
-                    self._check_retry(retry, attempts, gives_up_at, error)
-                    if self._client._instrument is not None:
-                        self._client._instrument.conflict(partition, error.blocking_id)
-                    hashes = frozenset((*lock_hashes(append.write), *lock_hashes(append.read)))
-                    if not hashes <= gated:
-                        await stack.aclose()
-                        gated |= hashes
-                        await stack.enter_async_context(self._gate.passing(partition, gated))
-                    await part.reached(error.blocking_id)
-                except NotCommittedError as error:
-                    losses += 1
-                    self._check_retry(retry, attempts, gives_up_at, error)
-                    await trio.sleep(retry.delay(losses, self._rng))
-                else:
-                    break
-        if until == "applied":
-            await part.reached(transaction_id)
-        return Receipt(partition, transaction_id, attempts, conflicts)
+                match await call.next():
+                    case Decide():
+                        await self._decide(part, call, decide, args)
+                    case SubmitDone(_, transaction_id, attempts, conflicts):
+                        if transaction_id is None:
+                            return None
+                        return Receipt(partition, transaction_id, attempts, conflicts)
+                    case GaveUp(_, attempts):
+                        raise RetriesExhaustedError(attempts) from self._cause(part, call)
+                    case OutcomeUnknown():
+                        assert call.pending is not None
+                        await call.pending.outcome()
+                    case _:
+                        raise self._unavailable(part)
+        finally:
+            self._tell(part, Withdrawn(call))
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -248,32 +258,67 @@ class Application:
 
         Raises:
             PartitionUnavailableError: a partition was paused.
+            ClientClosedError: the block of the application has ended.
         """
-        for each in self._parts if partition is None else (partition,):
-            part = self._part(each)
-            await part.reached(await self._client.committed_mark(each) if to is None else to)
+        calls = []
+        try:
+            for each in self._parts if partition is None else (partition,):
+                part, call = self._open_part(each), _Call()
+                calls.append((part, call))
+                self._tell(part, MarkWanted(call, to))
+            for part, call in calls:
+                await self._reached(part, call)
+        finally:
+            for part, call in calls:
+                self._tell(part, Withdrawn(call))
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def mark(self, partition: int) -> int:
         """The last transaction that the view has applied."""
-        return self._part(partition).mark
+        return self._part(partition).submitter.applied_mark
 
     def status(self, partition: int) -> ApplicationStatus:
         """What this application is doing with a partition right now."""
         part = self._part(partition)
+        submitter = part.submitter
         return ApplicationStatus(
             partition,
-            part.mark,
-            part.slots.borrowed_tokens,
-            part.waiting,
-            self._gate.gated.get(partition, 0),
+            submitter.applied_mark,
+            submitter.committed_mark,
+            submitter.in_flight,
+            submitter.queued,
+            submitter.gated,
             part.down,
             None if part.paused is None else str(part.paused),
         )
 
-    async def read(self, function: Callable[..., Any], *args: Any, partition: int) -> tuple[Any, int]:
-        """`function(state, *args)` and the mark of the state that it saw."""
-        return await self._read(self._part(partition), function, args)
+    async def read(
+        self, function: Callable[..., Any], *args: Any, partition: int, fresh: bool = False
+    ) -> tuple[Any, int]:
+        """`function(state, *args)` and the mark of the state that it saw.
+
+        Args:
+            function: of the state, which it cannot change.
+            args: handed to `function`.
+            partition: whose state.
+            fresh: the state holds everything that was committed when this was called (a linearizable read); costs
+                a question to the server, which calls at the same time share.
+
+        Raises:
+            StateReadOnlyError: `function` tried to change the state.
+            ViewRegressedError: the stored mark of the view went back.
+            PartitionUnavailableError: with `fresh`: the partition is paused.
+            ClientClosedError: the block of the application has ended.
+        """
+        part = self._open_part(partition)
+        mark = await self._reach(part, None) if fresh else -1
+        failures = 0
+        while True:
+            found: tuple[Any, int] = await self._patiently(part, self._read, part, function, args)
+            if found[1] >= mark:
+                return found
+            failures += 1  # a snapshot older than what this process has applied: of a lagging database
+            await trio.sleep(_VIEW_RETRY.delay(failures, self._rng))
 
     # ---- inside --------------------------------------------------------------------------------------
 
@@ -283,47 +328,143 @@ class Application:
             raise ValueError(f"partition {partition} is not materialized here")
         return part
 
-    async def _attempt(
-        self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...]
-    ) -> tuple[Append | None, Awaitable[int] | None]:
-        """Decide and send while holding a slot; the slot is given back when the append has an outcome."""
-        part.waiting += 1
+    def _open_part(self, partition: int) -> _Part:
+        part = self._part(partition)
+        if self._tasks is None:
+            if self._block is None:
+                raise RuntimeError("the application is not open: use `async with client.materialize(...) as app`")
+            raise self._unavailable(part)
+        return part
+
+    def _unavailable(self, part: _Part) -> Exception:
+        """Why nothing can be waited for."""
+        if part.paused is None:
+            return ClientClosedError("the block of the application has ended")
+        error = PartitionUnavailableError(part.partition, f"paused: {part.paused}")
+        error.__cause__ = part.paused
+        return error
+
+    def _cause(self, part: _Part, call: _Call) -> Exception:
+        """The last failure of a submit that gave up."""
+        if call.failure is not None:
+            return call.failure
+        applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
+        if part.down is not None:
+            reason = f"the view is down: {part.down}"
+        elif committed > applied:
+            reason = f"the view has applied {applied} of {committed}"
+        else:
+            reason = "the server did not tell its committed mark"
+        return PartitionUnavailableError(part.partition, reason)
+
+    def _tell(self, part: _Part, *events: Event) -> None:
+        """Step the machine and hand out what it says."""
+        out: list[Effect] = []
+        part.submitter.step(now_ms(), events, out)
+        for effect in out:
+            if not isinstance(effect, AskMark):
+                call = effect.token
+                assert isinstance(call, _Call)
+                call.tell(effect)
+            elif self._tasks is not None:
+                self._tasks.start_soon(self._ask, part)
+        at = part.submitter.deadline()
+        if at is not None and (self._armed is None or at < self._armed):
+            self._rearm.set()
+
+    async def _keep_time(self) -> None:
+        """Step the machines when a pause or a limit ends."""
+        parts = self._parts.values()
+        while True:
+            self._rearm = trio.Event()
+            self._armed = at = earliest(*(part.submitter.deadline() for part in parts))
+            with trio.CancelScope(deadline=float("inf") if at is None else at / 1000):
+                await self._rearm.wait()
+            now = now_ms()
+            for part in parts:
+                due = part.submitter.deadline()
+                if due is not None and due <= now:
+                    self._tell(part)
+
+    async def _ask(self, part: _Part) -> None:
+        mark = await self._client.committed_mark(part.partition)
+        self._tell(part, MarkAnswered(mark))
+
+    async def _reached(self, part: _Part, call: _Call) -> int:
+        effect = await call.next()
+        if isinstance(effect, MarkReached):
+            return effect.mark
+        raise self._unavailable(part)
+
+    async def _reach(self, part: _Part, mark: int | None) -> int:
+        call = _Call()
+        self._tell(part, MarkWanted(call, mark))
         try:
-            await part.slots.acquire_on_behalf_of(token := object())
+            return await self._reached(part, call)
         finally:
-            part.waiting -= 1
-        sent = False
+            self._tell(part, Withdrawn(call))
+
+    async def _reach_the_log(self, tasks: Background) -> None:
+        """Catch up with the log as it is now; a partition that is paused on the way is left as it is."""
+        entered = trio.Event()
+        tasks.start_soon(self._tell_progress, entered)
+        calls = [(part, _Call()) for part in self._parts.values()]
+        for part, call in calls:
+            self._tell(part, MarkWanted(call, None))
+        for part, call in calls:
+            with contextlib.suppress(PartitionUnavailableError):
+                await self._reached(part, call)
+        entered.set()
+
+    async def _tell_progress(self, entered: trio.Event) -> None:
+        while True:
+            with trio.move_on_after(_PROGRESS_EVERY):
+                await entered.wait()
+                return
+            for part in self._parts.values():
+                applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
+                if applied < committed:
+                    text = f"partition {part.partition}: the view catches up, it has applied {applied} of {committed}"
+                    self._client._report(Level.INFO, text)
+
+    async def _decide(self, part: _Part, call: _Call, decide: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             append, mark = await self._read(part, decide, args)
-            if append is None:
-                return None, None
-            if not isinstance(append, Append):
-                raise TypeError(f"decide must return an Append or None, not {append!r}")
-            pending = self._client._submit(part.partition, append, mark)
-            pending._when_done(lambda: part.slots.release_on_behalf_of(token))
-            sent = True
-        finally:
-            if not sent:
-                part.slots.release_on_behalf_of(token)
-        return append, pending.outcome()
+        except Exception as error:
+            if not self.view.is_transient(error):
+                raise
+            call.failure = error
+            self._tell(part, StateUnreadable(call))
+            return
+        if append is None:
+            self._tell(part, DecisionDeclined(call, mark))
+        elif not isinstance(append, Append):
+            raise TypeError(f"decide must return an Append or None, not {append!r}")
+        else:
+            call.pending = pending = self._client._submit(part.partition, append, mark)
+            self._tell(part, AppendSent(call))
+            pending._when_done(partial(self._judged, part, call, append, pending))
 
-    def _check_retry(self, retry: Retry, attempts: int, gives_up_at: float, error: Exception) -> None:
-        if attempts >= retry.attempts or trio.current_time() >= gives_up_at:
-            raise RetriesExhaustedError(attempts) from error
+    def _judged(self, part: _Part, call: _Call, append: Append, pending: Pending) -> None:
+        outcome = pending._outcome
+        assert outcome is not None
+        if not isinstance(outcome, Failed):
+            self._tell(part, AppendJudged(call, Verdict.COMMITTED, outcome))
+            return
+        call.failure = self._client._error_of(outcome)
+        if outcome.reason is Reason.LOCK:
+            if self._client._instrument is not None:
+                self._client._instrument.conflict(part.partition, outcome.blocking_id)
+            hashes = frozenset((*lock_hashes(append.write), *lock_hashes(append.read)))
+            self._tell(part, AppendJudged(call, Verdict.CONFLICT, outcome.blocking_id, hashes))
+        else:
+            self._tell(part, AppendJudged(call, Verdict.LOST if outcome.reason.certain else Verdict.UNKNOWN))
 
     async def _read(self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
-        failures = 0
-        while True:
-            try:
-                if inspect.iscoroutinefunction(decide):
-                    return await self._read_async(part, decide, args)
-                found: tuple[Any, int] = await self._in_view(self.view.read, part.partition, decide, args)
-                return found
-            except Exception as error:
-                if not self.view.is_transient(error):
-                    raise
-                failures += 1
-                await trio.sleep(_VIEW_RETRY.delay(failures, self._rng))
+        if inspect.iscoroutinefunction(decide):
+            return await self._read_async(part, decide, args)
+        found: tuple[Any, int] = await self._in_view(self.view.read, part.partition, decide, args)
+        return found
 
     async def _read_async(self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
         if self.view.threaded:
@@ -331,6 +472,23 @@ class Application:
         # The mark is that of the start: what decide sees later is newer, which can only cause a conflict.
         found, mark = self.view.read(part.partition, lambda state: state, ())
         return await decide(found, *args), mark
+
+    async def _patiently(self, part: _Part, method: Callable[..., Any], *args: Any) -> Any:
+        """Call again, after pauses that grow, while the view says that this may help."""
+        failures = 0
+        while True:
+            try:
+                found = await (method(*args) if inspect.iscoroutinefunction(method) else self._in_view(method, *args))
+            except Exception as error:
+                if not self.view.is_transient(error):
+                    raise
+                failures += 1
+                part.down = str(error)
+            else:
+                if failures:
+                    part.down = None
+                return found
+            await trio.sleep(_VIEW_RETRY.delay(failures, self._rng))
 
     async def _in_view(self, method: Callable[..., Any], *args: Any) -> Any:
         if self.view.threaded:
@@ -347,7 +505,8 @@ class Application:
                 if self._on_poison == "stop":
                     raise
                 self._client._report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
-                part.pause(error)
+                part.paused = error
+                self._tell(part, ViewPaused())
                 return
 
     async def _apply(self, part: _Part, batch: Batch) -> None:
@@ -368,7 +527,7 @@ class Application:
                 part.down = str(error)
             else:
                 part.down = None
-                part.advance(mark)
+                self._tell(part, ViewApplied(mark))
                 if self._client._instrument is not None:
                     self._client._instrument.applied(part.partition, len(batch), trio.current_time() - began)
                 return
@@ -378,5 +537,6 @@ class Application:
         """Keep what is good before the transaction that is not, then fail with it."""
         good = tuple(transaction for transaction in batch if transaction.id < error.transaction.id)
         if good:
-            part.advance(await self._in_view(self.view.commit, Batch(batch.partition, good)))
+            mark = await self._patiently(part, self.view.commit, Batch(batch.partition, good))
+            self._tell(part, ViewApplied(mark))
         raise ApplyFailedError(part.partition, error.transaction.id) from error.__cause__

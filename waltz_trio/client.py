@@ -21,6 +21,7 @@ from waltz_core.client.calls import (
     Flush,
     Flushed,
     Forget,
+    ForgetMark,
     Joined,
     MarkRead,
     Open,
@@ -272,7 +273,12 @@ class Client:
         answer: _Answer[int] = _Answer()
         self._marks.add(answer)
         self._post(ReadMark(partition, answer))
-        return await answer.wait()
+        try:
+            return await answer.wait()
+        finally:
+            if answer in self._marks:
+                self._marks.remove(answer)
+                self._post(ForgetMark(partition, answer))
 
     def status(self, partition: int) -> PartitionStatus:
         """What a partition is doing right now."""
@@ -360,8 +366,11 @@ class Client:
         batch_limit: int = 1000,
         max_in_flight: int | None = None,
         on_poison: str = "stop",
-    ) -> AbstractAsyncContextManager[Application]:
+        catch_up: bool = True,
+    ) -> Application:
         """Keep a view up to date with partitions (all by default) and submit transactions based on it.
+
+        An async context manager, entered once the view has applied everything that was committed at entry.
 
         Args:
             view: `SqliteView`, `DictView` or your own.
@@ -370,10 +379,11 @@ class Client:
             max_in_flight: submits of a partition under way at a time (`client.maxConcurrentTransactions`).
             on_poison: what a transaction does that cannot be applied: "stop" ends the block with
                 ApplyFailedError, "pause" stops its partition and leaves the others.
+            catch_up: False enters at once, with the state that the view has.
         """
         wanted = self._wanted(partitions)
         limit = self._max_in_flight if max_in_flight is None else max_in_flight
-        return Application._open(self, view, wanted, batch_limit, limit, on_poison)
+        return Application(self, view, wanted, batch_limit, limit, on_poison, catch_up)
 
     def partition_of(self, key: int | str) -> int:
         """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from waltz_core.client.retry import Retry as Retry
 from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
 from waltz_core.lock_names import UNTOLD, pack_text
 from waltz_core.locks import Lock, id_hash, name_hash
@@ -19,7 +19,6 @@ from waltz_trio.arguments import check_codec, check_lock_id, explain_locks, whol
 from waltz_trio.codecs import Codec, Codecs, Raw, shown
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Awaitable, Callable
 
     from waltz_core.ids import ReqId
@@ -69,26 +68,6 @@ class Receipt:
     transaction_id: int
     attempts: int  # appends sent, the committed one included
     conflicts: int  # appends refused because of a lock
-
-
-@record
-class Retry:
-    """How a submit tries again after losses and database errors; conflicts wait for the feed instead.
-
-    Times in seconds. `delay` is pure: the generator is passed in.
-    """
-
-    attempts: float = math.inf  # appends sent at most, conflicts included
-    base: float = 0.01  # first pause
-    factor: float = 2.0
-    cap: float = 5.0  # longest pause
-    jitter: float = 0.5  # share of a pause that is left to chance
-    give_up_after: float = math.inf  # no attempt starts later than this after the first
-
-    def delay(self, attempt: int, rng: random.Random) -> float:
-        """The pause before attempt number `attempt` + 1."""
-        whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64))
-        return whole * (1 - self.jitter * rng.random())
 
 
 class Transaction:

@@ -673,6 +673,37 @@ CORPUS: tuple[Mutant, ...] = (
         "self._mark_calls.append((_following(self._sequence), token))",
         "self._mark_calls.append((self._mark_question or _following(self._sequence), token))",
     ),
+    # ---- submits ----------------------------------------------------------------------------------------------
+    Mutant(
+        "a decline is believed as it is",
+        "client.submitter",
+        "if not wait.begun.confirm or (wait.confirmed is not None and mark >= wait.confirmed):",
+        "if True:",
+    ),
+    Mutant(
+        "a decline is confirmed by the question of somebody else",
+        "client.submitter",
+        "            self._to_ask[wait] = None\n",
+        "            self._asked[wait] = None\n",
+    ),
+    Mutant(
+        "a slot is given back before the outcome",
+        "client.submitter",
+        "            self._enter(wait, _Stage.LEFT)\n            self._leave_gate(wait, now, out)\n            return\n",
+        "            self._enter(wait, _Stage.LEFT)\n            self._leave_gate(wait, now, out)\n",
+    ),
+    Mutant(
+        "no limit while a lock is waited for",
+        "client.submitter",
+        "_UNLIMITED = (_Stage.DECIDING, ",
+        "_UNLIMITED = (_Stage.BLOCKED, _Stage.DECIDING, ",
+    ),
+    Mutant(
+        "the gate lets in who leads one queue",
+        "client.gate",
+        "return all(",
+        "return any(",
+    ),
 )
 """A survivor names a missing scenario."""
 

@@ -15,7 +15,7 @@ import trio
 import waltz_trio as waltz
 from tests.trio.small_cluster import SmallCluster, small_cluster
 from tests.trio.test_client import Watcher
-from waltz_trio.application import _Gate
+from waltz_core.wire.client_messages import HighWaterMarkRequest
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS balance (account INTEGER PRIMARY KEY, amount INTEGER NOT NULL)"
 
@@ -59,6 +59,10 @@ def withdraw(state: dict[int, int], account: int, amount: int) -> waltz.Append |
     return waltz.Append(Move(account, -amount), MOVE, write=[("account", account)])
 
 
+def touch(state: Any) -> waltz.Append:
+    return waltz.Append(Move(1, 1), MOVE, write=[("account", 1)])
+
+
 def sqlite_view(path: Path) -> waltz.SqliteView:
     return waltz.SqliteView(path, apply_sql, schema=SCHEMA)
 
@@ -73,6 +77,21 @@ async def together(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
         for at in range(len(calls)):
             nursery.start_soon(run, at)
     return results
+
+
+def count_questions(cluster: SmallCluster) -> list[object]:
+    """Every question for the committed mark from now on."""
+    asked: list[object] = []
+    server = cluster.nodes[0].server
+    receive = server._on_message
+
+    def watched(conn: Any, message: Any) -> None:
+        if isinstance(message, HighWaterMarkRequest):
+            asked.append(message)
+        receive(conn, message)
+
+    server._on_message = watched  # type: ignore[method-assign]
+    return asked
 
 
 def balances(cluster: SmallCluster, partition: int = 0) -> dict[int, int]:
@@ -225,6 +244,153 @@ async def test_an_exception_of_decide_comes_out_and_the_slot_is_given_back() -> 
             assert await bank.submit(deposit, 1, 1, partition=0) is not None
 
 
+# ---- declines and reads that know everything -----------------------------------------------------
+
+
+class Held(waltz.DictView[Any]):
+    """A view that takes nothing while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__(apply)
+        self.held = False
+
+    def commit(self, batch: waltz.Batch) -> int:
+        if self.held:
+            raise ConnectionError("held")
+        return super().commit(batch)
+
+    def is_transient(self, error: Exception) -> bool:
+        return isinstance(error, ConnectionError)
+
+
+async def test_the_block_is_entered_when_the_view_has_caught_up() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [MOVE.dumps(Move(1, 1))] * 2500)
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            assert bank.mark(0) == 2499
+            assert await bank.submit(withdraw, 1, 2500, partition=0, decline="local") is not None
+
+
+async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> None:
+    view = Held()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [MOVE.dumps(Move(1, 1))] * 3)
+        view.held = True
+        bank = client.materialize(view, [0])
+        entered = trio.Event()
+
+        async def use() -> None:
+            async with bank:
+                entered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use)
+            while bank.status(0).view_down is None or bank.status(0).committed_mark < 0:
+                await trio.lowlevel.checkpoint()
+            status = bank.status(0)
+            assert (status.applied_mark, status.committed_mark, entered.is_set()) == (-1, 2, False)
+            view.held = False
+        assert entered.is_set()
+        with pytest.raises(RuntimeError, match="entered once"):
+            await bank.__aenter__()
+
+
+async def test_catching_up_may_be_left_out() -> None:
+    view = Held()
+    view.held = True
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [MOVE.dumps(Move(1, 1))])
+        async with client.materialize(view, [0], catch_up=False) as bank:
+            assert bank.mark(0) == -1
+            assert await bank.submit(withdraw, 1, 1, partition=0, decline="local") is None
+
+
+async def test_a_decline_on_a_view_that_lags_is_decided_again() -> None:
+    """Somebody else's deposit was acknowledged before the call: the withdrawal must see it."""
+    view, decided = Held(), trio.Event()
+
+    def watched(state: dict[int, int]) -> waltz.Append | None:
+        decided.set()
+        return withdraw(state, 1, 5)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as bank, waltz.open_client(cluster.url) as other:
+            view.held = True
+            await other.append(0, deposit(None, 1, 5))
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def release() -> None:
+                    await decided.wait()
+                    await trio.testing.wait_all_tasks_blocked()
+                    view.held = False
+
+                receipt = await bank.submit(watched, partition=0)
+            assert receipt == waltz.Receipt(0, 1, 1, 0)
+            assert balances(cluster) == {1: 0}
+
+
+async def test_a_decline_that_is_right_is_confirmed_by_questions_that_calls_share() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            asked = count_questions(cluster)
+            results = await together(*[lambda: bank.submit(withdraw, 1, 5, partition=0)] * 100)
+            assert results == [None] * 100
+            assert 1 <= len(asked) <= 25, "five decide at a time, and share"
+
+
+async def test_a_fresh_read_sees_what_was_acknowledged_before_it() -> None:
+    view = Held()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as bank:
+            view.held = True
+            await client.append(0, deposit(None, 1, 5))
+            assert await bank.read(dict, partition=0) == ({}, -1)
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def release() -> None:
+                    await trio.testing.wait_all_tasks_blocked()
+                    view.held = False
+
+                assert await bank.read(dict, partition=0, fresh=True) == ({1: 5}, 0)
+
+
+async def test_a_server_that_does_not_answer_keeps_nobody_who_leaves() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            cluster.nodes[0].deaf = True
+            async with trio.open_nursery() as nursery:
+                for call in (
+                    lambda: bank.submit(withdraw, 1, 5, partition=0),
+                    lambda: bank.caught_up(0),
+                    lambda: bank.read(dict, partition=0, fresh=True),
+                    lambda: client.committed_mark(1),
+                ):
+                    nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            assert bank._part(0).submitter.waiting == 0
+        assert not client._marks
+
+
+async def test_whoever_still_waits_when_the_block_ends_is_told() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with trio.open_nursery() as nursery:
+            async with client.materialize(waltz.DictView(apply), [0]) as bank:
+
+                @nursery.start_soon
+                async def wait() -> None:
+                    with pytest.raises(waltz.ClientClosedError, match="block of the application has ended"):
+                        await bank.caught_up(0, to=5)
+
+                await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(waltz.ClientClosedError):
+            await bank.submit(deposit, 1, 1, partition=0)
+        with pytest.raises(RuntimeError, match="async with"):
+            await client.materialize(waltz.DictView(apply), [0]).submit(deposit, 1, 1, partition=0)
+
+
 # ---- following -----------------------------------------------------------------------------------
 
 
@@ -317,6 +483,45 @@ async def test_a_view_that_is_away_for_a_while_is_waited_for() -> None:
             assert bank.status(0).view_down is None
 
 
+async def test_the_limits_of_a_submit_hold_while_the_view_is_away(autojump_clock: trio.testing.MockClock) -> None:
+    view = Flaky()
+    view.away = view.unreadable = 0
+    limits = {"attempts": waltz.Retry(attempts=3), "time": waltz.Retry(give_up_after=2.0)}
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0]) as bank:
+            view.away = view.unreadable = 1 << 30
+            for what, retry in limits.items():
+                with trio.fail_after(60), pytest.raises(waltz.RetriesExhaustedError) as found:
+                    await bank.submit(deposit, 1, 1, partition=0, retry=retry)
+                assert isinstance(found.value.__cause__, ConnectionError)
+                assert what != "attempts" or found.value.attempts == 3
+            view.unreadable = 0
+            await client.append(0, waltz.Append(MOVE.dumps(Move(1, 1)), append=[("account", 1)]))
+            with trio.fail_after(60), pytest.raises(waltz.RetriesExhaustedError) as found:
+                await bank.submit(touch, partition=0, retry=waltz.Retry(give_up_after=2.0))
+            assert isinstance(found.value.__cause__, waltz.LockConflictError)
+            with trio.fail_after(60), pytest.raises(waltz.RetriesExhaustedError) as found:
+                await bank.submit(withdraw, 1, 1, partition=0, retry=waltz.Retry(give_up_after=2.0))
+            assert "the view is down: away" in str(found.value.__cause__)
+            assert bank.status(0).in_flight == bank.status(0).gated == 0
+
+
+async def test_a_mark_that_cannot_be_loaded_right_now_is_waited_for() -> None:
+    class Slow(Flaky):
+        locked = 2
+
+        def load_mark(self, partition: int) -> int:
+            if self.locked:
+                self.locked -= 1
+                raise ConnectionError("locked")
+            return super().load_mark(partition)
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(Slow(), [0]) as bank:
+            await bank.submit(deposit, 1, 1, partition=0, until="applied")
+            assert bank.status(0).view_down is None
+
+
 async def test_any_other_error_of_a_view_ends_the_application() -> None:
     class Broken(waltz.DictView[Any]):
         def commit(self, batch: waltz.Batch) -> int:
@@ -333,49 +538,9 @@ async def test_any_other_error_of_a_view_ends_the_application() -> None:
 # ---- the gate ------------------------------------------------------------------------------------
 
 
-async def test_the_gate_lets_one_pass_per_lock_first_come_first_served() -> None:
-    gate = _Gate()
-    order: list[str] = []
-
-    async def pass_through(name: str, *hashes: int) -> None:
-        async with gate.passing(0, hashes):
-            order.append(name)
-            await trio.testing.wait_all_tasks_blocked()
-
-    async with trio.open_nursery() as nursery:
-        for name, hashes in (("a", (1,)), ("b", (1, 2)), ("c", (2,)), ("d", (3,))):
-            nursery.start_soon(pass_through, name, *hashes)
-            await trio.lowlevel.checkpoint()
-    assert sorted(order) == ["a", "b", "c", "d"]
-    assert order.index("a") < order.index("b")
-    assert gate._locks == {}
-    assert gate.gated == {0: 0}
-
-
-async def test_leaving_the_queue_of_the_gate_leaves_nothing_behind() -> None:
-    gate = _Gate()
-
-    async def wait_in_vain() -> None:
-        async with gate.passing(0, [0, 1]):
-            raise AssertionError
-
-    async with gate.passing(0, [1]):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_in_vain)
-            await trio.testing.wait_all_tasks_blocked()
-            assert gate.gated == {0: 1}
-            nursery.cancel_scope.cancel()
-        assert gate.gated == {0: 0}
-    assert gate._locks == {}
-
-
 async def test_many_submits_on_one_lock_all_commit_with_few_attempts() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(waltz.DictView(apply), [0]) as bank:
-
-            def touch(state: Any) -> waltz.Append:
-                return waltz.Append(Move(1, 1), MOVE, write=[("account", 1)])
-
             receipts = await together(*[lambda: bank.submit(touch, partition=0)] * 60)
             assert balances(cluster) == {1: 60}
             assert sum(receipt.attempts for receipt in receipts) < 200

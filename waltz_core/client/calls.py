@@ -94,11 +94,19 @@ class Forget:
 
 
 @record
+class ForgetMark:
+    """Nobody waits for the answer to a `ReadMark` any longer."""
+
+    partition: int
+    token: object
+
+
+@record
 class CloseClient:
     """Give everything up: unresolved appends end with the reason CLOSED."""
 
 
-Call: TypeAlias = Open | StopFeed | Submit | Consumed | Flush | ReadMark | Fetch | Forget | CloseClient
+Call: TypeAlias = Open | StopFeed | Submit | Consumed | Flush | ReadMark | Fetch | Forget | ForgetMark | CloseClient
 
 # ---- what the application is told ---------------------------------------------------------------
 

@@ -112,6 +112,13 @@ class PartitionReads:
         if self._mark_question is None and self._mark_at is None:
             self._ask_mark(now)
 
+    def forget_mark(self, token: object) -> None:
+        """A call has left; without any other, nothing is asked again."""
+        calls = self._mark_calls
+        self._mark_calls = deque(call for call in calls if call[1] is not token)
+        if calls and not self._mark_calls:
+            self._mark_question = self._mark_at = None
+
     def on_data(self, response: TransactionDataResponse, now: int, payloads: list[tuple[int, bytes]]) -> str | None:
         """Take an answer; returns the server's error when it has failed often enough to tell a person."""
         transaction_id = response.transaction_id

@@ -16,6 +16,7 @@ from waltz_core.client.calls import (
     Flush,
     Flushed,
     Forget,
+    ForgetMark,
     Joined,
     MarkRead,
     Open,
@@ -123,6 +124,7 @@ class ClientNode:
             ReadMark: self._on_read_mark,
             Fetch: self._on_fetch,
             Forget: self._on_forget,
+            ForgetMark: self._on_forget_mark,
             CloseClient: self._on_close_client,
         }
 
@@ -539,6 +541,10 @@ class ClientNode:
     def _on_forget(self, call: Forget, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and call.partition in self._reads:
             self._reads[call.partition].forget(call.transaction_ids)
+
+    def _on_forget_mark(self, call: ForgetMark, now: int, out: list[Effect]) -> None:
+        if not self._waits(call) and call.partition in self._reads:
+            self._reads[call.partition].forget_mark(call.token)
 
     def _on_close_client(self, call: CloseClient, now: int, out: list[Effect]) -> None:
         if self._closed:

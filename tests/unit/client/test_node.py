@@ -18,6 +18,7 @@ from waltz_core.client.calls import (
     Flush,
     Flushed,
     Forget,
+    ForgetMark,
     Joined,
     MarkRead,
     Open,
@@ -379,6 +380,24 @@ def test_a_repeated_question_answers_every_call_before_it_and_the_first_only_its
     assert desk.send(HighWaterMarkResponse(repeated.req_id, 6), kind=RPC) == [MarkRead(0, 6, ("b",))]
     (last,) = desk.take(RPC)
     assert desk.send(HighWaterMarkResponse(last.req_id, 7), kind=RPC) == [MarkRead(0, 7, ("c",))]
+
+
+def test_a_call_that_has_left_is_not_answered_and_the_last_one_takes_the_question_along() -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"), ReadMark(0, "b"))
+    desk.connect()
+    (first,) = desk.take(RPC)
+    desk.step(ForgetMark(0, "a"), ForgetMark(1, "never asked"))
+    assert desk.send(HighWaterMarkResponse(first.req_id, 12), kind=RPC) == [MarkRead(0, 12, ("b",))]
+    desk.step(ReadMark(0, "c"))
+    (second,) = desk.take(RPC)
+    desk.step(ForgetMark(0, "c"))
+    desk.wait(10_000)
+    assert desk.take(RPC) == [], "nobody waits, so nothing is asked again"
+    desk.step(ReadMark(0, "d"))
+    (third,) = desk.take(RPC)
+    assert desk.send(HighWaterMarkResponse(second.req_id, 12), kind=RPC) == []
+    assert desk.send(HighWaterMarkResponse(third.req_id, 13), kind=RPC) == [MarkRead(0, 13, ("d",))]
 
 
 def test_a_question_lost_with_its_connection_is_asked_again_for_every_call() -> None:

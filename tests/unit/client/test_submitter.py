@@ -1,0 +1,506 @@
+"""The submits of one partition: slots, gate, limits, and what a decline is worth."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from waltz_core.client.retry import Retry
+from waltz_core.client.submitter import (
+    AppendJudged,
+    AppendSent,
+    AskMark,
+    Decide,
+    DecisionDeclined,
+    Effect,
+    Event,
+    GaveUp,
+    MarkAnswered,
+    MarkReached,
+    MarkWanted,
+    OutcomeUnknown,
+    StateUnreadable,
+    SubmitBegun,
+    SubmitDone,
+    Submitter,
+    Unavailable,
+    Verdict,
+    ViewApplied,
+    ViewPaused,
+    Withdrawn,
+)
+
+EXACT = Retry(jitter=0.0)
+LOCK = frozenset({1})
+
+
+class Desk:
+    """A machine and its clock."""
+
+    def __init__(self, applied: int = -1, slots: int = 5) -> None:
+        self.machine = Submitter(applied, slots, random.Random(1))
+        self.now = 0
+
+    def tell(self, *events: Event) -> list[Effect]:
+        out: list[Effect] = []
+        self.machine.step(self.now, events, out)
+        return out
+
+    def at(self, now: int) -> list[Effect]:
+        self.now = now
+        return self.tell()
+
+    def begin(self, token: str, **options: Any) -> list[Effect]:
+        return self.tell(SubmitBegun(token, options.pop("retry", EXACT), **options))
+
+    def send(self, token: str) -> None:
+        assert self.tell(AppendSent(token)) == []
+
+    def judge(
+        self, token: str, verdict: Verdict, transaction_id: int = -1, hashes: frozenset[int] = LOCK
+    ) -> list[Effect]:
+        return self.tell(AppendJudged(token, verdict, transaction_id, hashes))
+
+    def empty(self) -> bool:
+        machine = self.machine
+        return (machine.waiting, machine.in_flight, machine.queued, machine.gated, machine.deadline()) == (
+            0,
+            0,
+            0,
+            0,
+            None,
+        )
+
+
+# ---- the straight way ------------------------------------------------------------------------------
+
+
+def test_a_submit_decides_sends_and_commits() -> None:
+    desk = Desk()
+    assert desk.begin("a") == [Decide("a")]
+    desk.send("a")
+    assert desk.judge("a", Verdict.COMMITTED, 7) == [SubmitDone("a", 7, 1, 0)]
+    assert desk.empty()
+
+
+def test_until_applied_waits_for_the_view() -> None:
+    desk = Desk()
+    for token in "ab":
+        desk.begin(token, until_applied=True)
+        desk.send(token)
+    assert desk.judge("a", Verdict.COMMITTED, 7) == []
+    assert desk.machine.in_flight == 1, "the slot is free for others"
+    assert desk.tell(ViewApplied(6)) == []
+    assert desk.tell(ViewApplied(8)) == [SubmitDone("a", 7, 1, 0)]
+    assert desk.judge("b", Verdict.COMMITTED, 8) == [SubmitDone("b", 8, 1, 0)]
+    assert desk.empty()
+
+
+def test_slots_are_given_in_the_order_of_coming() -> None:
+    desk = Desk(slots=1)
+    assert desk.tell(*(SubmitBegun(token, EXACT) for token in "abc")) == [Decide("a")]
+    assert (desk.machine.in_flight, desk.machine.queued) == (1, 2)
+    desk.send("a")
+    assert desk.tell(Withdrawn("b")) == []
+    assert desk.judge("a", Verdict.COMMITTED, 0) == [SubmitDone("a", 0, 1, 0), Decide("c")]
+    assert desk.tell(Withdrawn("c")) == []
+    assert desk.empty()
+
+
+def test_an_append_keeps_its_slot_when_its_caller_has_left() -> None:
+    desk = Desk(slots=1)
+    desk.begin("a")
+    desk.send("a")
+    assert desk.tell(Withdrawn("a")) == []
+    assert desk.begin("b") == []
+    assert desk.judge("a", Verdict.CONFLICT, 3) == [Decide("b")]
+    desk.tell(Withdrawn("b"))
+    assert desk.empty()
+
+
+def test_an_outcome_that_nobody_knows_ends_the_submit() -> None:
+    desk = Desk()
+    desk.begin("a")
+    desk.send("a")
+    assert desk.judge("a", Verdict.UNKNOWN) == [OutcomeUnknown("a")]
+    assert desk.empty()
+
+
+# ---- again and again -------------------------------------------------------------------------------
+
+
+def test_a_conflict_waits_for_what_blocked_it() -> None:
+    desk = Desk()
+    desk.begin("a")
+    desk.send("a")
+    assert desk.judge("a", Verdict.CONFLICT, 3) == []
+    assert desk.tell(ViewApplied(2)) == []
+    assert desk.tell(ViewApplied(3)) == [Decide("a")]
+    desk.send("a")
+    assert desk.judge("a", Verdict.CONFLICT, 3) == [Decide("a")], "applied already"
+    desk.send("a")
+    assert desk.judge("a", Verdict.COMMITTED, 4) == [SubmitDone("a", 4, 3, 2)]
+    assert desk.empty()
+
+
+def test_those_that_met_one_lock_go_one_after_the_other() -> None:
+    desk = Desk(applied=9)
+    for token in "abc":
+        desk.begin(token)
+        desk.send(token)
+    assert desk.judge("a", Verdict.CONFLICT, 3) == [Decide("a")]
+    assert desk.judge("b", Verdict.CONFLICT, 3) == []
+    assert desk.judge("c", Verdict.CONFLICT, 3) == []
+    assert desk.machine.gated == 2
+    desk.send("a")
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 2, 1), Decide("b")]
+    assert desk.tell(Withdrawn("b")) == [Decide("c")]
+    desk.send("c")
+    assert desk.judge("c", Verdict.CONFLICT, 5, frozenset({2})) == [Decide("c")], "it queues for both locks now"
+    desk.tell(Withdrawn("c"))
+    assert desk.empty()
+
+
+def test_a_loss_is_repeated_after_a_pause() -> None:
+    desk = Desk()
+    desk.begin("a")
+    desk.send("a")
+    assert desk.judge("a", Verdict.LOST) == []
+    assert desk.machine.deadline() == 10
+    assert desk.at(9) == []
+    assert desk.at(10) == [Decide("a")]
+    desk.send("a")
+    desk.judge("a", Verdict.LOST)
+    assert desk.machine.deadline() == 30, "pauses grow"
+    assert desk.at(30) == [Decide("a")]
+    desk.send("a")
+    assert desk.judge("a", Verdict.COMMITTED, 0) == [SubmitDone("a", 0, 3, 0)]
+
+
+# ---- limits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", ["conflict", "loss", "view"])
+def test_the_number_of_tries_is_a_limit_whatever_fails(failure: str) -> None:
+    desk = Desk(applied=99)
+    desk.begin("a", retry=Retry(attempts=3, jitter=0.0))
+    answers: list[Effect] = []
+    for tries in range(1, 4):
+        if failure == "view":
+            answers = desk.tell(StateUnreadable("a"))
+        else:
+            desk.send("a")
+            answers = desk.judge("a", Verdict.CONFLICT if failure == "conflict" else Verdict.LOST, 0)
+        if tries < 3:
+            answers = answers or desk.at(desk.machine.deadline() or 0)
+            assert answers == [Decide("a")]
+    assert answers == [GaveUp("a", 3)]
+    assert desk.empty()
+
+
+def test_time_is_a_limit_while_the_view_is_down() -> None:
+    desk = Desk()
+    desk.begin("a", retry=Retry(give_up_after=1.0, jitter=0.0))
+    tries = 0
+    while True:
+        tries += 1
+        assert desk.tell(StateUnreadable("a")) == []
+        at = desk.machine.deadline()
+        assert at is not None
+        assert at <= 1000
+        answer = desk.at(at)
+        if answer != [Decide("a")]:
+            break
+    assert (answer, desk.now) == ([GaveUp("a", tries)], 1000)
+    assert desk.empty()
+
+
+@pytest.mark.parametrize("place", ["view", "gate", "slot", "pause", "mark", "behind"])
+def test_time_is_a_limit_in_every_wait_before_another_attempt(place: str) -> None:
+    desk = Desk(slots=1)
+    if place == "gate":
+        desk.machine.in_flight_max = 2
+        desk.begin("first")
+        desk.send("first")
+    desk.begin("a", retry=Retry(give_up_after=1.0, jitter=0.0, base=5.0))
+    if place in ("view", "gate", "slot"):
+        desk.send("a")
+    match place:
+        case "view":
+            assert desk.judge("a", Verdict.CONFLICT, 5) == []
+        case "gate":
+            desk.judge("first", Verdict.CONFLICT, 5)
+            desk.judge("a", Verdict.CONFLICT, 5)
+            assert desk.machine.gated == 1
+        case "slot":
+            desk.judge("a", Verdict.CONFLICT, 5)
+            assert desk.begin("other") == [Decide("other")]
+            assert desk.tell(ViewApplied(5)) == []
+            assert desk.machine.queued == 1
+        case "pause":
+            desk.tell(StateUnreadable("a"))
+        case "mark":
+            assert desk.tell(DecisionDeclined("a", 5)) == [AskMark()]
+        case _:
+            desk.tell(DecisionDeclined("a", 5))
+            assert desk.tell(MarkAnswered(6)) == []
+    assert desk.machine.deadline() == 1000
+    tries = 0 if place in ("mark", "behind") else 1
+    assert desk.at(1000) == [GaveUp("a", tries)]
+    assert desk.machine.queued == 0
+
+
+def test_no_limit_ends_the_wait_for_an_outcome_or_for_the_view_afterwards() -> None:
+    desk = Desk()
+    desk.begin("a", retry=Retry(give_up_after=1.0), until_applied=True)
+    desk.send("a")
+    assert desk.machine.deadline() is None
+    desk.now = 5000
+    assert desk.judge("a", Verdict.COMMITTED, 3) == []
+    assert desk.machine.deadline() is None
+    assert desk.tell(ViewApplied(3)) == [SubmitDone("a", 3, 1, 0)]
+
+
+def test_time_runs_from_the_first_attempt() -> None:
+    desk = Desk(slots=1)
+    desk.begin("a")
+    desk.begin("b", retry=Retry(give_up_after=0.0))
+    assert desk.at(5000) == []
+    assert desk.tell(Withdrawn("a")) == [Decide("b")]
+    desk.send("b")
+    assert desk.judge("b", Verdict.LOST) == [GaveUp("b", 1)]
+
+
+def test_who_allows_one_attempt_gets_its_decline_confirmed() -> None:
+    desk = Desk(applied=5)
+    desk.begin("a", retry=Retry(attempts=1, give_up_after=0.0))
+    assert desk.tell(DecisionDeclined("a", 5)) == [AskMark()]
+    assert desk.tell(MarkAnswered(5)) == [SubmitDone("a", None, 0, 0)]
+
+
+# ---- declines ----------------------------------------------------------------------------------------
+
+
+def test_a_decline_on_everything_that_was_committed_is_right() -> None:
+    desk = Desk(applied=5)
+    desk.begin("a")
+    assert desk.tell(DecisionDeclined("a", 5)) == [AskMark()]
+    assert desk.machine.in_flight == 0, "asking takes no slot"
+    assert desk.tell(MarkAnswered(5)) == [SubmitDone("a", None, 0, 0)]
+    assert desk.empty()
+
+
+def test_a_decline_on_an_older_state_is_decided_again() -> None:
+    desk = Desk(applied=5)
+    desk.begin("a")
+    desk.tell(DecisionDeclined("a", 5))
+    assert desk.tell(MarkAnswered(7)) == []
+    assert desk.tell(ViewApplied(6)) == []
+    assert desk.tell(ViewApplied(7)) == [Decide("a")]
+    desk.send("a")
+    assert desk.judge("a", Verdict.COMMITTED, 8) == [SubmitDone("a", 8, 1, 0)]
+
+
+def test_one_answer_serves_every_later_decline_of_the_call() -> None:
+    desk = Desk(applied=5)
+    desk.begin("a")
+    desk.tell(DecisionDeclined("a", 5), MarkAnswered(7))
+    assert desk.tell(ViewApplied(7)) == [Decide("a")]
+    assert desk.tell(DecisionDeclined("a", 7)) == [SubmitDone("a", None, 0, 0)]
+    assert desk.empty()
+
+
+def test_a_snapshot_of_a_lagging_database_is_read_again_later() -> None:
+    """The view of this process has applied it, but what `decide` saw was older still."""
+    desk = Desk(applied=5)
+    desk.begin("a")
+    desk.tell(DecisionDeclined("a", 3))
+    assert desk.tell(MarkAnswered(5)) == [Decide("a")]
+    assert desk.tell(DecisionDeclined("a", 4)) == []
+    assert desk.at(10) == [Decide("a")]
+    assert desk.tell(DecisionDeclined("a", 5)) == [SubmitDone("a", None, 0, 0)]
+
+
+def test_a_decline_may_be_taken_as_it_is() -> None:
+    desk = Desk(applied=5)
+    desk.begin("a", confirm=False)
+    assert desk.tell(DecisionDeclined("a", 5)) == [SubmitDone("a", None, 0, 0)]
+
+
+def test_a_question_under_way_answers_nobody_who_came_after_it() -> None:
+    desk = Desk(applied=5)
+    for token in "abc":
+        desk.begin(token)
+    assert desk.tell(DecisionDeclined("a", 5)) == [AskMark()]
+    assert desk.tell(DecisionDeclined("b", 5), DecisionDeclined("c", 5)) == []
+    assert desk.tell(MarkAnswered(5)) == [AskMark(), SubmitDone("a", None, 0, 0)]
+    assert desk.tell(Withdrawn("b")) == []
+    assert desk.tell(MarkAnswered(6)) == []
+    assert desk.tell(ViewApplied(6)) == [Decide("c")]
+    assert desk.machine.committed_mark == 6
+
+
+# ---- waiting for the view ------------------------------------------------------------------------------
+
+
+def test_a_mark_is_waited_for() -> None:
+    desk = Desk(applied=3)
+    assert desk.tell(MarkWanted("now", 3)) == [MarkReached("now", 3)]
+    assert desk.tell(MarkWanted("five", 5), MarkWanted("six", 6), MarkWanted("gone", 5)) == []
+    desk.tell(Withdrawn("gone"))
+    assert desk.tell(ViewApplied(5)) == [MarkReached("five", 5)]
+    assert desk.tell(ViewApplied(4), ViewApplied(6)) == [MarkReached("six", 6)]
+    assert desk.empty()
+
+
+def test_everything_that_is_committed_by_now_is_waited_for() -> None:
+    desk = Desk(applied=3)
+    assert desk.tell(MarkWanted("a", None)) == [AskMark()]
+    assert desk.tell(MarkAnswered(3)) == [MarkReached("a", 3)]
+    assert desk.tell(MarkWanted("b", None)) == [AskMark()]
+    assert desk.tell(MarkAnswered(4)) == []
+    assert desk.tell(ViewApplied(4)) == [MarkReached("b", 4)]
+    assert desk.empty()
+
+
+# ---- a paused partition ----------------------------------------------------------------------------------
+
+
+def test_a_pause_ends_everybody_who_waits_and_keeps_outcomes() -> None:
+    desk = Desk(applied=3, slots=4)
+    for token in ("sent", "gated", "blocked", "deciding"):
+        desk.begin(token)
+    for token in ("sent", "gated", "blocked"):
+        desk.send(token)
+    desk.judge("blocked", Verdict.CONFLICT, 4)
+    desk.judge("gated", Verdict.CONFLICT, 4)
+    desk.tell(MarkWanted("mark", 9), MarkWanted("asking", None))
+    ended = desk.tell(ViewPaused())
+    assert sorted(str(effect.token) for effect in ended if isinstance(effect, Unavailable)) == [
+        "asking",
+        "blocked",
+        "gated",
+        "mark",
+    ]
+    assert desk.judge("sent", Verdict.COMMITTED, 5) == [SubmitDone("sent", 5, 1, 0)]
+    assert desk.tell(DecisionDeclined("deciding", 3)) == [Unavailable("deciding")]
+    assert desk.begin("late") == [Unavailable("late")]
+    assert desk.tell(MarkWanted("late", None), MarkWanted("far", 9)) == [Unavailable("late"), Unavailable("far")]
+    assert desk.tell(MarkWanted("there", 3)) == [MarkReached("there", 3)]
+    desk.tell(MarkAnswered(9))
+    assert desk.empty()
+
+
+def test_a_conflict_on_a_paused_partition_cannot_be_decided_again() -> None:
+    desk = Desk()
+    desk.begin("a")
+    desk.send("a")
+    desk.tell(ViewPaused())
+    assert desk.judge("a", Verdict.CONFLICT, 4) == [Unavailable("a")]
+    assert desk.empty()
+
+
+# ---- at random -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_everybody_gets_one_answer_and_nothing_is_left(seed: int) -> None:
+    """Slots are never exceeded; a decline counts on a state that holds what was committed when its call began."""
+    World(random.Random(seed)).run()
+
+
+class World:
+    """A log that grows, a view that follows, callers that come and leave, and a server that answers late."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.desk = Desk(slots=rng.randint(1, 4))
+        self.log = -1
+        self.deciding: list[str] = []
+        self.sent: list[str] = []
+        self.asked: list[int] = []  # the committed mark when the server came to answer
+        self.began_at: dict[str, int] = {}
+        self.declined_at: dict[str, int] = {}
+        self.unconfirmed: set[str] = set()
+
+    def run(self) -> None:
+        for number in range(150):
+            self._one(f"{number}")
+        self.rng = random.Random(0)
+        for _ in range(4000):
+            if not self.desk.machine.waiting:
+                break
+            self.desk.now = max(self.desk.now, self.desk.machine.deadline() or 0)
+            self._go_on()
+        assert self.began_at.keys() == set()
+        assert self.desk.empty()
+
+    def _one(self, name: str) -> None:
+        rng, desk = self.rng, self.desk
+        kind = rng.randrange(10)
+        if kind < 3:
+            self.began_at[name] = self.log
+            retry = Retry(
+                attempts=rng.choice([1, 3, float("inf")]), give_up_after=rng.choice([0.0, 0.05, float("inf")])
+            )
+            if rng.random() < 0.2:
+                self.unconfirmed.add(name)
+            begun = SubmitBegun(name, retry, name not in self.unconfirmed, until_applied=rng.random() < 0.3)
+            self._take(desk.tell(begun))
+        elif kind == 3:
+            self.began_at[name] = self.log
+            self._take(desk.tell(MarkWanted(name, rng.choice([None, self.log, self.log + 1]))))
+        elif kind == 4 and self.began_at:
+            leaver = rng.choice(sorted(self.began_at))
+            del self.began_at[leaver]
+            if leaver in self.deciding:
+                self.deciding.remove(leaver)
+            self._take(desk.tell(Withdrawn(leaver)))
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        rng, desk = self.rng, self.desk
+        desk.now += rng.randrange(5)
+        choice = rng.randrange(5)
+        if choice == 0 and self.deciding:
+            name = self.deciding.pop(rng.randrange(len(self.deciding)))
+            what = rng.randrange(3)
+            if what == 0:
+                self.declined_at[name] = rng.randint(desk.machine.applied_mark // 2, desk.machine.applied_mark)
+                self._take(desk.tell(DecisionDeclined(name, self.declined_at[name])))
+            elif what == 1:
+                self._take(desk.tell(StateUnreadable(name)))
+            else:
+                self.sent.append(name)
+                self._take(desk.tell(AppendSent(name)))
+        elif choice == 1 and self.sent:
+            name = self.sent.pop(rng.randrange(len(self.sent)))
+            verdict = rng.choice(list(Verdict))
+            if verdict is Verdict.COMMITTED:
+                self.log += 1
+            hashes = frozenset(rng.sample(range(3), rng.randrange(3)))
+            self._take(desk.tell(AppendJudged(name, verdict, max(0, self.log), hashes)))
+        elif choice == 2 and self.asked:
+            self._take(desk.tell(MarkAnswered(rng.randint(self.asked.pop(0), self.log))))
+        elif choice == 3:
+            self.log += rng.randrange(2)
+            self._take(desk.tell())
+        else:
+            self._take(desk.tell(ViewApplied(min(self.log, desk.machine.applied_mark + rng.randrange(3)))))
+
+    def _take(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskMark():
+                    self.asked.append(self.log)
+                case Decide(token):
+                    self.deciding.append(str(token))
+                case SubmitDone(token, None, _, _):
+                    began = self.began_at.pop(str(token))
+                    assert self.declined_at[str(token)] >= began or token in self.unconfirmed
+                case _:
+                    del self.began_at[str(effect.token)]
+        assert self.desk.machine.in_flight == len(self.deciding) + len(self.sent) <= self.desk.machine.in_flight_max

@@ -1,0 +1,35 @@
+"""How an application tries again: pauses and limits, as a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from waltz_core.record import record
+
+
+class Chance(Protocol):
+    """The randomness that a driver injects: what a pause uses of `random.Random`."""
+
+    def random(self) -> float:
+        """From 0 up to, but not including, 1."""
+
+
+@record
+class Retry:
+    """How a submit tries again after losses and database errors; conflicts wait for the feed instead.
+
+    Times in seconds. `delay` is pure: the generator is passed in.
+    """
+
+    attempts: float = math.inf  # tries at most: appends sent, conflicts included, and states that could not be read
+    base: float = 0.01  # first pause
+    factor: float = 2.0
+    cap: float = 5.0  # longest pause
+    jitter: float = 0.5  # share of a pause that is left to chance
+    give_up_after: float = math.inf  # no attempt starts later than this after the first
+
+    def delay(self, attempt: int, rng: Chance) -> float:
+        """The pause before attempt number `attempt` + 1."""
+        whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64))
+        return whole * (1 - self.jitter * rng.random())

@@ -1,0 +1,588 @@
+"""The submits of one partition, and everybody else who waits for its view.
+
+A submit reads the state, decides, appends, and decides again where a lock was taken meanwhile:
+
+    SLOT ──► DECIDING ──► SENT ──committed──► done, or APPLYING (until="applied") ──► done
+     ▲           │          ├──conflict──► GATE ──► BLOCKED (the view must apply what blocked) ──► SLOT
+     │           │          ├──lost──► PAUSE ──► SLOT
+     │           │          └──unknown──► done
+     │           ├──state cannot be read──► PAUSE ──► SLOT
+     │           └──declined──► ASKING ──► done, if the state had everything
+     └──────────────────────────────┴────► BEHIND (the view must catch up) ──► SLOT
+
+**Slots** bound how many submits read, decide and have an append in flight. An append keeps its slot until it has an
+outcome, even if its caller has left.
+
+**A decline is confirmed.** `decide` saw some state; that it declined is right for that state. To be right at a moment
+of the call, the state must hold everything that was committed when the call began. So the server is asked for its
+committed mark, by a question that leaves after the call began, and a state older than the answer does not count: the
+view catches up, and `decide` is asked again. The answer to one question serves every later decline of the same call.
+Only one question is under way at a time: whoever comes while it is shares the next one, for its answer may be older
+than they are.
+
+**Limits.** `Retry.attempts` counts the tries that came to nothing: an append that was refused or lost, a state that
+could not be read. `Retry.give_up_after` runs from the first try, and ends every wait before another one: for the gate,
+for the view, for a pause, for a slot, and that for the server's mark. It never ends the wait for the outcome of an
+append.
+
+The machine knows no locks but their hashes, no payload, and no state. Tokens are any values; they come back untouched.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from waltz_core.client.gate import Gate
+from waltz_core.client.retry import Chance, Retry
+from waltz_core.machine import earliest
+from waltz_core.record import record
+
+# ---- events ----------------------------------------------------------------------------------------
+
+
+@record
+class SubmitBegun:
+    """Somebody calls submit."""
+
+    token: object
+    retry: Retry
+    confirm: bool = True  # a decline is confirmed by the server
+    until_applied: bool = False
+
+
+@record
+class AppendSent:
+    """`decide` gave an append, and it is on its way."""
+
+    token: object
+
+
+@record
+class DecisionDeclined:
+    """`decide` gave nothing."""
+
+    token: object
+    mark: int  # of the state that it saw
+
+
+@record
+class StateUnreadable:
+    """The state could not be read, for a reason that may pass."""
+
+    token: object
+
+
+class Verdict(enum.Enum):
+    """What became of an append."""
+
+    COMMITTED = "committed"
+    CONFLICT = "a lock was taken"
+    LOST = "it is not in the log"
+    UNKNOWN = "unknown"
+
+
+@record
+class AppendJudged:
+    """An append has an outcome."""
+
+    token: object
+    verdict: Verdict
+    transaction_id: int = -1  # its own when committed; with a conflict, the one that blocked it
+    hashes: frozenset[int] = frozenset()  # with a conflict: of the locks that it depends on
+
+
+@record
+class Withdrawn:
+    """Nobody waits for a token any more."""
+
+    token: object
+
+
+@record
+class MarkWanted:
+    """Somebody waits until the view has applied a mark; None = everything that is committed by now."""
+
+    token: object
+    mark: int | None
+
+
+@record
+class MarkAnswered:
+    """The answer to `AskMark`."""
+
+    mark: int
+
+
+@record
+class ViewApplied:
+    """The view holds everything up to a mark."""
+
+    mark: int
+
+
+@record
+class ViewPaused:
+    """The view takes nothing from this partition any more."""
+
+
+Event: TypeAlias = (
+    SubmitBegun
+    | AppendSent
+    | DecisionDeclined
+    | StateUnreadable
+    | AppendJudged
+    | Withdrawn
+    | MarkWanted
+    | MarkAnswered
+    | ViewApplied
+    | ViewPaused
+)
+
+# ---- effects ---------------------------------------------------------------------------------------
+
+
+@record
+class Decide:
+    """Read the state and call `decide`; answered by AppendSent, DecisionDeclined, StateUnreadable or Withdrawn."""
+
+    token: object
+
+
+@record
+class AskMark:
+    """Ask the server for its committed mark, by a question that leaves after this."""
+
+
+@record
+class SubmitDone:
+    """A submit committed, or declined with `transaction_id` None."""
+
+    token: object
+    transaction_id: int | None
+    attempts: int  # appends sent
+    conflicts: int
+
+
+@record
+class GaveUp:
+    """The limits of a submit allow no further attempt."""
+
+    token: object
+    attempts: int  # tries
+
+
+@record
+class OutcomeUnknown:
+    """An append ended without a verdict."""
+
+    token: object
+
+
+@record
+class MarkReached:
+    """The view has applied what somebody waited for."""
+
+    token: object
+    mark: int
+
+
+@record
+class Unavailable:
+    """The view is paused: nothing can be waited for."""
+
+    token: object
+
+
+Effect: TypeAlias = Decide | AskMark | SubmitDone | GaveUp | OutcomeUnknown | MarkReached | Unavailable
+
+# ---- the machine -----------------------------------------------------------------------------------
+
+
+class _Stage(enum.Enum):
+    SLOT = enum.auto()
+    DECIDING = enum.auto()
+    SENT = enum.auto()
+    GATE = enum.auto()
+    BLOCKED = enum.auto()
+    PAUSE = enum.auto()
+    ASKING = enum.auto()
+    BEHIND = enum.auto()
+    APPLYING = enum.auto()
+    LEFT = enum.auto()  # the caller is gone; the append keeps its slot
+
+
+_UNLIMITED = (_Stage.DECIDING, _Stage.SENT, _Stage.APPLYING, _Stage.LEFT)  # no other attempt follows, or not yet
+_NEVER_AGAIN = Retry(attempts=1)
+
+
+class _Wait:
+    """One who waits: a submit, or somebody who waits for a mark of the view."""
+
+    __slots__ = (
+        "attempts",
+        "begun",
+        "confirmed",
+        "conflicts",
+        "declined_at",
+        "entries",
+        "failures",
+        "gives_up_at",
+        "hashes",
+        "mark",
+        "stage",
+        "token",
+        "transaction_id",
+        "tries",
+    )
+
+    def __init__(self, token: object, begun: SubmitBegun | None) -> None:
+        self.token, self.begun = token, begun
+        self.stage = _Stage.SLOT
+        self.attempts = self.conflicts = self.tries = self.failures = 0
+        self.gives_up_at: int | None = None  # set by the first try
+        self.hashes: frozenset[int] = frozenset()  # of the locks it has met
+        self.mark = -1  # of the view, that it waits for
+        self.declined_at = -1  # mark of the state that `decide` declined on
+        self.confirmed: int | None = None  # committed at some moment of the call
+        self.transaction_id: int | None = None
+        self.entries: list[tuple[_Timetable, tuple[int, int, _Wait]]] = []  # where it is written down
+
+    @property
+    def retry(self) -> Retry:
+        return _NEVER_AGAIN if self.begun is None else self.begun.retry
+
+
+class _Timetable:
+    """Who waits for which number, sorted; entries are taken out at once when their owner waits no more."""
+
+    __slots__ = ("_entries", "_order")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, _Wait]] = []
+        self._order = 0
+
+    def add(self, at: int, wait: _Wait) -> None:
+        self._order += 1
+        entry = (at, self._order, wait)  # the order is unique, so waits are never compared
+        bisect.insort(self._entries, entry)
+        wait.entries.append((self, entry))
+
+    def remove(self, entry: tuple[int, int, _Wait]) -> None:
+        del self._entries[bisect.bisect_left(self._entries, entry)]
+
+    def first(self) -> int | None:
+        return self._entries[0][0] if self._entries else None
+
+    def up_to(self, at: int) -> list[_Wait]:
+        return [wait for _, _, wait in self._entries[: bisect.bisect_right(self._entries, at, key=lambda e: e[0])]]
+
+
+class Submitter:
+    """Who waits for one partition of an application, and for what."""
+
+    __slots__ = (
+        "_asked",
+        "_gate",
+        "_marks",
+        "_paused",
+        "_rng",
+        "_slots",
+        "_times",
+        "_to_ask",
+        "_waits",
+        "applied_mark",
+        "committed_mark",
+        "in_flight",
+        "in_flight_max",
+    )
+
+    def __init__(self, applied_mark: int, in_flight_max: int, rng: Chance) -> None:
+        self.applied_mark = applied_mark
+        self.committed_mark = -1  # the highest that the server has told
+        self.in_flight = 0  # submits that hold a slot
+        self.in_flight_max = in_flight_max
+        self._rng = rng
+        self._waits: dict[object, _Wait] = {}
+        self._slots: deque[_Wait] = deque()
+        self._gate: Gate[_Wait] = Gate()
+        self._marks = _Timetable()  # of the view
+        self._times = _Timetable()  # pauses and limits
+        self._asked: dict[_Wait, None] | None = None  # who shares the question under way
+        self._to_ask: dict[_Wait, None] = {}  # who shares the next one
+        self._paused = False
+
+    @property
+    def queued(self) -> int:
+        """Submits that wait for a slot."""
+        return len(self._slots)
+
+    @property
+    def gated(self) -> int:
+        """Submits that wait behind another one that met the same lock."""
+        return len(self._gate.waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Everybody whom the machine remembers."""
+        return len(self._waits)
+
+    def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
+        """See `waltz_core.machine.Machine`."""
+        for event in events:
+            self._handle(event, now, out)
+        self._on_time(now, out)
+        self._fill_slots(now, out)
+
+    def deadline(self) -> int | None:
+        """When the next limit or pause ends."""
+        return self._times.first()
+
+    def _handle(self, event: Event, now: int, out: list[Effect]) -> None:
+        match event:
+            case SubmitBegun():
+                self._begin(event, now, out)
+            case MarkWanted():
+                self._want(event, now, out)
+            case MarkAnswered():
+                self._on_answer(event.mark, now, out)
+            case ViewApplied():
+                self.applied_mark = max(self.applied_mark, event.mark)
+                for wait in self._marks.up_to(self.applied_mark):
+                    self._view_is_there(wait, now, out)
+            case ViewPaused():
+                self._on_paused(now, out)
+            case _:
+                known = self._waits.get(event.token)
+                if known is not None:
+                    self._on_progress(known, event, now, out)
+
+    def _on_progress(
+        self,
+        wait: _Wait,
+        event: AppendSent | DecisionDeclined | StateUnreadable | AppendJudged | Withdrawn,
+        now: int,
+        out: list[Effect],
+    ) -> None:
+        match event:
+            case AppendSent():
+                wait.stage = _Stage.SENT
+                wait.attempts += 1
+            case DecisionDeclined():
+                self.in_flight -= 1
+                self._on_declined(wait, event.mark, now, out)
+            case StateUnreadable():
+                self.in_flight -= 1
+                self._on_failure(wait, now, out)
+            case AppendJudged():
+                self.in_flight -= 1
+                self._on_judged(wait, event, now, out)
+            case Withdrawn():
+                self._on_withdrawn(wait, now, out)
+
+    # ---- the way of a submit -----------------------------------------------------------------------
+
+    def _begin(self, begun: SubmitBegun, now: int, out: list[Effect]) -> None:
+        wait = self._waits[begun.token] = _Wait(begun.token, begun)
+        if self._paused:
+            self._end(wait, Unavailable(wait.token), now, out)
+        else:
+            self._slots.append(wait)
+
+    def _fill_slots(self, now: int, out: list[Effect]) -> None:
+        while self._slots and self.in_flight < self.in_flight_max:
+            wait = self._slots.popleft()
+            self.in_flight += 1
+            limit = wait.retry.give_up_after
+            if wait.gives_up_at is None and limit < math.inf:
+                wait.gives_up_at = now + int(limit * 1000)
+            self._enter(wait, _Stage.DECIDING)
+            out.append(Decide(wait.token))
+
+    def _on_declined(self, wait: _Wait, mark: int, now: int, out: list[Effect]) -> None:
+        assert wait.begun is not None
+        if not wait.begun.confirm or (wait.confirmed is not None and mark >= wait.confirmed):
+            self._done(wait, now, out)
+        elif self._paused:
+            self._end(wait, Unavailable(wait.token), now, out)
+        elif wait.confirmed is None:
+            wait.declined_at = mark
+            self._ask(wait, now, out)
+        elif self.applied_mark < wait.confirmed:
+            self._await_view(wait, _Stage.BEHIND, wait.confirmed, now, out)
+        else:
+            self._pause(wait, now)  # a snapshot older than what this process has applied: of a lagging database
+
+    def _on_judged(self, wait: _Wait, event: AppendJudged, now: int, out: list[Effect]) -> None:
+        if wait.stage is _Stage.LEFT:
+            del self._waits[wait.token]
+            return
+        match event.verdict:
+            case Verdict.COMMITTED:
+                assert wait.begun is not None
+                wait.transaction_id = event.transaction_id
+                if wait.begun.until_applied:
+                    self._leave_gate(wait, now, out)
+                    self._await_view(wait, _Stage.APPLYING, event.transaction_id, now, out)
+                else:
+                    self._done(wait, now, out)
+            case Verdict.CONFLICT:
+                wait.conflicts += 1
+                wait.mark = event.transaction_id
+                wait.hashes |= event.hashes
+                if self._may_try_again(wait, now, out):
+                    self._pass_gate(wait, now, out)
+            case Verdict.LOST:
+                self._on_failure(wait, now, out)
+            case Verdict.UNKNOWN:
+                self._end(wait, OutcomeUnknown(wait.token), now, out)
+
+    def _on_failure(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        if self._may_try_again(wait, now, out):
+            self._pause(wait, now)
+
+    def _may_try_again(self, wait: _Wait, now: int, out: list[Effect]) -> bool:
+        """Count a try that came to nothing; False when it was the last one."""
+        wait.tries += 1
+        if self._paused:
+            self._end(wait, Unavailable(wait.token), now, out)
+        elif wait.tries >= wait.retry.attempts or (wait.gives_up_at is not None and now >= wait.gives_up_at):
+            self._end(wait, GaveUp(wait.token, wait.tries), now, out)
+        else:
+            return True
+        return False
+
+    def _on_withdrawn(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        if wait.stage is _Stage.SENT:
+            self._enter(wait, _Stage.LEFT)
+            self._leave_gate(wait, now, out)
+            return
+        if wait.stage is _Stage.DECIDING:
+            self.in_flight -= 1
+        self._forget(wait, now, out)
+
+    # ---- what a submit waits for ---------------------------------------------------------------------
+
+    def _enter(self, wait: _Wait, stage: _Stage, resumes_at: int | None = None, *, limited: bool = True) -> None:
+        """Go to another stage; what was waited for in the last one is waited for no more."""
+        for timetable, entry in wait.entries:
+            timetable.remove(entry)
+        wait.entries.clear()
+        if wait.stage is _Stage.SLOT and stage is not _Stage.DECIDING and wait in self._slots:
+            self._slots.remove(wait)
+        wait.stage = stage
+        at = earliest(resumes_at, wait.gives_up_at if limited and stage not in _UNLIMITED else None)
+        if at is not None:
+            self._times.add(at, wait)
+
+    def _queue_for_slot(self, wait: _Wait) -> None:
+        self._enter(wait, _Stage.SLOT)
+        self._slots.append(wait)
+
+    def _pause(self, wait: _Wait, now: int) -> None:
+        wait.failures += 1
+        self._enter(wait, _Stage.PAUSE, now + max(1, int(wait.retry.delay(wait.failures, self._rng) * 1000)))
+
+    def _pass_gate(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        """Queue up with the others that met one of the same locks; those who stand there already stay."""
+        if self._gate.holds(wait, wait.hashes):
+            self._await_view(wait, _Stage.BLOCKED, wait.mark, now, out)
+            return
+        self._leave_gate(wait, now, out)
+        if self._gate.join(wait, wait.hashes):
+            self._await_view(wait, _Stage.BLOCKED, wait.mark, now, out)
+        else:
+            self._enter(wait, _Stage.GATE)
+
+    def _leave_gate(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        for other in self._gate.leave(wait):
+            self._await_view(other, _Stage.BLOCKED, other.mark, now, out)
+
+    def _await_view(self, wait: _Wait, stage: _Stage, mark: int, now: int, out: list[Effect]) -> None:
+        wait.mark = mark
+        self._enter(wait, stage)
+        if self.applied_mark >= mark:
+            self._view_is_there(wait, now, out)
+        elif self._paused:
+            self._end(wait, Unavailable(wait.token), now, out)
+        else:
+            self._marks.add(mark, wait)
+
+    def _view_is_there(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        if wait.begun is None:
+            self._end(wait, MarkReached(wait.token, wait.mark), now, out)
+        elif wait.stage is _Stage.APPLYING:
+            self._done(wait, now, out)
+        else:
+            self._queue_for_slot(wait)
+
+    def _on_time(self, now: int, out: list[Effect]) -> None:
+        while due := self._times.up_to(now):
+            for wait in due:
+                if wait.gives_up_at is not None and now >= wait.gives_up_at:
+                    self._end(wait, GaveUp(wait.token, wait.tries), now, out)
+                else:
+                    self._queue_for_slot(wait)
+
+    # ---- the server's mark ---------------------------------------------------------------------------
+
+    def _want(self, wanted: MarkWanted, now: int, out: list[Effect]) -> None:
+        wait = self._waits[wanted.token] = _Wait(wanted.token, None)
+        if wanted.mark is not None:
+            self._await_view(wait, _Stage.APPLYING, wanted.mark, now, out)
+        elif self._paused:
+            self._end(wait, Unavailable(wait.token), now, out)
+        else:
+            self._ask(wait, now, out)
+
+    def _ask(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        # Whoever allows no second attempt at all still gets its only decline confirmed.
+        self._enter(wait, _Stage.ASKING, limited=wait.gives_up_at is None or now < wait.gives_up_at)
+        if self._asked is None:
+            self._asked = {wait: None}
+            out.append(AskMark())
+        else:
+            self._to_ask[wait] = None
+
+    def _on_answer(self, mark: int, now: int, out: list[Effect]) -> None:
+        self.committed_mark = max(self.committed_mark, mark)
+        answered, self._asked = self._asked or {}, None
+        if self._to_ask:
+            self._asked, self._to_ask = self._to_ask, {}
+            out.append(AskMark())
+        for wait in answered:
+            wait.confirmed = mark
+            if wait.begun is None:
+                self._await_view(wait, _Stage.APPLYING, mark, now, out)
+            elif wait.declined_at >= mark:
+                self._done(wait, now, out)
+            else:
+                self._await_view(wait, _Stage.BEHIND, mark, now, out)
+
+    # ---- the end of waiting --------------------------------------------------------------------------
+
+    def _on_paused(self, now: int, out: list[Effect]) -> None:
+        """Everybody who waits for the view, or will, is told; appends under way keep their outcomes."""
+        self._paused = True
+        for wait in list(self._waits.values()):
+            if wait.stage not in (_Stage.DECIDING, _Stage.SENT, _Stage.LEFT) and wait.token in self._waits:
+                self._end(wait, Unavailable(wait.token), now, out)
+
+    def _done(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        self._end(wait, SubmitDone(wait.token, wait.transaction_id, wait.attempts, wait.conflicts), now, out)
+
+    def _end(self, wait: _Wait, effect: Effect, now: int, out: list[Effect]) -> None:
+        out.append(effect)
+        self._forget(wait, now, out)
+
+    def _forget(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+        del self._waits[wait.token]
+        self._enter(wait, _Stage.LEFT)
+        if self._asked is not None:
+            self._asked.pop(wait, None)
+        self._to_ask.pop(wait, None)
+        self._leave_gate(wait, now, out)
