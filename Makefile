@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
+.PHONY: install demo test test-long check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
 
 install: .venv/installed
 
@@ -33,18 +33,29 @@ fix: install
 # allocator is for extensions written in C, and would take a fifth of the time.
 # What runs whole clusters for long is not measured for coverage, which would make it three times slower.
 LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model))
+PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=10
 # Two at a time: the core is tested on both cores; tests of drivers, processes and Spark wait more than they work, by files.
+# The same seeds every time: what fails here fails again.
 test: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	$(MAKE) --no-print-directory check; \
-	$(BIN)/python -m pytest -q -n 2 --durations=10 tests/unit tests/witness tests/vectors tests/model \
+	$(PYTEST) tests/unit tests/witness tests/vectors tests/model \
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
-	$(BIN)/python -m pytest -q -n 2 --durations=10 $(LONG) tests/mutants tests/decoders; \
-	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/trio tests/docs tests/processes tests/interop; \
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=10 tests/spark; \
+	$(PYTEST) $(LONG) tests/mutants tests/decoders; \
+	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..200 --jobs 2; \
+	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/docs tests/processes tests/interop; \
+	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
+
+# The slow half of the tests of processes and Spark, and 1,000 seeds that nobody has seen.
+test-long: install
+	@.ci/system-packages tests
+	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
+	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
+	$(PYTEST) -m slow tests/unit tests/trio tests/docs tests/processes; \
+	$(PYTEST) -m slow --dist loadfile tests/spark; \
+	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
 
 # Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.
 interop: install

@@ -109,6 +109,7 @@ def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> 
     wait_well(run)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_off_is_named(cluster: Cluster, run: Run) -> None:
     child = cluster.children["storage-1"]
     child.stop()
@@ -161,6 +162,7 @@ def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cl
     assert "refuses the key" in evidence
 
 
+@pytest.mark.slow
 def test_every_znode_that_cannot_be_read_is_named(cluster: Cluster, run: Run, tmp_path: Path) -> None:
     wait_well(run)
     paths = cluster_paths("/cluster")
@@ -241,6 +243,7 @@ def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert ended.stderr == ""  # each attempt of the library to connect was a line here
 
 
+@pytest.mark.slow
 def test_a_server_is_listed_and_preferred(cluster: Cluster, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     ports = cluster.addresses["server-0"]
     poll("each server owns one", lambda: sorted(cluster.owners().values()) == ["server-0", "server-1"])

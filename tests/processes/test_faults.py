@@ -78,6 +78,7 @@ def test_a_storage_node_is_killed(tmp_path: Path, zookeeper: ZooKeeperServer) ->
         finish(load, 6 * COMMITS)
 
 
+@pytest.mark.slow
 def test_the_server_that_owns_a_partition_is_killed(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
         load = loaded(cluster)
@@ -106,6 +107,7 @@ def test_a_client_is_killed(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     assert verdict.unknown_in_log + verdict.unknown_lost > 0, "a client was killed with appends in flight"
 
 
+@pytest.mark.slow
 def test_a_paused_owner_wakes_up_and_commits_nothing(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
         load = loaded(cluster)
@@ -131,6 +133,7 @@ def test_a_paused_storage_node_holds_nobody_up(tmp_path: Path, zookeeper: ZooKee
         finish(load, 5 * COMMITS)
 
 
+@pytest.mark.slow
 def test_everything_is_killed_at_once_and_comes_back_from_its_disks(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2) as cluster:
         load = loaded(cluster)
@@ -147,6 +150,7 @@ def test_everything_is_killed_at_once_and_comes_back_from_its_disks(tmp_path: Pa
         finish(load, 4 * COMMITS)
 
 
+@pytest.mark.slow
 def test_zookeeper_is_killed_and_restarted(tmp_path: Path) -> None:
     with running_zookeeper() as zookeeper, running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
         load = loaded(cluster)
@@ -162,6 +166,7 @@ def test_zookeeper_is_killed_and_restarted(tmp_path: Path) -> None:
         finish(load, 3 * COMMITS)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_loses_nothing(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
         load = loaded(cluster)

@@ -53,6 +53,7 @@ def plant_violation(cluster: Cluster) -> int:
     raise AssertionError("no lock was taken twice")
 
 
+@pytest.mark.slow
 def test_in_sync_every_transaction_has_its_decision_although_owners_are_killed(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:

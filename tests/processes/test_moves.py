@@ -24,6 +24,7 @@ def new_node(cluster: Cluster, name: str) -> tuple[str, str]:
     return cluster.advertised[name], str(cluster.addresses[name]["storage.admin.port"])
 
 
+@pytest.mark.slow
 def test_nodes_are_replaced_added_and_drained_under_load(
     tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
         filled(cluster, load)
 
 
+@pytest.mark.slow
 def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
@@ -119,6 +120,7 @@ def test_what_is_damaged_everywhere_waits_for_an_operator_who_accepts_the_loss(
         cluster.wait_up("storage-0")
 
 
+@pytest.mark.slow
 def test_what_only_lost_nodes_hold_is_given_up_by_an_operator(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
         load = filled(cluster)
@@ -157,6 +159,7 @@ def change_metadata(cluster: Cluster, change: Callable[[PartitionMetadata], Part
     cluster.start("server-0")
 
 
+@pytest.mark.slow
 def test_metadata_that_is_gone_or_set_back_is_confirmed_by_an_operator(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
@@ -180,6 +183,7 @@ def test_metadata_that_is_gone_or_set_back_is_confirmed_by_an_operator(
         filled(cluster, load)
 
 
+@pytest.mark.slow
 def test_a_zookeeper_that_lost_everything_is_restored_from_a_backup(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2) as cluster:
         load = filled(cluster)

@@ -6,9 +6,12 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.processes import failover, torture
 
 
+@pytest.mark.slow
 def test_random_faults_of_processes_and_network_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "torture.json"
     seed = str(time.time_ns() % 1_000_000)
@@ -18,6 +21,7 @@ def test_random_faults_of_processes_and_network_lose_nothing(tmp_path: Path) -> 
     assert sum(found["faults"].values()) > 0
 
 
+@pytest.mark.slow
 def test_a_partition_moves_when_its_owner_is_killed_paused_or_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "failover.json"
     assert failover.main(["--trials", "5", "--session-timeout", "2000", "--json", str(path)]) == 0

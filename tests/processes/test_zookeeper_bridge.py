@@ -76,6 +76,7 @@ async def test_a_restarted_server_resumes_the_session_and_forgets_the_watches(
         assert peer.changes() == []
 
 
+@pytest.mark.slow
 async def test_a_connection_that_is_accepted_and_never_answered_does_not_cost_the_session(
     own_zookeeper: ZooKeeperServer,
 ) -> None:

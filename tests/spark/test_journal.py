@@ -127,6 +127,7 @@ def test_a_missing_file_and_another_cluster_are_errors(tmp_path: Path) -> None:
         find_journals([str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_the_source_reads_several_servers_by_its_name(tmp_path: Path, spark: Any) -> None:
     for name in ("a", "b"):
         place = tmp_path / name

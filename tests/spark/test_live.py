@@ -160,6 +160,7 @@ async def azip(numbers: range, items: AsyncIterator[T]) -> AsyncIterator[tuple[i
         yield number, await anext(items)
 
 
+@pytest.mark.slow
 async def test_nothing_is_freed_that_a_quorum_of_replicas_does_not_confirm(tmp_path: Path) -> None:
     async with embedded_cluster(tmp_path / "c", partitions=1, storage_nodes=3) as cluster:
         await append(cluster, (COUNT,))

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.spark.conftest import ROOT
 
 LIMIT = 400  # seconds
 ROWS = "6000"
 
 
+@pytest.mark.slow
 def test_every_cell_runs_and_shows_what_the_page_promises(tmp_path: Path) -> None:
     target = tmp_path / "run.ipynb"
     environment = {**os.environ, "FLIGHTS_ROWS": ROWS, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}

@@ -64,6 +64,7 @@ def append(cluster: Cluster, count: int) -> None:
     trio.run(run)
 
 
+@pytest.mark.slow
 def test_zookeeper_tells_where_everything_is_and_a_node_starts_on_a_restored_log(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_failure_in_an_executor_arrives_as_it_was(spark: Any, tmp_path: Path) 
         run_archive(plan, OnSpark(spark))
 
 
+@pytest.mark.slow
 def test_a_driver_killed_with_all_its_workers_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -> None:
     rng = random.Random()
     log, commits = tmp_path / "log", tmp_path / "checkpoint" / "commits"

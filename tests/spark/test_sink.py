@@ -177,6 +177,7 @@ def test_a_stream_is_written_exactly_once_over_restarts(spark: Any, log: Log, tm
     assert log.rows() == contents(payloads)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_with_all_its_workers_writes_each_row_once(spark: Any, log: Log, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
