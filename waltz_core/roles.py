@@ -70,6 +70,11 @@ class Access:
         """Whether it may use client ids that others claimed, and request ids of others."""
         return Role.PROXY in self._roles
 
+    @property
+    def sees_cluster_key(self) -> bool:
+        """Whether servers show it the cluster key, which opens the ports of storage nodes."""
+        return self.unrestricted or not self._roles.isdisjoint((Role.SERVER, Role.STORAGE, Role.ADMIN))
+
     def reads(self, partition_id: int) -> bool:
         """Whether it may read the records of a partition."""
         return self.unrestricted or Role.ADMIN in self._roles or _within(partition_id, self._read)

@@ -44,6 +44,7 @@ class SafetyRules:
 
     # storage node
     fence_persisted: bool = True  # storage-10.1, ruling R1
+    sessions_plausible: bool = True  # ours: a session far above every known one is a mistake or an attack
     open_required: bool = True  # storage-10.2: nothing is done for a connection that did not open
     append_atomic: bool = True  # storage-10.4: a batch out of order stores nothing
     truncation_floor: bool = True  # recovery-D5, storage-10.5: never below the low-water mark

@@ -132,12 +132,27 @@ class Cluster:
         self._timeout = options.request_timeout_ms / 1000
         self.tls = _tls_of(options)
         self._client_tls = ClientTls(self.tls)
-        self.key = bytes(16)
+        self.shown_key = bytes(16)  # zero: a server does not show it to a certificate that is only a client's
         self.partition_count = 0
         self._others: tuple[Endpoint, ...] = ()  # servers that the last answer named
         self._held: dict[Endpoint, dict[int, bool]] = {}  # what nodes said they hold, and whether it is available
         self._map = self._read_map()
         self._ports: dict[Endpoint, ClientPort] = {}
+
+    @property
+    def key(self) -> bytes:
+        """The cluster key.
+
+        Raises:
+            OptionError: the server did not show it.
+        """
+        if not any(self.shown_key):
+            raise OptionError(
+                "the server does not show its cluster key to this certificate: storage nodes cannot be asked without "
+                "it, and nothing tells whether archives and directories are of this cluster; use a certificate with "
+                "the role storage or admin"
+            )
+        return self.shown_key
 
     def close(self) -> None:
         """Drop all connections."""
@@ -152,7 +167,7 @@ class Cluster:
 
     def _map_from_server(self) -> _Map:
         found = self._ask_cluster()
-        self.key, self.partition_count = found.key.bytes, found.num_partitions
+        self.shown_key, self.partition_count = found.key.bytes, found.num_partitions
         servers: dict[int, Endpoint] = {}
         for entry in found.servers:
             servers.update((partition, entry.endpoint) for partition, _ in entry.partitions)
@@ -193,7 +208,7 @@ class Cluster:
                 return await read_cluster(client, cluster_paths(root))
 
         dump = trio.run(read)
-        self.key, self.partition_count = dump.store.key, dump.store.num_partitions
+        self.shown_key, self.partition_count = dump.store.key, dump.store.num_partitions
         endpoints = {server.server_id: server.endpoint for server in dump.servers}
         servers: dict[int, Endpoint] = {}
         for entry in dump.assignment.servers:

@@ -47,7 +47,7 @@ class Inventory:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.cluster = Cluster(options) if options.url or options.zookeeper else None
-        self.key = self.cluster.key if self.cluster else b""
+        self._found_key = b""  # in files, where no cluster is named
         self.partition_count = self.cluster.partition_count if self.cluster else 0
         self._manifest = Manifest(open_store(options.archive)) if options.archive else None
         self._starts: dict[int, tuple[float, int]] = {}  # when asked, and where the log of the cluster begins
@@ -58,6 +58,16 @@ class Inventory:
         if unknown:
             raise OptionError(f"partitions: there is no {unknown[0]}, the log has {self.partition_count}")
 
+    @property
+    def key(self) -> bytes:
+        """The cluster key; errors as `Cluster.key`."""
+        return self.cluster.key if self.cluster is not None else self._found_key
+
+    @property
+    def shown_key(self) -> bytes:
+        """The cluster key; zero if the server does not show it to our certificate."""
+        return self.cluster.shown_key if self.cluster is not None else self._found_key
+
     def _adopt_key(self) -> None:
         found: list[tuple[str, bytes, int]] = []
         for directory in self.options.directory:
@@ -66,7 +76,7 @@ class Inventory:
         if self._manifest is not None:
             state = self._manifest.read()
             found.append((str(self.options.archive), state.key, state.partition_count))
-        self.key = found[0][1]
+        self._found_key = found[0][1]
         self.partition_count = max(count for _, _, count in found)
         for place, key, _ in found:
             if key != self.key:
@@ -148,7 +158,7 @@ class Inventory:
                 limit = min(limit for _, limit, _ in spans)
             stop = min(end, limit)
             average = max(first.size, 1) / max(1, first.end_id - first.first_id)
-            files = tuple(FilePlace(span.path, self.key) for span, limit, _ in spans if limit >= stop)
+            files = tuple(FilePlace(span.path, self.shown_key) for span, limit, _ in spans if limit >= stop)
             return Range(partition, at, stop, max(1, int(average * (stop - at))), (*files, *live))
         if live:
             stop = min([end, *(low for low in _starts(look, partition) if low > at)])

@@ -16,6 +16,7 @@ from waltz_spark.errors import OptionError, WentBackError, WrongClusterError
 from waltz_trio.net.tls import TlsSettings
 
 FORMAT = 1
+_NO_KEY = str(UUID(int=0))  # of an offset whose reader was not shown the cluster key
 EARLIEST, LATEST = -2, -1
 
 Vector: TypeAlias = tuple[int, ...]
@@ -180,7 +181,7 @@ def ends_of(offset: Mapping[str, Any], key: bytes, count: int) -> Vector:
     """
     if offset.get("waltz") != FORMAT or "next" not in offset:
         raise OptionError(f"the checkpoint holds an offset that this version cannot read: {json.dumps(offset)}")
-    if offset["c"] != str(UUID(bytes=key)):
+    if offset["c"] not in (str(UUID(bytes=key)), _NO_KEY) and any(key):
         raise WrongClusterError("the source", offset["c"], str(UUID(bytes=key)))
     if set(offset["next"]) != {str(at) for at in range(count)}:
         raise OptionError(f"the checkpoint holds {len(offset['next'])} partitions, the log has {count}")

@@ -361,13 +361,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _offset(self, ends: Vector) -> dict[str, Any]:
         assert self._inventory is not None
-        return planning.offset_of(self._inventory.key, ends)
+        return planning.offset_of(self._inventory.shown_key, ends)
 
     def _ends_of(self, offset: dict[str, Any]) -> Vector:
         if self._inventory is None:
             self._look()
         assert self._inventory is not None
-        return planning.ends_of(offset, self._inventory.key, self._inventory.partition_count)
+        return planning.ends_of(offset, self._inventory.shown_key, self._inventory.partition_count)
 
     # ---- limits ----------------------------------------------------------------------------------
 

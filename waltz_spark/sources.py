@@ -156,13 +156,14 @@ def _of_cluster(cluster: Cluster, options: Options, directories: Sequence[str], 
             ranges = (Range(partition, start, end, size, (place,)),) if start < end else ()
             by_name.setdefault(name, []).append(Part(partition, start, end, ranges))
     live = dict(enumerate(zip(marks.sessions, marks.ends, strict=True)))
-    replicas, problems = _replicas(directories, trust, cluster.key, live)
+    replicas, problems = _replicas(directories, trust, cluster.key if directories else None, live)
     sources = [
         Source(one.path, tuple(_file_part(part, one.key) for part in one.partitions if part.partition in wanted))
         for one in replicas
     ]
     sources += [Source(name, tuple(parts)) for name, parts in sorted(by_name.items())]
-    return Sources(tuple(sources), problems, cluster.key, count, wanted, marks.ends, starts)
+    key = cluster.shown_key if any(cluster.shown_key) else None
+    return Sources(tuple(sources), problems, key, count, wanted, marks.ends, starts)
 
 
 def _copies(cluster: Cluster, partition: int, session_id: int, via: str) -> list[tuple[str, Place]]:

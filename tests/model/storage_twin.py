@@ -76,6 +76,7 @@ class StorageTwin:
         return None
 
     def _enter(self, p: Partition, m: Any) -> None:
+        highest = max(p.fence, p.info.session_id)
         if not self.rules.fence_persisted:
             p.fence = max(p.fence, m.session_id)
         if getattr(m, "used_by_offline_recovery", False):
@@ -89,6 +90,8 @@ class StorageTwin:
             return
         if not p.available:
             raise RefusedError(f"{SE}read and write for partition={m.partition_id} have been disabled on storage node")
+        if self.rules.sessions_plausible and m.session_id > highest + 2**32:
+            raise RefusedError(f"{SE}session id {m.session_id} is more than {2**32} above the highest known, {highest}")
         if m.session_id < p.fence:
             raise RefusedError(f"{CU}session id has changed to {p.fence}, but request context contains {m.session_id}")
         p.fence = m.session_id

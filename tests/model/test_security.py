@@ -135,6 +135,22 @@ def test_a_server_that_a_storage_node_does_not_know_as_one_opens_nothing() -> No
     assert not any(partition.healthy for partition in snapshot.partitions)
 
 
+def test_only_who_may_use_storage_nodes_is_shown_the_cluster_key() -> None:
+    cluster = guarded(READER, Rule("peer5", Role.STORAGE))
+    reader, storage = Client(cluster), Client(cluster)
+    seen = [one.ask(messages.ClusterInfoRequest(one.req_id(), False, True)).key.int for one in (reader, storage)]
+    assert seen[0] == 0 != seen[1]
+    assert Client(opened(), certificate="").ask(messages.ClusterInfoRequest(bytes(16), False, False)).key.int == seen[1]
+
+
+def test_a_log_start_that_nobody_can_raise_here_leaves_a_line_without_roles() -> None:
+    cluster = opened(partitions=1)
+    client = Client(cluster, certificate="")
+    answer = client.ask(messages.SetLogStartRequest(client.req_id(5), 3))
+    assert answer.code == messages.ErrorCode.NOT_SERVED
+    assert told(cluster, "audit: peer4: raise the log start of partition 5 to 3: refused", Level.INFO)
+
+
 # ---- what others can cost --------------------------------------------------------------------
 
 

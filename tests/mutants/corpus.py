@@ -631,6 +631,12 @@ CORPUS: tuple[Mutant, ...] = (
         "        if False:\n            why",
     ),
     Mutant(
+        "session out of reach accepted",
+        "storage.replica",
+        "message.session_id > highest + SESSION_LEAP_MAX and",
+        "message.session_id > highest + (SESSION_LEAP_MAX << 31) and",
+    ),
+    Mutant(
         "session that came to nothing confirmed",
         "store.last_resort",
         "        if len(here) >= needed:\n            return session_id, vain",

@@ -57,13 +57,19 @@ def test_an_offset_comes_back_with_the_same_text(ends: list[int]) -> None:
 
 
 def test_an_offset_of_another_cluster_or_of_other_partitions_is_refused() -> None:
-    offset = planning.offset_of(bytes(16), (1, 2))
+    other = bytes(15) + b"\1"
+    offset = planning.offset_of(other, (1, 2))
     with pytest.raises(WrongClusterError):
         planning.ends_of(offset, KEY, 2)
     with pytest.raises(OptionError, match="holds 2 partitions, the log has 3"):
-        planning.ends_of(offset, bytes(16), 3)
+        planning.ends_of(offset, other, 3)
     with pytest.raises(OptionError, match="cannot read"):
         planning.ends_of({"offset": 3}, KEY, 1)
+
+
+def test_a_reader_that_is_not_shown_the_cluster_key_goes_on_and_so_does_one_that_is() -> None:
+    for made, read in ((bytes(16), KEY), (KEY, bytes(16))):
+        assert planning.ends_of(planning.offset_of(made, (1, 2)), read, 2) == (1, 2)
 
 
 @pytest.mark.parametrize("text", ["earliest", "latest", '{"0": 3, "1": -1}'])

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.unit.storage.desk import KEY, desk, filled
+from tests.unit.storage.desk import KEY, codec_1, desk, filled
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.edge import Level, Port, Received, Report
 from waltz_core.ids import Endpoint, make_req_id
@@ -340,3 +340,23 @@ def test_the_sources_of_a_repair_do_not_matter_to_its_rights() -> None:
     request = admin.RepairRequest(1, 0, (Endpoint("h", 1),), ())
     assert of("server-1").admin_problem(request) is None
     assert of("node-1").admin_problem(request) is not None
+
+
+def test_a_change_that_makes_no_sense_has_its_line_in_the_audit_too() -> None:
+    made = desk()
+    tool = codec_1(made, Port.ADMIN)
+    for request, what in (
+        (admin.AcceptLimboRequest(1, 1, 7), "accept the limbo of partition 1 up to 7"),
+        (admin.SetLogStartRequest(2, 1, 3), "raise the log start of partition 1 to 3"),
+        (admin.RepairRequest(3, 1, (), ()), "repair partition 1"),
+    ):
+        made.emitted.clear()
+        tool.ask(request)
+        [line] = [text for _, text in reports(made)]
+        assert line.startswith(f"audit: test: {what}: refused: ")
+
+
+def test_the_cluster_key_is_for_those_who_use_the_ports_of_storage_nodes() -> None:
+    assert [name for name in ("reader", "writer", "nobody") if of(name).sees_cluster_key] == []
+    assert all(of(name).sees_cluster_key for name in ("server-1", "node-1", "x.ops", "both.ops"))
+    assert NO_ROLES.access((), "10.0.0.1:4000").sees_cluster_key

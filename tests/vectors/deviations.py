@@ -274,7 +274,14 @@ class _Table:
 
 # ---- storage ---------------------------------------------------------------------------------
 
-_STORAGE_RULES = ("open_required", "fence_persisted", "append_atomic", "truncation_floor", "unassigned_refused")
+_STORAGE_RULES = (
+    "open_required",
+    "fence_persisted",
+    "sessions_plausible",
+    "append_atomic",
+    "truncation_floor",
+    "unassigned_refused",
+)
 
 
 def storage_session_rules(answers: Callable[[SafetyRules], Sequence[object]]) -> frozenset[str]:

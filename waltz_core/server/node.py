@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from waltz_core.cluster.znodes import ReplicaAssignments
 
 HELLO_TEXT = "Waltz Server"
+NO_KEY = bytes(16)
+"""What a client is shown for the cluster key where roles are set: it has no use for it."""
 
 CAPABILITIES = (
     messages.Capability.CLUSTER_INFO
@@ -769,11 +771,13 @@ class ServerNode:
         partition: PartitionServer | None,
     ) -> None:
         """Bulk readers ask one partition, which must be here and open."""
-        if partition is None:
-            code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
-            self._reply(conn.conn, messages.ErrorResponse(message.req_id, code, text))
-        elif partition.high_water_mark == NOT_OPEN_MARK:
+        if partition is None or partition.high_water_mark == NOT_OPEN_MARK:
             code, text = messages.ErrorCode.NOT_READY, "the partition has not been opened yet"
+            if partition is None:
+                code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
+            if isinstance(message, messages.SetLogStartRequest):
+                what = f"raise the log start of partition {req_partition(message.req_id)} to {message.log_start}"
+                self._out.append(Report(Level.INFO, f"audit: {conn.access.who}: {what}: refused: {text}"))
             self._reply(conn.conn, messages.ErrorResponse(message.req_id, code, text))
         elif isinstance(message, messages.LogStartRequest):
             ends = partition.log_start, partition.high_water_mark
@@ -871,8 +875,11 @@ class ServerNode:
             self._tell_cluster(conn.conn, request.req_id, -1)
 
     def _tell_cluster(self, conn_id: int, req_id: ReqId, client_id: int) -> None:
-        joined, endpoints = self._joined, self._endpoints
+        joined, endpoints, conn = self._joined, self._endpoints, self._conns.get(conn_id)
         assert joined is not None
+        if conn is None:
+            return
+        key = joined.cluster_key if conn.access.sees_cluster_key else NO_KEY
         servers = endpoints.endpoints if endpoints is not None else ()
         self._reply(
             conn_id,
@@ -880,7 +887,7 @@ class ServerNode:
                 req_id,
                 endpoints.revision if endpoints is not None else -1,
                 joined.cluster_name,
-                UUID(bytes=joined.cluster_key),
+                UUID(bytes=key),
                 joined.num_partitions,
                 client_id,
                 CAPABILITIES,

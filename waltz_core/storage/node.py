@@ -621,11 +621,13 @@ class StorageNode:
 
     def _on_repair(self, peer: _Peer, message: admin.RepairRequest, out: list[object]) -> None:
         partition_id = message.partition_id
-        replica = self._replica_for_admin(peer, message.seq_num, partition_id)
+        what = f"repair partition {partition_id}"
+        replica = self._replica_for_change(peer, message.seq_num, partition_id, what)
         if replica is None:
             return
         if partition_id in self._repairs:
             text = f"{SE}partition {partition_id} is being repaired already"
+            self._audit(peer, what, f"refused: {text}")
             self._refuse(peer, message.seq_num, Refusal(text, FailureCode.OVERLOADED))
             return
         effects: list[LinkEffect] = []
@@ -637,7 +639,7 @@ class StorageNode:
 
         def done(ranges: tuple[admin.RepairedRange, ...], problem: str) -> None:
             good = sum(one.outcome == admin.RepairOutcome.REPAIRED for one in ranges)
-            self._audit(peer, f"repair partition {partition_id}", f"{good} of {len(ranges)} ranges repaired")
+            self._audit(peer, what, f"{good} of {len(ranges)} ranges repaired")
             if problem:
                 self._outbox.report(Level.WARNING, f"partition {partition_id}: not all could be repaired: {problem}")
             self._outbox.reply(peer.conn, admin.RepairResponse(message.seq_num, partition_id, ranges, problem or None))
@@ -666,7 +668,7 @@ class StorageNode:
 
     def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
         what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"
-        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        replica = self._replica_for_change(peer, message.seq_num, message.partition_id, what)
         if replica is not None:
             replica.accept_limbo(message.max_transaction_id, self._when_changed(peer, message.seq_num, what))
             self._touched[message.partition_id] = replica
@@ -679,7 +681,7 @@ class StorageNode:
 
     def _on_set_log_start(self, peer: _Peer, message: admin.SetLogStartRequest, out: list[object]) -> None:
         what = f"raise the log start of partition {message.partition_id} to {message.log_start}"
-        replica = self._replica_for_admin(peer, message.seq_num, message.partition_id)
+        replica = self._replica_for_change(peer, message.seq_num, message.partition_id, what)
         if replica is not None:
             replica.set_log_start(message.log_start, self._when_changed(peer, message.seq_num, what))
             self._touched[message.partition_id] = replica
@@ -710,6 +712,13 @@ class StorageNode:
             for replica in self.replicas
             if replica.entry.current.assigned
         )
+
+    def _replica_for_change(self, peer: _Peer, seq_num: int, partition_id: int, what: str) -> StorageReplica | None:
+        """As `_replica_for_admin`; a change that is refused has its line in the audit too."""
+        replica = self._replica_for_admin(peer, seq_num, partition_id)
+        if replica is None:
+            self._audit(peer, what, f"refused: {not_assigned(partition_id)}")
+        return replica
 
     def _replica_for_admin(self, peer: _Peer, seq_num: int, partition_id: int) -> StorageReplica | None:
         if 0 <= partition_id < len(self.replicas):

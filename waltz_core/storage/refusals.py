@@ -9,6 +9,10 @@ SE = "com.wepay.waltz.storage.exception.StorageException: "
 CU = "com.wepay.waltz.storage.exception.ConcurrentUpdateException: "
 
 
+SESSION_LEAP_MAX = 1 << 32
+"""Sessions are counted one by one: no cluster lives to see a gap of this size, and fences are never lowered."""
+
+
 class Refusal(StorageError):  # noqa: N818  an answer, not an error of ours
     """Becomes a failure response; `detail` belongs to the code."""
 
@@ -27,6 +31,12 @@ def fenced(present: int, found: int) -> Refusal:
     """A message of an older store session."""
     text = f"{CU}session id has changed to {present}, but request context contains {found}"
     return Refusal(text, FailureCode.FENCED, present)
+
+
+def implausible(highest: int, found: int) -> Refusal:
+    """A message of a store session that can hardly exist."""
+    text = f"{SE}session id {found} is more than {SESSION_LEAP_MAX} above the highest known, {highest}"
+    return Refusal(text)
 
 
 def out_of_order(max_id: int) -> Refusal:

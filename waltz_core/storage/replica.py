@@ -25,7 +25,16 @@ from waltz_core.storage.log_files import AppendPlan, LogFiles, Segment, plan_app
 from waltz_core.storage.procedure import DiskError, Procedure, write
 from waltz_core.storage.reading import locate, read_range
 from waltz_core.storage.record_codec import encode_record, record_size
-from waltz_core.storage.refusals import CU, SE, Refusal, fenced, not_assigned, out_of_order
+from waltz_core.storage.refusals import (
+    CU,
+    SE,
+    SESSION_LEAP_MAX,
+    Refusal,
+    fenced,
+    implausible,
+    not_assigned,
+    out_of_order,
+)
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
 from waltz_core.storage.transcode import AppendRun, Incoming, StoredAppend, run_of
@@ -484,6 +493,9 @@ class StorageReplica(Custody):
                 f"{SE}read and write for partition={self.partition_id} have been disabled on storage node",
                 FailureCode.UNAVAILABLE,
             )
+        highest = max(self.fence, current.session_id)
+        if message.session_id > highest + SESSION_LEAP_MAX and self._rules.sessions_plausible:
+            return implausible(highest, message.session_id)
         # With the fence in memory only, a session counts from its arrival, so none can be above it here.
         if message.session_id < self.fence:
             return fenced(self.fence, message.session_id)

@@ -120,7 +120,8 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
         port = await stack.enter_async_context(tool.server(descriptor.endpoint))
         found["partitions"] = await port.partitions()
         if port.version >= 5:
-            found["key"] = await port.cluster_key()
+            key = await port.cluster_key()
+            found["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
             found["status"] = await port.status()
             before = _now()
             clock = await port.clock_ms()

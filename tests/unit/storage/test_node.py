@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+import attrs
 import pytest
 
 from tests.model.disk import SimDisk, drive
@@ -29,7 +30,7 @@ from tests.unit.storage.desk import (
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
 from waltz_core.machine import Tickets
-from waltz_core.rules import LEGACY
+from waltz_core.rules import LEGACY, SAFE
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
@@ -363,6 +364,37 @@ def test_an_older_session_is_shut_out_also_after_a_restart() -> None:
     for one in (node, reopen(node)):
         assert "session id has changed to 8" in text_of(append(one, 2, 1, session=7))
         assert one.storage(wire.LastSessionInfoRequest(8, 1, 0, False)).last_session_info.session_id == -1
+
+
+LEAP = 1 << 32
+
+
+@pytest.mark.parametrize("session", [5 + LEAP + 1, 2**63 - 1])
+def test_a_session_far_above_every_known_one_is_refused_and_fences_nobody_off(session: int) -> None:
+    node = filled(2)
+    for request in (
+        wire.MaxTransactionIdRequest(session, 1, 0, False),
+        wire.LastSessionInfoRequest(session, 1, 0, False),
+        wire.SetLowWaterMarkRequest(session, 1, 0, 1, False),
+    ):
+        assert "more than 4294967296 above the highest known, 5" in text_of(node.storage(request))
+    assert "above the highest known" in text_of(append(node, 2, 1, session=session))
+    assert replica(node).fence == 5
+    assert append(node, 2, 1) == wire.SuccessResponse(5, 1, 0)
+
+
+def test_a_session_as_far_as_may_be_is_taken() -> None:
+    node = filled(2)
+    answer = node.storage(wire.MaxTransactionIdRequest(5 + LEAP, 1, 0, False))
+    assert isinstance(answer, wire.MaxTransactionIdResponse)
+    assert replica(node).fence == 5 + LEAP
+
+
+def test_without_the_rule_the_highest_session_shuts_everybody_out() -> None:
+    """What 0.13.2 does: no server can write to the partition ever again."""
+    node = desk(rules=attrs.evolve(SAFE, sessions_plausible=False))
+    assert isinstance(node.storage(wire.MaxTransactionIdRequest(2**63 - 1, 1, 0, False)), wire.MaxTransactionIdResponse)
+    assert "session id has changed" in text_of(append(node, 0, 1))
 
 
 def test_a_refused_request_raises_no_fence() -> None:
