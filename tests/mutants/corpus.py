@@ -417,6 +417,12 @@ CORPUS: tuple[Mutant, ...] = (
         "False",
     ),
     Mutant(
+        "states of replicas asked about all the time",
+        "server.states_write",
+        "min(max(self._min_ms, self._pause_ms * 2), self._max_ms)",
+        "self._min_ms",
+    ),
+    Mutant(
         "damaged source asked again and again",
         "store.recovery",
         "                    member.denied.add(source)\n",

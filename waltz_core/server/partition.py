@@ -43,6 +43,7 @@ from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
 from waltz_core.server.turns import Shares
+from waltz_core.server.states_write import StatesWrite
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
     LinkDown,
@@ -244,7 +245,7 @@ class PartitionServer:
         self._zk: dict[int, str] = {}  # ticket → what for
         self._warned_of = -1  # connection whose appends were said to be ahead of the log
         self._forgers: set[int] = set()  # connections whose use of other clients' request ids was reported
-        self._cas_retry_at: int | None = None
+        self._states_write = StatesWrite(config.retry_min_ms, config.retry_max_ms, rng)
         self._retry_at: int | None = None
         self._look_at: int | None = None  # while recovery is stuck
         self._retry_ms = 0
@@ -763,7 +764,7 @@ class PartitionServer:
             self._open_session(now, event.stat.version)
         elif purpose == "states" and self.session is not None:
             assert event.stat is not None
-            self.session.cas_done(event.stat.version)
+            self._on_states_written(self.session, event.stat.version)
         return True
 
     def _on_looked(self, now: int, data: bytes) -> None:
@@ -802,12 +803,27 @@ class PartitionServer:
             if error is ZkError.BAD_VERSION:
                 self._ask_zk("reread", ZkGet(self._tickets.take(), self._config.metadata_path))
             else:
-                self._cas_retry_at = now + self._config.retry_min_ms
+                self._on_states_failed(now, error)
         elif purpose == "announce" and error is ZkError.BAD_VERSION:
             self._begin(now)
         else:
             self._retry(now, f"ZooKeeper, {self._config.metadata_path}: {error.value}")
         return True
+
+    def _on_states_written(self, session: StoreSession, version: int) -> None:
+        if self._states_write.succeeded():
+            self.reason = ""
+            text = f"partition {self.partition_id}: the states of its replicas are in ZooKeeper again"
+            self._out.append(Report(Level.INFO, text))
+        session.cas_done(version)
+
+    def _on_states_failed(self, now: int, error: ZkError) -> None:
+        """Not written, or nobody knows: look at what stands there, but not all the time."""
+        trouble = self._states_write.failed(now, error)
+        if trouble:
+            path = self._config.metadata_path
+            self.reason = f"ZooKeeper, {path}: the states of its replicas cannot be written: {trouble}"
+            self._out.append(Report(Level.WARNING, f"partition {self.partition_id}: {self.reason}; tried again"))
 
     def _announce(self, now: int, metadata: PartitionMetadata, version: int) -> None:
         """Write generation and the next session id: from here on older sessions are out."""
@@ -988,7 +1004,8 @@ class PartitionServer:
 
     def _on_ended(self, now: int, reason: str, recovered: bool) -> None:
         self.session = None
-        self._cas_retry_at = self._look_at = None
+        self._look_at = None
+        self._states_write.forget()
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
         self.response_times.forget()
         self._answer_starts(f"the store session ended: {reason}")
@@ -1013,8 +1030,7 @@ class PartitionServer:
         """Everything that is done once per batch of events; hands over the effects."""
         if self._retry_at is not None and now >= self._retry_at:
             self._begin(now)
-        if self._cas_retry_at is not None and now >= self._cas_retry_at:
-            self._cas_retry_at = None
+        if self._states_write.due(now):
             self._ask_zk("reread", ZkGet(self._tickets.take(), self._config.metadata_path))
         if self._look_at is not None and now >= self._look_at:
             self._look_at = now + _LOOK_MS
@@ -1133,7 +1149,8 @@ class PartitionServer:
         """When `flush` must be called at the latest."""
         session = self.session.deadline() if self.session is not None else None
         journal = self.journal.deadline() if self.journal is not None else None
-        return earliest(session, self._retry_at, self._cas_retry_at, self._look_at, self._feed.deadline(now), journal)
+        again = self._states_write.again_at
+        return earliest(session, self._retry_at, again, self._look_at, self._feed.deadline(now), journal)
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""
