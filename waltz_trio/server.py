@@ -271,7 +271,9 @@ class ServerProcess:
         zookeeper = self._zk_connected or trio.current_time() - self._zk_lost_at < patience
         partitions = {str(p.partition_id): p.healthy for p in snapshot.partitions} if snapshot else {}
         healthy = zookeeper and all(partitions.values())
-        found = {"healthy": healthy, "zookeeper": zookeeper, "partitions": partitions}
+        nodes = snapshot.storage_nodes if snapshot else ()
+        reached = {node: trouble or state for node, state, trouble in nodes}
+        found = {"healthy": healthy, "zookeeper": zookeeper, "partitions": partitions, "storageNodes": reached}
         return healthy, {"server-health-check": found}
 
     def _register(self) -> None:

@@ -65,6 +65,12 @@ class ServerPort(Port[wire.ClientMessage]):
         request = wire.PartitionStatusRequest(self._req_id())
         return (await self._expect(5, request, wire.PartitionStatusResponse)).partitions
 
+    async def storage_nodes(self) -> Mapping[str, str]:
+        """Storage nodes that the server cannot use, each with the reason; servers of 0.13.2 cannot tell."""
+        request = wire.StorageNodesRequest(self._req_id())
+        answer = await self._expect(5, request, wire.StorageNodesResponse)
+        return {node.storage: node.reason or "" for node in answer.nodes if not node.usable}
+
     async def cluster_key(self) -> bytes:
         """Key of the cluster that the server works for; servers of 0.13.2 cannot tell."""
         request = wire.ClusterInfoRequest(self._req_id(), False, False)

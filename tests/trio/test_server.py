@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
 
 from waltz_core.cluster.paths import cluster_paths
+from waltz_core.cluster.znodes import ReplicaAssignments, encode_replica_assignments
 from waltz_core.errors import ConfigError
 from waltz_trio.cluster_admin import create_cluster, read_servers
 from waltz_trio.config import Config
@@ -74,7 +75,12 @@ async def test_a_server_joins_tells_its_state_and_leaves_in_order(nursery: trio.
         status, health = await get(server.http_port, "/health")
         assert status == 500
         assert health == {
-            "server-health-check": {"healthy": False, "zookeeper": True, "partitions": {"0": False, "1": False}}
+            "server-health-check": {
+                "healthy": False,
+                "zookeeper": True,
+                "partitions": {"0": False, "1": False},
+                "storageNodes": {},
+            }
         }
         _, metrics = await get(server.http_port, "/metrics")
         assert isinstance(metrics, dict)
@@ -154,3 +160,48 @@ async def test_a_zookeeper_that_is_silent_is_told(nursery: trio.Nursery) -> None
                 await trio.lowlevel.checkpoint()
         assert (await get(server.http_port, "/health"))[0] == 500
         server.cancel()
+
+
+async def test_why_a_storage_node_cannot_be_used_is_said_at_once_and_in_the_health() -> None:
+    """Refused, no name, no TLS there: one line each, and a partition that says what it waits for."""
+    async with cluster() as (store, client), AsyncExitStack() as stack:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await stack.enter_async_context(listener)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+
+        async def no_tls() -> None:
+            while True:
+                async with await listener.accept() as stream:
+                    await stream.send_all(b"220 this is no TLS\r\n")
+
+        nursery.start_soon(no_tls)
+        closed = stack.enter_context(trio.socket.socket())
+        await closed.bind(("127.0.0.1", 0))  # and does not listen
+        nodes = {
+            f"127.0.0.1:{closed.getsockname()[1]}": "Connection refused",
+            f"127.0.0.1:{listener.socket.getsockname()[1]}": "TLS with",
+            "no-such-host.invalid:7000": "no-such-host.invalid",
+        }
+        replicas = encode_replica_assignments(ReplicaAssignments(tuple((node, (0, 1)) for node in sorted(nodes))))
+        _, stat = await client.get(PATHS.assignment)
+        await client.set(PATHS.assignment, replicas, stat.version)
+        server = ServerProcess(Config(SETTINGS), store)
+        told: list[str] = []
+        server.report = lambda level, text: told.append(text)
+        await nursery.start(server.run)
+        await owns(server, 2)
+
+        with trio.fail_after(30):
+            while not all(
+                any(f"storage node {node} cannot be used: " in text and why in text for text in told)
+                for node, why in nodes.items()
+            ) or not any("recovery waits" in text for text in told):
+                await trio.lowlevel.checkpoint()
+
+        health = (await get(server.http_port, "/health"))[1]
+        assert isinstance(health, dict)
+        shown = health["server-health-check"]["storageNodes"]
+        assert all(why in shown[node] for node, why in nodes.items()), shown
+        assert len([text for text in told if "Connection refused" in text]) == 1
+        server.cancel()
+        nursery.cancel_scope.cancel()

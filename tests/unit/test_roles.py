@@ -57,6 +57,7 @@ LOOKS = [
     client.ServerPartitionsHealthStatRequest(ids(0)),
     client.StatisticsRequest(ids(0), -1, ()),
     client.PartitionStatusRequest(ids(0)),
+    client.StorageNodesRequest(ids(0)),
 ]
 CHANGES = [
     client.AddPreferredPartitionRequest(ids(0), (0,)),

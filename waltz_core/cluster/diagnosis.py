@@ -420,13 +420,29 @@ def _connectivity(view: ClusterView) -> Iterator[Finding]:
         for name, reached in sorted((server.connectivity or {}).items()):
             node = view.storage(name)
             if not reached and node is not None and not node.data_problem:
+                reason = server.unusable.get(name, "")
                 yield Finding(
                     "partitioned-network",
-                    f"server {server.name} does not reach storage node {name}, this machine does",
-                    "check network, firewall and the server's TLS settings for storage (server.ssl.*)",
+                    f"server {server.name} does not reach storage node {name}, this machine does"
+                    + (f": {reason}" if reason else ""),
+                    _reach(reason),
                     because=(findings.storage(name), findings.server(server.name)),
                     settles=True,
                 )
+
+
+def _reach(reason: str) -> str:
+    """What to look at when a server cannot use a storage node that others can."""
+    if "certificate" in reason or "TLS" in reason:
+        return (
+            "make the server trust the node's certificate (server.ssl.trustStore, server.ssl.verify), and the node "
+            "the server's (storage.ssl.trustStore); then restart the one that was changed"
+        )
+    if "refused to open" in reason:
+        return "check cluster.root and zookeeper.connectString of the server: it shows another cluster's key"
+    if "no version in common" in reason:
+        return "run versions of server and storage node that speak a common codec"
+    return "check network, firewall and the server's TLS settings for storage (server.ssl.*)"
 
 
 def _lags(view: ClusterView) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ class ServerView:
     partitions: tuple[int, ...] | None = None
     health: Mapping[int, bool] | None = None
     connectivity: Mapping[str, bool] | None = None  # storage node → reached
+    unusable: Mapping[str, str] = {}  # storage node → why the server cannot use it, where it tells
     status: tuple[PartitionStatus, ...] | None = None  # None of servers of 0.13.2
     key: bytes | None = None  # cluster key it works with; None of servers of 0.13.2
     clock_ms: int | None = None  # its clock minus ours

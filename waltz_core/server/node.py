@@ -100,6 +100,7 @@ CAPABILITIES = (
     | messages.Capability.SET_LOG_START
     | messages.Capability.STATISTICS
     | messages.Capability.PARTITION_STATUS
+    | messages.Capability.STORAGE_NODES
 )
 """What this server does of codec 5."""
 
@@ -760,6 +761,12 @@ class ServerNode:
             case messages.PartitionStatusRequest(req_id):
                 states = tuple(status_of(now, found) for _, found in sorted(self._partitions.items()))
                 self._reply(conn.conn, messages.PartitionStatusResponse(req_id, states))
+            case messages.StorageNodesRequest(req_id):
+                pools = (pool for _, pool in sorted(self._pools.items()))
+                nodes = tuple(
+                    messages.StorageNodeStatus(pool.replica, pool.usable, pool.trouble or None) for pool in pools
+                )
+                self._reply(conn.conn, messages.StorageNodesResponse(req_id, nodes))
             case _:
                 text = f"{type(message).__name__} is not something this server does"
                 self._reply(conn.conn, messages.ErrorResponse(message.req_id, messages.ErrorCode.NOT_IMPLEMENTED, text))
@@ -1134,5 +1141,6 @@ _NODE_MESSAGES = frozenset(
         messages.SetLogStartRequest,
         messages.StatisticsRequest,
         messages.PartitionStatusRequest,
+        messages.StorageNodesRequest,
     }
 )

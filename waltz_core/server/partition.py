@@ -42,8 +42,8 @@ from waltz_core.server.members import Members
 from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
-from waltz_core.server.turns import Shares
 from waltz_core.server.states_write import StatesWrite
+from waltz_core.server.turns import Shares
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
     LinkDown,

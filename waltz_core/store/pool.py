@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from waltz_core.edge import CloseConn, Dial, Level, Port, Report, Send
-from waltz_core.errors import ConfigError, ProtocolError
+from waltz_core.errors import ConfigError, HandshakeError, ProtocolError
 from waltz_core.ids import parse_endpoint
 from waltz_core.machine import Rng, earliest
 from waltz_core.store.calls import (
@@ -75,6 +75,7 @@ class StoragePool:
         "_retry_ms",
         "_rng",
         "_seq",
+        "_told",
         "_versions",
         "_wanted",
         "_was_ready",
@@ -123,7 +124,8 @@ class StoragePool:
         self._buffer = bytearray()
         self._was_ready = False
         self.state = PoolState.IDLE
-        self.trouble = ""  # why it is not READY, for people
+        self.trouble = ""  # why it is not READY, for people: the last thing that went wrong
+        self._told = ""  # the trouble that was reported
 
     @property
     def conn(self) -> int | None:
@@ -134,6 +136,11 @@ class StoragePool:
     def codec(self) -> int:
         """What the connection speaks; 0 while there is none."""
         return (self._connection.version or 0) if self._connection is not None else 0
+
+    @property
+    def usable(self) -> bool:
+        """It is connected and was opened with our cluster key."""
+        return self.state is PoolState.READY
 
     @property
     def waiting(self) -> bool:
@@ -196,8 +203,10 @@ class StoragePool:
         trouble = ""
         try:
             self._connection.receive(data, answers)
+        except HandshakeError as error:
+            trouble = f"it does not greet as a storage node does: {error}"
         except ProtocolError as error:
-            trouble = f"storage node {self.replica} sent what no storage node sends: {error}"
+            trouble = f"it sent what no storage node sends: {error}"
         if self.state is PoolState.GREETING and self._connection.version is not None:
             self._connection.encode(messages.OpenRequest(-1, -1, -1, self._key, self._num_partitions), self._buffer)
             self.state = PoolState.OPENING
@@ -220,7 +229,8 @@ class StoragePool:
         self._buffer.clear()
         self._conn = None
         self._connection = None
-        self.trouble = self.trouble or reason
+        if self.state is not PoolState.CLOSING:
+            self._is_troubled(reason, out)  # otherwise we ended it, and have said why
         if was_ready:
             notes.append(LinkDown(self.replica, reason))
         jitter = self._rng.randrange(self._retry_ms // 2 + 1)
@@ -243,10 +253,10 @@ class StoragePool:
                 if self._wanted:
                     self._dial(out)
             elif self.state in (PoolState.GREETING, PoolState.OPENING):
-                self._fail(f"storage node {self.replica} did not greet within {self._answer_timeout_ms} ms", out)
+                self._fail(f"it did not greet within {self._answer_timeout_ms} ms", out)
         overdue = self._overdue_at()
         if overdue is not None and now >= overdue:
-            self._fail(f"storage node {self.replica} did not answer within {self._answer_timeout_ms} ms", out)
+            self._fail(f"it did not answer within {self._answer_timeout_ms} ms", out)
 
     def deadline(self) -> int | None:
         """Next dial or overdue answer."""
@@ -277,27 +287,34 @@ class StoragePool:
         if self.state is PoolState.OPENING:
             if isinstance(answer, messages.SuccessResponse):
                 self.state = PoolState.READY
-                self.trouble = ""
+                if self._told:
+                    out.append(Report(Level.INFO, f"storage node {self.replica} can be used again"))
+                self.trouble = self._told = ""
                 self._retry_at = None
                 self._retry_ms = self._retry_min_ms
                 notes.append(LinkUp(self.replica, self.codec))
             elif isinstance(answer, messages.FailureResponse):
-                self._fail(f"storage node {self.replica} refused to open: {answer.message}", out)
+                self._fail(f"it refused to open: {answer.message}", out)
             return
         if isinstance(answer, messages.SuspectReport):
             notes.append(StorageNews(self.replica, answer))
             return
         pending = self._pending.pop(answer.seq_num, None)
         if pending is None:
-            self._fail(f"storage node {self.replica} answered request {answer.seq_num}, which was not asked", out)
+            self._fail(f"it answered request {answer.seq_num}, which was not asked", out)
             return
         notes.append(StorageAnswer(pending[0], answer))
 
+    def _is_troubled(self, reason: str, out: list[PoolEffect]) -> None:
+        """The node cannot be used for this reason, which may be another one than before: one report per change."""
+        self.trouble = reason
+        if self._wanted and reason != self._told:
+            self._told = reason
+            out.append(Report(Level.WARNING, f"storage node {self.replica} cannot be used: {reason}"))
+
     def _fail(self, reason: str, out: list[PoolEffect]) -> None:
         """End the connection; `closed` follows from the driver."""
-        if reason != self.trouble:
-            out.append(Report(Level.WARNING, reason))
-        self.trouble = reason
+        self._is_troubled(reason, out)
         assert self._conn is not None
         self.flush(out)
         out.append(CloseConn(self._conn, reason))

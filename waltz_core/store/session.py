@@ -273,6 +273,7 @@ class StoreSession:
         """Ask for a connection to every replica."""
         for replica in self._links:
             self._out.append(LinkWanted(replica))
+        self._events.append(rec.Tick())  # waiting begins now, also where no replica ever arrives
 
     def link_up(self, now: int, event: LinkUp) -> None:
         """A connection stands: greet the replica, which fences every older session there."""

@@ -54,6 +54,9 @@ from waltz_core.wire.client_messages import (
     SetLogStartRequest,
     StatisticsRequest,
     StatisticsResponse,
+    StorageNodesRequest,
+    StorageNodesResponse,
+    StorageNodeStatus,
     TransactionDataRequest,
     TransactionDataResponse,
 )
@@ -334,6 +337,7 @@ _PARTITION_STATUS = structure(
         "reason": STRING,
     },
 )
+_STORAGE_NODE = structure(StorageNodeStatus, {"storage": TEXT, "usable": BOOL, "reason": STRING})
 
 
 # ---- tables ----------------------------------------------------------------------------------
@@ -390,6 +394,8 @@ V5 = V4.plus(
     fixed(44, PartitionStatusRequest, "16s"),
     layout(45, PartitionStatusResponse, REQ_ID, list_of(_PARTITION_STATUS)),
     layout(46, ErrorResponse, REQ_ID, INT32, STRING),
+    fixed(47, StorageNodesRequest, "16s"),
+    layout(48, StorageNodesResponse, REQ_ID, list_of(_STORAGE_NODE)),
 )
 
 VERSIONS = range(6)

@@ -229,6 +229,7 @@ class Capability(enum.IntFlag):
     SET_LOG_START = 128
     STATISTICS = 256
     PARTITION_STATUS = 512
+    STORAGE_NODES = 1024
 
 
 @record
@@ -439,6 +440,30 @@ class PartitionStatusResponse:
     partitions: tuple[PartitionStatus, ...]
 
 
+@record
+class StorageNodesRequest:
+    """Ask which storage nodes the server uses, and why it cannot use the others."""
+
+    req_id: ReqId
+
+
+@record
+class StorageNodeStatus:
+    """One storage node as a server sees it."""
+
+    storage: str  # host:port of its data port, as in ZooKeeper
+    usable: bool
+    reason: str | None  # why it is not, for people; None if it is, or if nothing went wrong yet
+
+
+@record
+class StorageNodesResponse:
+    """Storage nodes that the server has connected to, or tried to."""
+
+    req_id: ReqId
+    nodes: tuple[StorageNodeStatus, ...]
+
+
 class ErrorCode(enum.IntEnum):
     """Why a codec 5 request has no better answer; other numbers are to be read as OTHER."""
 
@@ -500,5 +525,7 @@ ClientMessage: TypeAlias = (
     | StatisticsResponse
     | PartitionStatusRequest
     | PartitionStatusResponse
+    | StorageNodesRequest
+    | StorageNodesResponse
     | ErrorResponse
 )

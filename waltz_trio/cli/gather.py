@@ -16,6 +16,7 @@ from waltz_core.cluster.znodes import ServerDescriptor
 from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import Condition, FailureCode
 from waltz_trio.admin import AdminClient, RefusedError
 from waltz_trio.cli.tool import Tool
@@ -23,6 +24,7 @@ from waltz_trio.cluster_admin import read_cluster
 from waltz_trio.config import net_limits, tls_settings
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
+from waltz_trio.server_port import ServerPort
 
 NODE_MAX = 10.0  # seconds that one node may take for all its answers
 
@@ -128,9 +130,22 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
             found["clock_ms"] = None if clock is None else clock - (before + _now()) // 2
         found["health"] = await port.health()
         found["connectivity"] = await port.storage_connectivity()
+        if port.version >= 5:
+            # After the question above: it makes the server try nodes that it does not need, and know their troubles.
+            found["unusable"] = await _unusable(port)
 
     problem = await _limited(node_max, ask)
     return ServerView(descriptor, problem, **found)
+
+
+async def _unusable(port: ServerPort) -> Mapping[str, str]:
+    """Why the server cannot use storage nodes; empty if it runs an older version of ours, which cannot tell."""
+    try:
+        return await port.storage_nodes()
+    except RefusedError as error:
+        if error.code == ErrorCode.NOT_IMPLEMENTED:
+            return {}
+        raise
 
 
 async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: float) -> StorageView:

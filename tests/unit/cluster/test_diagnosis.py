@@ -384,3 +384,18 @@ def test_a_partition_that_does_not_exist_is_refused() -> None:
     for partition_id in (-1, 2):
         with pytest.raises(ClusterError, match=f"Partition {partition_id} is not valid"):
             verify(cluster(), partition_id)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("the certificate of s2:7000 is refused: self-signed certificate", "server.ssl.trustStore"),
+        ("it refused to open: wrong key", "another cluster's key"),
+        ("cannot connect to s2:7000: Connection refused", "check network, firewall"),
+    ],
+)
+def test_the_reason_that_a_server_gives_is_named_and_decides_the_advice(reason: str, advice: str) -> None:
+    reached = {**dict.fromkeys(NAMES, True), NAMES[2]: False}
+    (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}))
+    assert finding.evidence.endswith(f"this machine does: {reason}")
+    assert advice in finding.command

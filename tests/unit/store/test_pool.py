@@ -14,6 +14,7 @@ from waltz_core.store.pool import PoolEffect, PoolNote, PoolState, StoragePool
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
+from waltz_core.wire.hello import Hello, encode_hello
 
 MAX = messages.MaxTransactionIdRequest(3, 0, 1, False)
 
@@ -206,3 +207,78 @@ def test_a_connect_string_without_a_port_is_refused() -> None:
             retry_min_ms=1,
             retry_max_ms=1,
         )
+
+
+# ---- why a node cannot be used ---------------------------------------------------------------------
+
+
+def reports(bench: Bench) -> list[str]:
+    return [effect.text for effect in bench.take() if isinstance(effect, Report)]
+
+
+def redial(bench: Bench) -> None:
+    due = bench.pool.deadline()
+    assert due is not None
+    bench.now = due
+    bench.pool.step(bench.now, bench.out)
+
+
+def test_each_change_of_the_reason_is_one_report_and_the_last_one_counts() -> None:
+    """Before, the first dial error stood for ever, and nobody was told of any."""
+    bench = Bench()
+    bench.pool.want(0, 1, bench.out)
+    refused = "cannot connect to node:7: Connection refused"
+    for reason, told in (
+        (refused, [refused]),
+        (refused, []),
+        ("the certificate of node:7 is refused: self-signed certificate", ["the certificate of node:7 is refused"]),
+        (refused, [refused]),
+    ):
+        bench.take()
+        bench.pool.closed(bench.now, reason, bench.out, bench.notes)
+        assert bench.pool.trouble == reason
+        found = reports(bench)
+        assert len(found) == len(told)
+        assert all(
+            part in text and "storage node node:7 cannot be used" in text
+            for part, text in zip(told, found, strict=True)
+        )
+        redial(bench)
+    bench.take()
+    bench.pool.dialed(bench.now, bench.out)
+    bench.receive(bench.node.hello())
+    bench.requests()
+    bench.answer(messages.SuccessResponse(-1, -1, -1))
+    assert reports(bench) == ["storage node node:7 can be used again"]
+    assert bench.pool.trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("versions", "answer", "reason"),
+    [
+        ({0}, messages.FailureResponse(-1, -1, -1, "cluster key does not match"), "refused to open: cluster key does"),
+        ({7}, None, "it does not greet as a storage node does: no version in common"),
+    ],
+)
+def test_a_node_of_another_cluster_or_version_is_named_so_and_the_end_of_its_connection_hides_nothing(
+    versions: set[int], answer: messages.StorageMessage | None, reason: str
+) -> None:
+    bench = Bench()
+    bench.pool.want(0, 1, bench.out)
+    bench.pool.dialed(0, bench.out)
+    bench.receive(encode_hello(Hello(tuple(versions), "node")))
+    if answer is not None:
+        bench.requests()
+        bench.answer(answer)
+    bench.pool.closed(0, "closed by us", bench.out, bench.notes)
+    assert reason in bench.pool.trouble
+    (told,) = reports(bench)
+    assert reason in told
+
+
+def test_a_node_that_nobody_needs_is_not_reported() -> None:
+    bench = Bench().ready()
+    bench.pool.unwant(1)
+    bench.pool.closed(0, "the peer closed the connection", bench.out, bench.notes)
+    assert reports(bench) == []
+    assert bench.pool.trouble == "the peer closed the connection"
