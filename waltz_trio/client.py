@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar, cast
 
@@ -56,6 +56,7 @@ from waltz_trio.application import Application
 from waltz_trio.arguments import as_payload, check_codec, not_an_append, whole
 from waltz_trio.arguments import mark as mark_of
 from waltz_trio.background import Background
+from waltz_trio.blocks import Block
 from waltz_trio.codecs import shown
 from waltz_trio.feed import Feed
 from waltz_trio.instrument import Instrument
@@ -215,12 +216,13 @@ class Client:
         self._report = reporter("client")
         self._node = ClientNode(membership, settings, random.Random())
         self._joined = trio.Event()
-        self._lost: str | None = None
+        self._look_closer: Callable[[], Awaitable[str]] | None = None  # why the cluster does not answer
         self._unjudged: set[Pending] = set()
         self._unjudged_size = 0
         self._room: trio.Event | None = None
         self._settled: trio.Event | None = None
         self._sends = 0
+        self._unstarted = 0  # calls of `append` and `send` that nobody has awaited
         self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
         self._closing = False
         self._feeds: dict[int, Feed] = {}
@@ -262,7 +264,8 @@ class Client:
         prefetch = whole(prefetch, "prefetch")
         if prefetch < 0:
             raise ValueError(f"prefetch is at least 0, not {prefetch}")
-        return Feed(self, partition, after, prefetch, select)
+        feed = Feed(self, partition, after, prefetch, select)
+        return Block("async with client.feed(...) as feed:", feed)
 
     async def committed_mark(self, partition: int) -> int:
         """The server's committed mark: -1 for an empty log. Waits until a server can tell.
@@ -306,7 +309,7 @@ class Client:
 
     # ---- writing -----------------------------------------------------------------------------------
 
-    async def append(self, partition: int, append: Append, *, based_on: int | None = None) -> int:
+    def append(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, int]:
         """Append a transaction and wait for its outcome; no retries.
 
         Cancelled while it waits, the outcome is unknown to the caller; the append stays under way.
@@ -327,14 +330,24 @@ class Client:
             ClientClosedError, ClientFailedError: the outcome is unknown.
             PartitionNotFoundError: no such partition.
         """
+        self._unstarted += 1
+        return self._append(partition, append, based_on)
+
+    async def _append(self, partition: int, append: Append, based_on: int | None) -> int:
+        self._unstarted -= 1
         return await self._submit(partition, append, based_on).outcome()
 
-    async def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Pending:
+    def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, Pending]:
         """Queue an append and return; appends of a partition commit in the order of their sends, or not at all.
 
         Waits only while `client.sendWindow` bytes are under way. Arguments and errors as `append`; the
         outcome is that of the `Pending`.
         """
+        self._unstarted += 1
+        return self._send(partition, append, based_on)
+
+    async def _send(self, partition: int, append: Append, based_on: int | None) -> Pending:
+        self._unstarted -= 1
         while self._unjudged_size >= self._send_window:
             if self._room is None:
                 self._room = trio.Event()
@@ -624,10 +637,14 @@ class Client:
         self._joined.set()
 
     def _on_cluster_lost(self, effect: ClusterLost) -> None:
-        self._lost = effect.reason
-        self._joined.set()
         if self._tasks is not None:
-            self._tasks.fail(ClientFailedError(effect.reason))
+            self._tasks.start_soon(self._lose, effect.reason)
+
+    async def _lose(self, reason: str) -> None:
+        """End, with what else can be found out where the cluster never answered."""
+        if self._look_closer is not None and not self._joined.is_set():
+            reason += await self._look_closer()
+        raise ClientFailedError(reason)
 
     # ---- life ------------------------------------------------------------------------------------------
 
@@ -682,6 +699,18 @@ class Client:
             self._settled = trio.Event()
             with trio.move_on_after(patience):
                 await self._settled.wait()
+
+    def _check_awaited(self) -> None:
+        """See that every call was awaited.
+
+        Raises:
+            RuntimeError: it appended nothing.
+        """
+        if self._unstarted:
+            raise RuntimeError(
+                f"{self._unstarted} calls of append or send were not awaited, and appended nothing; write: "
+                "await client.append(...), await client.send(...)"
+            )
 
     def _end(self, driver: NodeDriver) -> None:
         """Let everybody who waits go; at once, without awaiting anything."""

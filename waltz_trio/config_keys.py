@@ -337,6 +337,16 @@ _CLIENT = (
         low=1000,  # a gap this wide uses up its whole window; 0.13.2 servers keep windows that are not used up
     ),
     Key(
+        "client.connectTimeout",
+        Kind.TIME,
+        Use.CLIENT,
+        "how long `open_client` waits for the cluster to answer before it raises; 0 = without end",
+        default=10_000,
+        unit="ms",
+        original=False,
+        low=0,
+    ),
+    Key(
         "client.closeTimeout",
         Kind.TIME,
         Use.CLIENT,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
@@ -18,10 +20,13 @@ from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.machine import Tickets
 from waltz_core.record import record
 from waltz_trio.background import background
+from waltz_trio.blocks import Block
 from waltz_trio.client import Client, ClientLimits
+from waltz_trio.codecs import shown
 from waltz_trio.config import Config, net_limits, tls_settings
 from waltz_trio.instrument import Instrument
 from waltz_trio.log import reporter, warn_once
+from waltz_trio.net.dialer import why
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.process import NodeDriver
 from waltz_trio.zk.embedded import EmbeddedZnodes
@@ -29,7 +34,11 @@ from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 from waltz_trio.zk.store import open_znode_store
 
 _URL_PREFIX = "waltz://"
+_URL_FORM = "waltz://host:port[?ca=PATH][&verify=on|ca|off]"
+_MAPPING = '{"zookeeper.connectString": "HOST:2181", "zookeeper.sessionTimeout": 30000, "cluster.root": "/PATH"}'
+_ADDRESS = re.compile(r"(\w+:/{0,2})?(?P<server>[\w.-]+:\d+)(/.*)?")  # of whatever it is
 _PARTING_TIME = 1.0  # seconds to flush and close connections
+_LOOK_TIME = 2.0  # seconds to look at an address that did not answer
 
 ConfigLike = Config | str | os.PathLike[str] | Mapping[str, object]
 """A path, a mapping, a parsed configuration, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`."""
@@ -47,12 +56,11 @@ class Setup:
     zookeeper: tuple[str | EmbeddedZnodes, int] | None  # connect string, session time-out in ms
 
 
-@asynccontextmanager
-async def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> AsyncIterator[Client]:
+def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> AbstractAsyncContextManager[Client]:
     """Connect to a cluster: `async with open_client("client.yml") as client: ...`.
 
-    Returns when the cluster has answered; partitions are mounted when they are used. Leaving the block
-    normally waits for appends under way (`client.closeTimeout`); nothing is left running.
+    Entered when the cluster has answered (`client.connectTimeout`); partitions are mounted when they are used.
+    Leaving the block normally waits for appends under way (`client.closeTimeout`); nothing is left running.
 
     Args:
         config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
@@ -60,8 +68,14 @@ async def open_client(config: ConfigLike, *, instrument: Instrument | None = Non
 
     Raises:
         ConfigError: the configuration cannot be used.
-        ClientFailedError: the cluster cannot be used, or the client broke.
+        ClientFailedError: the cluster does not answer or cannot be used, or the client broke.
+        RuntimeError: Trio does not run; on leaving: the `await` before an append was forgotten.
     """
+    return Block("async with open_client(...) as client:", _open(config, instrument))
+
+
+@asynccontextmanager
+async def _open(config: ConfigLike, instrument: Instrument | None) -> AsyncIterator[Client]:
     async with run_client(read_config(config), instrument) as client:
         yield client
 
@@ -84,15 +98,42 @@ async def run_client(setup: Setup, instrument: Instrument | None = None) -> Asyn
         client._post = driver.post
         tasks.start_soon(driver.run)
         if setup.zookeeper is not None:
+            client._look_closer = partial(_look_at_zookeeper, setup.zookeeper[0])
             tasks.start_soon(_keep_session, *setup.zookeeper, zookeeper_security(setup.config), driver)
         try:
             await client._joined.wait()
             yield client
             await client._settle(setup.config.seconds("client.closeTimeout"))
+            client._check_awaited()
         finally:
             client._end(driver)
             with trio.CancelScope(shield=True):
                 await driver.stop(patience=_PARTING_TIME)
+
+
+async def _look_at_zookeeper(where: str | EmbeddedZnodes) -> str:
+    """What becomes of a plain connection to each address, for a message: sessions are retried without a word."""
+    if not isinstance(where, str):
+        return ""
+    found: dict[str, str] = {}
+
+    async def look(address: str) -> None:
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "2181")
+        try:
+            with trio.fail_after(_LOOK_TIME):
+                await (await trio.open_tcp_stream(host, int(port))).aclose()
+        except trio.TooSlowError:
+            found[address] = "no answer"
+        except (OSError, ValueError) as error:
+            found[address] = why(error)
+        else:
+            found[address] = "takes connections"
+
+    addresses = [part.strip() for part in where.partition("/")[0].split(",")]
+    async with trio.open_nursery() as nursery:
+        for address in addresses:
+            nursery.start_soon(look, address)
+    return "".join(f"; {address}: {found[address]}" for address in addresses)
 
 
 async def _keep_session(
@@ -119,14 +160,34 @@ def read_config(source: ConfigLike) -> Setup:
         # loopback without an authority by pinning. Files keep to 0.13.2, which does not compare names.
         verify_host = config.flag_or_none("client.ssl.verifyHost") is not False
         tls = attrs.evolve(tls_settings(config, "client.ssl."), pin_loopback=True, verify_host=verify_host)
-    else:
+    elif isinstance(source, str | os.PathLike):
+        check_path(source)
         config = Config.load(source)
         tls = tls_settings(config, "client.ssl.")
+    else:
+        raise ConfigError(f"expected the path of a file, a mapping of keys or {_URL_FORM}, found {shown(source)}")
     warn = warn_once(reporter("client"))
     config.warn_unknown(warn)
-    membership = ZkMembership(config.text("cluster.root").rstrip("/"), Tickets(), random.Random())
-    where = config.text("zookeeper.connectString"), config.number("zookeeper.sessionTimeout")
+    servers = config.text("zookeeper.connectString")
+    membership = ZkMembership(config.text("cluster.root").rstrip("/"), Tickets(), random.Random(), servers)
+    where = servers, config.number("zookeeper.sessionTimeout")
     return _setup(membership, config, ClientTls(tls, warn), where)
+
+
+def check_path(source: str | os.PathLike[str]) -> None:
+    """See that a text which names no file is not meant as an address.
+
+    Raises:
+        ConfigError: it looks like one; the message has the form that is read.
+    """
+    text = os.fspath(source)
+    match = _ADDRESS.fullmatch(text)
+    if match is None or os.path.exists(text):
+        return
+    raise ConfigError(
+        f"there is no file {text!r}; the address of a server is written waltz://{match['server']}, that of a cluster "
+        f"in ZooKeeper by the mapping {_MAPPING}"
+    )
 
 
 def _read_url(url: str) -> Setup:
@@ -148,7 +209,7 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}") from None
     if parts.scheme != "waltz" or parts.path not in ("", "/") or parts.fragment or parts.username is not None:
-        raise ConfigError(f"expected waltz://host:port[?ca=PATH][&verify=on|ca|off], found {url!r}")
+        raise ConfigError(f"expected {_URL_FORM}, found {url!r}")
     unknown = options.keys() - {"ca", "verify"}
     if unknown:
         raise ConfigError(f"{url!r}: unknown option {sorted(unknown)[0]}; known: ca, verify")
@@ -173,6 +234,7 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
 def client_settings(config: Config) -> ClientSettings:
     """What the machine reads of a configuration."""
     return ClientSettings(
+        connect_ms=config.number("client.connectTimeout") or None,
         nudge_ms=config.number("client.longWaitThreshold"),
         feed_buffer_max=config.number("client.feedBufferMax"),
         lock_names=config.flag("client.lockNames"),

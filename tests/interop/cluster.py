@@ -22,6 +22,7 @@ PATIENCE = 600.0  # seconds; a Java machine that starts slows everything down
 # Store sessions and segments end often, so that both kinds begin and end them side by side.
 SETTINGS = {
     "zookeeper.sessionTimeout": 6000,
+    "client.connectTimeout": 60_000,
     "storage.checkpointInterval": 300,
     "storage.segment.size.threshold": 200_000,
 }

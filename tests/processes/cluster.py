@@ -261,6 +261,7 @@ class Cluster:
             "zookeeper.connectString": self._through_proxy(zookeeper),
             "zookeeper.sessionTimeout": 4000,
             "cluster.root": "/cluster",
+            "client.connectTimeout": 60_000,  # machines that run tests are busy
             **(settings or {}),
         }
         self.storage_names = [f"storage-{number}" for number in range(storage_nodes)]

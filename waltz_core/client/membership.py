@@ -11,7 +11,18 @@ from waltz_core.client.calls import Effect
 from waltz_core.client.settings import ClientSettings
 from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, CoordinatorEffect, EndpointsChanged
 from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
-from waltz_core.edge import Level, Report, ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
+from waltz_core.edge import (
+    Level,
+    Report,
+    ZkChildren,
+    ZkCreate,
+    ZkDelete,
+    ZkGet,
+    ZkMulti,
+    ZkSet,
+    ZkState,
+    ZkStateChanged,
+)
 from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.machine import Rng, Tickets
 from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
@@ -53,6 +64,9 @@ class Membership(Protocol):
     def keeps(self, link: Link) -> bool:
         """The connection is needed although its server is not in the map."""
 
+    def trouble(self) -> str:
+        """What was tried in vain, and why, while the cluster has not answered."""
+
     def close(self, now: int, out: list[Effect]) -> None:
         """Look no longer."""
 
@@ -84,6 +98,10 @@ class Deaf:
         """No connection is needed."""
         return False
 
+    def trouble(self) -> str:
+        """None."""
+        return ""
+
     def close(self, now: int, out: list[Effect]) -> None:
         """Nothing to end."""
 
@@ -101,9 +119,14 @@ class FixedMembership(Deaf):
 
 
 class ZkMembership(Deaf):
-    """The view through ZooKeeper: parameters, a client id from the counter, and live servers."""
+    """The view through ZooKeeper: parameters, a client id from the counter, and live servers.
 
-    def __init__(self, root: str, tickets: Tickets, rng: Rng) -> None:
+    `where` is the connect string, for messages.
+    """
+
+    def __init__(self, root: str, tickets: Tickets, rng: Rng, where: str = "") -> None:
+        self._root, self._where = root, where
+        self._session = ZkState.CLOSED  # none yet
         self._coordinator = Coordinator(root, tickets=tickets, rng=rng, allocate_client_id=True)
         self._node: ClientNode | None = None
 
@@ -123,7 +146,15 @@ class ZkMembership(Deaf):
 
     def on_zk(self, event: ZkEvent, now: int, out: list[Effect]) -> None:
         """Let the coordinator look at it."""
+        if isinstance(event, ZkStateChanged):
+            self._session = event.state
         self._step(now, [event], out)
+
+    def trouble(self) -> str:
+        """How far it came."""
+        if self._session is not ZkState.CONNECTED:
+            return f"no session with ZooKeeper at {self._where}"
+        return f"ZooKeeper at {self._where} answers, and has no cluster at {self._root or '/'} (cluster.root)"
 
     def close(self, now: int, out: list[Effect]) -> None:
         """An observer leaves no trace."""
@@ -166,6 +197,7 @@ class ServerMembership(Deaf):
         self._client_id: int | None = None
         self._revision: int | None = None
         self._sequence = 0
+        self._tried: dict[Endpoint, str] = {}  # while the cluster has not answered: why a server did not do
         self._asked_at: int | None = None  # an answer is owed since then
         self._ask_at: int | None = None
         self._closed = False
@@ -211,6 +243,8 @@ class ServerMembership(Deaf):
 
     def on_link_lost(self, link: Link, now: int, out: list[Effect]) -> None:
         """Try the next server."""
+        if self._client_id is None:
+            self._tried[link.endpoint] = link.reason
         if link is self._link and not self._closed:
             self._next(now)
 
@@ -225,6 +259,8 @@ class ServerMembership(Deaf):
         if isinstance(message, ErrorResponse) and link is self._link and self._asked_at is not None:
             self._asked_at = None
             self._ask_at = now + self._settings.not_ready_ms
+            if self._client_id is None:
+                self._tried[link.endpoint] = f"does not tell about its cluster: {message.message}"
             if message.code != ErrorCode.NOT_READY:
                 out.append(Report(Level.WARNING, f"{link.endpoint} does not tell about its cluster: {message.message}"))
             return True
@@ -233,6 +269,13 @@ class ServerMembership(Deaf):
     def keeps(self, link: Link) -> bool:
         """The connection that tells us changes; the seed may be known to the cluster by another name."""
         return link is self._link
+
+    def trouble(self) -> str:
+        """Every server that was tried."""
+        assert self._link is not None
+        tried = dict(self._tried)
+        tried.setdefault(self._link.endpoint, "no answer" if self._link.ready else f"still {self._link.state.value}")
+        return "; ".join(reason if str(server) in reason else f"{server}: {reason}" for server, reason in tried.items())
 
     def close(self, now: int, out: list[Effect]) -> None:
         """Ask nobody any more."""
@@ -252,6 +295,7 @@ class ServerMembership(Deaf):
             if info.client_id < 0:
                 return
             self._client_id = info.client_id
+            self._tried.clear()
             self._node.joined(info.name, info.client_id, info.num_partitions, now, out)
         if self._revision is not None and info.revision < self._revision:
             return

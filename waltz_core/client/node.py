@@ -107,6 +107,7 @@ class ClientNode:
         self._closed = False
         self._dial_wanted = False
         self._due_at = 0
+        self._connect_by: int | None = None  # until the cluster has answered
         self._handlers: dict[type, Callable[[Any, int, list[Effect]], None]] = {
             Dialed: self._on_dialed,
             Received: self._on_received,
@@ -134,6 +135,8 @@ class ClientNode:
         """Handle events in order; send what they caused at the end."""
         if not self._started:
             self._started = True
+            if self._settings.connect_ms is not None:
+                self._connect_by = now + self._settings.connect_ms
             self._membership.start(self, now, out)
         handlers = self._handlers
         for event in events:
@@ -149,6 +152,7 @@ class ClientNode:
         if self._closed:
             return None
         return earliest(
+            self._connect_by,
             self._membership.deadline(),
             *(link.deadline() for link in self._router.wanted()),
             *(partition.deadline() for partition in self._partitions.values()),
@@ -176,6 +180,10 @@ class ClientNode:
         self._due_at = now + _DUE_EVERY_MS
         if self._closed:
             return
+        if self._connect_by is not None and now >= self._connect_by:
+            self._connect_by = None
+            patience = f"{(self._settings.connect_ms or 0) / 1000:g} s (client.connectTimeout)"
+            self.cluster_lost(f"no cluster answered within {patience}: {self._membership.trouble()}", out)
         self._membership.due(now, out)
         for partition in list(self._partitions.values()):
             if partition.due(now, out) and partition.link is not None:
@@ -205,6 +213,7 @@ class ClientNode:
 
     def joined(self, cluster: str, client_id: int, partition_count: int, now: int, out: list[Effect]) -> None:
         """The cluster gave us an id; calls that waited for it are carried out."""
+        self._connect_by = None
         self._client_id, self._partition_count = client_id, partition_count
         out.append(Joined(cluster, client_id, partition_count))
         early, self._early = self._early, None

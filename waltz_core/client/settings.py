@@ -10,6 +10,7 @@ from waltz_core.wire.frame import FRAME_SIZE_MAX_STORAGE
 class ClientSettings:
     """Periods in milliseconds, sizes in bytes; defaults as 0.13.2 where it has the number."""
 
+    connect_ms: int | None = None  # a cluster that has not answered by then is given up (client.connectTimeout)
     nudge_ms: int = 5_000  # an append older than this is asked about (client.longWaitThreshold)
     not_ready_ms: int = 500  # pause after NOT_READY
     keep_alive_ms: int = 600_000  # a connection idle for this long writes a keep-alive

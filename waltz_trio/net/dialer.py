@@ -32,7 +32,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
     except trio.TooSlowError:
         raise DialError(f"{endpoint} did not answer within {limits.connect_timeout:.0f} s") from None
     except (OSError, ValueError) as error:  # ValueError: no name of a host, as Unicode and TLS see it
-        raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
+        raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     tune(sock)
@@ -40,7 +40,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
         pipe = TlsPipe(sock, tls.context, server_side=False, host_name=tls.host_name(endpoint))
     except ValueError as error:
         sock.close()
-        raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
+        raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
     try:
         with trio.fail_after(limits.handshake_timeout):
             await pipe.handshake()
@@ -55,7 +55,7 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
         raise DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}") from error
     except OSError as error:
         pipe.close()
-        raise DialError(f"TLS with {endpoint} failed: {_why(error)}") from error
+        raise DialError(f"TLS with {endpoint} failed: {why(error)}") from error
     except BaseException:
         pipe.close()
         raise
@@ -86,9 +86,9 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
         if isinstance(error, trio.TooSlowError):
             raise DialError(f"{endpoint} did not answer in time") from None
         if isinstance(error, OSError | ValueError):
-            raise DialError(f"cannot connect to {endpoint}: {_why(error)}") from error
+            raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
         if isinstance(error, trio.BrokenResourceError):
-            raise DialError(f"TLS with {endpoint} failed: {_why(error.__cause__ or error)}") from error
+            raise DialError(f"TLS with {endpoint} failed: {why(error.__cause__ or error)}") from error
         raise
     return stream
 
@@ -102,12 +102,12 @@ def _refusal(error: ssl.SSLCertVerificationError) -> str:
     )
 
 
-def _why(error: BaseException) -> str:
+def why(error: BaseException) -> str:
     """The root of an error that may wrap one error per address tried."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and error.__cause__ is not None and not error.strerror:
-        return _why(error.__cause__)
+        return why(error.__cause__)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {_refusal(error)}"
     if isinstance(error, ssl.SSLError):

@@ -250,3 +250,71 @@ def test_a_tree_that_is_no_cluster_ends_the_client() -> None:
     (lost,) = [effect for effect in desk.told if isinstance(effect, ClusterLost)]
     assert lost.reason
     assert [type(effect) for effect in desk.step(ZkStateChanged(ZkState.EXPIRED))] == []
+
+
+# ---- a cluster that does not answer ----------------------------------------------------------------
+
+HURRIED = ClientSettings(connect_ms=10_000)
+
+
+def lost(told: list[Any]) -> list[str]:
+    return [effect.reason for effect in told if isinstance(effect, ClusterLost)]
+
+
+def refuse(desk: Desk, why: str) -> None:
+    while desk.dials:
+        desk.step(Closed(desk.dials.pop(0).conn, why))
+
+
+def test_a_cluster_that_nobody_serves_is_given_up_in_time_with_the_reason() -> None:
+    desk = Desk(ServerMembership(SEED, HURRIED), settings=HURRIED)
+    for _ in range(99):
+        refuse(desk, "cannot connect to seed:9: Connection refused")
+        assert lost(desk.wait(100)) == []
+    refuse(desk, "cannot connect to seed:9: Connection refused")
+    text = "no cluster answered within 10 s (client.connectTimeout): cannot connect to seed:9: Connection refused"
+    assert lost(desk.wait(100)) == [text]
+    assert lost(desk.wait(60_000)) == []
+
+
+def test_a_server_that_is_silent_is_named() -> None:
+    desk = Desk(ServerMembership(SEED, HURRIED), settings=HURRIED)
+    assert lost(desk.wait(10_000)) == [
+        "no cluster answered within 10 s (client.connectTimeout): seed:9: still connecting"
+    ]
+    desk = Desk(ServerMembership(SEED, HURRIED), settings=HURRIED)
+    desk.connect()
+    assert lost(desk.wait(10_000)) == ["no cluster answered within 10 s (client.connectTimeout): seed:9: no answer"]
+
+
+def test_a_server_that_makes_excuses_is_named_with_the_last() -> None:
+    desk = Desk(ServerMembership(SEED, HURRIED), settings=HURRIED)
+    desk.connect()
+    told: list[Any] = []
+    while desk.now < HURRIED.connect_ms - 1_000:  # type: ignore[operator]
+        for request in desk.take(RPC, SEED):
+            desk.send(ErrorResponse(request.req_id, ErrorCode.NOT_READY, "not joined"), kind=RPC, server=SEED)
+        told += desk.wait(500)
+    (text,) = lost(told + desk.wait(2_000))
+    assert text.endswith(": seed:9: does not tell about its cluster: not joined")
+
+
+def test_a_cluster_that_answered_may_be_away_as_long_as_it_likes() -> None:
+    desk = Desk(ServerMembership(SEED, HURRIED), settings=HURRIED)
+    desk.connect()
+    desk.send(info(asked(desk, SEED), AT_A), kind=RPC, server=SEED)
+    desk.cut(RPC, SEED)
+    assert lost(desk.wait(60_000)) == []
+
+
+def test_zookeeper_that_gives_no_session_is_named_and_so_is_a_root_without_a_cluster() -> None:
+    def zk() -> ZkMembership:
+        return ZkMembership("/waltz", Tickets(), random.Random(1), "zk:2181")
+
+    desk = Desk(zk(), settings=HURRIED)
+    (text,) = lost(desk.wait(10_000))
+    assert text.endswith("10 s (client.connectTimeout): no session with ZooKeeper at zk:2181")
+    desk = Desk(zk(), settings=HURRIED)
+    desk.step(ZkStateChanged(ZkState.CONNECTED, 7))
+    (text,) = lost(desk.wait(10_000))
+    assert text.endswith(": ZooKeeper at zk:2181 answers, and has no cluster at /waltz (cluster.root)")
