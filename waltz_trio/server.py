@@ -271,9 +271,16 @@ class ServerProcess:
         zookeeper = self._zk_connected or trio.current_time() - self._zk_lost_at < patience
         partitions = {str(p.partition_id): p.healthy for p in snapshot.partitions} if snapshot else {}
         healthy = zookeeper and all(partitions.values())
+        reasons = {str(p.partition_id): p.reason for p in snapshot.partitions if not p.healthy} if snapshot else {}
         nodes = snapshot.storage_nodes if snapshot else ()
         reached = {node: trouble or state for node, state, trouble in nodes}
-        found = {"healthy": healthy, "zookeeper": zookeeper, "partitions": partitions, "storageNodes": reached}
+        found = {
+            "healthy": healthy,
+            "zookeeper": zookeeper,
+            "partitions": partitions,
+            "reasons": reasons,
+            "storageNodes": reached,
+        }
         return healthy, {"server-health-check": found}
 
     def _register(self) -> None:

@@ -83,6 +83,8 @@ def test_the_requests_of_a_client_that_left_are_dropped(flood: Callable[..., Any
         flooder.peer.close()
     cluster.world.run(cluster.world.now + 1_000)
     assert server.waiting == 0
+    (partition,) = server.snapshot(cluster.servers[0].clock).partitions
+    assert partition.pending <= 1  # the mounts left one barrier
     cluster.storages[0].start()
     writer.append(b"y")
     writer.wait(lambda: len(writer.feed()) == 301, 60_000)
@@ -146,6 +148,31 @@ def test_only_who_sends_too_much_is_held_back() -> None:
     assert not any(isinstance(one, messages.HighWaterMarkResponse) for one in writer.received)
     cluster.storages[0].start()
     writer.wait(lambda: len(writer.feed()) == 451, 60_000)
+
+
+def test_a_partition_that_commits_nothing_while_appends_wait_says_so() -> None:
+    cluster = opened()
+    world, server = cluster.world, cluster.servers[0]
+    writer = filled(cluster, 1)
+    world.run(world.now + 60_000)
+    for storage in cluster.storages[:2]:
+        storage.node.freeze()
+    writer.append(b"x")
+    world.run(world.now + 4_000)
+    (partition,) = server.machine.snapshot(server.clock).partitions
+    assert (partition.healthy, partition.reason) == (True, "")
+    world.run(world.now + 2_000)
+    (partition,) = server.machine.snapshot(server.clock).partitions
+    assert not partition.healthy
+    assert partition.reason.startswith("1 appends wait, and none was decided for ")
+    health = writer.ask(messages.ServerPartitionsHealthStatRequest(writer.req_id())).health
+    assert health == ((0, False),)
+    for storage in cluster.storages[:2]:
+        storage.node.thaw()
+    writer.wait(lambda: len(writer.feed()) == 2, 60_000)
+    world.run(world.now + 100)
+    (partition,) = server.machine.snapshot(server.clock).partitions
+    assert (partition.healthy, partition.reason) == (True, "")
 
 
 def test_more_feeds_than_a_client_can_use_end_the_oldest() -> None:

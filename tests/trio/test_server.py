@@ -79,6 +79,7 @@ async def test_a_server_joins_tells_its_state_and_leaves_in_order(nursery: trio.
                 "healthy": False,
                 "zookeeper": True,
                 "partitions": {"0": False, "1": False},
+                "reasons": dict.fromkeys(("0", "1"), "no storage node is assigned"),
                 "storageNodes": {},
             }
         }

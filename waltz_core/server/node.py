@@ -732,7 +732,7 @@ class ServerNode:
                 answer = messages.ServerPartitionsAssignmentResponse(req_id, tuple(sorted(self._partitions)))
                 self._reply(conn.conn, answer)
             case messages.ServerPartitionsHealthStatRequest(req_id):
-                health = tuple((p, partition.healthy) for p, partition in sorted(self._partitions.items()))
+                health = tuple((p, not partition.trouble(now)) for p, partition in sorted(self._partitions.items()))
                 self._reply(conn.conn, messages.ServerPartitionsHealthStatResponse(req_id, health))
             case messages.AddPreferredPartitionRequest(req_id, partitions):
                 wanted = {**self._preferred, **dict.fromkeys(partitions)}

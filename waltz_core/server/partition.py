@@ -84,6 +84,7 @@ _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _EXTENDED = 5  # codec since which everything can be answered by an error
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
 _LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at for an operator's word
+_STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
 
 
@@ -250,6 +251,8 @@ class PartitionServer:
         self._look_at: int | None = None  # while recovery is stuck
         self._retry_ms = 0
         self._opened_at = 0
+        self._waits_since: int | None = None  # when there was last an append that waits, and progress
+        self._decided = 0  # appends by then
         self._held = held if held is not None else Shares()
         self._barriers: dict[int, list[_Mount | _Flush]] = {}  # token → who waits for it
         self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
@@ -274,10 +277,19 @@ class PartitionServer:
         """Highest committed id, `NOT_OPEN_MARK` before the first store session."""
         return self._appender.commit_mark if self._known else NOT_OPEN_MARK
 
-    @property
-    def healthy(self) -> bool:
-        """Whether appends can be committed now."""
-        return self.phase is Phase.OPEN and not self._doubtful and not self.refusing
+    def trouble(self, now: int) -> str:
+        """Why appends cannot be committed now, or are not; empty if all is well."""
+        if self.phase is not Phase.OPEN:
+            return self.stuck or self.reason or self.phase.value
+        if self._doubtful:
+            return "another server may own it by now: ZooKeeper does not answer"
+        if self.refusing:
+            return self.refusing
+        waited = now - self._waits_since if self._waits_since is not None else 0
+        if waited < _STALL_MS:
+            return ""
+        waiting = self._appender.queued + self._appender.in_flight
+        return f"{waiting} appends wait, and none was decided for {waited / 1000:.0f} s"
 
     @property
     def refusing(self) -> str:
@@ -1043,11 +1055,20 @@ class PartitionServer:
         self._serve_feed(now)
         if self.session is not None:
             self._run_session(now)
+        self._note_progress(now)
         self._check()
         if self.journal is not None:
             self.journal.flush(now, self._out)  # type: ignore[arg-type]  # a list of more kinds of effects
         out += self._out
         self._out.clear()
+
+    def _note_progress(self, now: int) -> None:
+        decided = self._appender.commit_mark + self.counters["rejected-append"]
+        if not self._appender.queued and not self._appender.in_flight:
+            self._waits_since = None
+        elif self._waits_since is None or decided != self._decided:
+            self._waits_since = now
+        self._decided = decided
 
     def _run_session(self, now: int) -> None:
         session = self.session

@@ -17,7 +17,7 @@ class PartitionSnapshot:
 
     partition_id: int
     phase: str
-    reason: str
+    reason: str  # why it is not healthy, for people
     since_ms: int
     healthy: bool
     generation: int
@@ -68,7 +68,7 @@ def status_of(now: int, partition: PartitionServer) -> messages.PartitionStatus:
         now - partition.since,
         session,
         partition.high_water_mark,
-        partition.stuck or partition.refusing or partition.reason or None,
+        (partition.trouble(now) if partition.phase is Phase.OPEN else partition.stuck or partition.reason) or None,
     )
 
 
@@ -81,12 +81,13 @@ def _journal_counters(partition: PartitionServer) -> tuple[tuple[str, int], ...]
 
 def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
     live, lagging = partition.feeds
+    trouble = partition.trouble(now)
     return PartitionSnapshot(
         partition.partition_id,
         partition.phase.value,
-        partition.stuck or partition.refusing or partition.reason,
+        trouble,
         now - partition.since,
-        partition.healthy,
+        not trouble,
         partition.generation,
         partition.high_water_mark,
         partition.queued,
