@@ -466,6 +466,16 @@ _SERVER = (
         low=0,
     ),
     Key(
+        "server.locksMax",
+        Kind.INT,
+        Use.SERVER,
+        "most locks of one append",
+        default=10_000,
+        unit="locks",
+        original=False,
+        low=1,
+    ),
+    Key(
         "server.queueCountMax",
         Kind.INT,
         Use.SERVER,

@@ -252,6 +252,7 @@ def _setup(
             max_in_flight=config.number("client.maxConcurrentTransactions"),
             send_window=config.number("client.sendWindow"),
             payload_size_max=config.number("server.payloadSizeMax"),
+            locks_max=config.number("server.locksMax"),
         ),
         tls=tls,
         config=config,

@@ -62,6 +62,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         data_cache_bytes=config.number("server.transactionDataCacheSize"),
         batch_count_max=config.number("storage.maxBatchSize"),
         payload_size_max=config.number("server.payloadSizeMax"),
+        locks_max=config.number("server.locksMax"),
         retry_min_ms=config.number("storage.initialRetryInterval"),
         retry_max_ms=config.number("storage.maxRetryInterval"),
         checkpoint_interval=config.number("storage.checkpointInterval"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
+import pytest
+
 from tests.model.test_server import Client, opened
 from waltz_core.lock_names import pack_names
 from waltz_core.locks import Lock
@@ -105,6 +107,36 @@ def test_every_other_refusal_is_told_and_the_connection_stays() -> None:
     client.send(last)
     client.wait(client.feed)
     assert [one.req_id for one in client.feed()] == [last.req_id]
+
+
+def test_too_many_locks_are_refused_undecoded_and_named_in_the_log() -> None:
+    cluster = opened(server_options={"locks_max": 100})
+    client = Client(cluster)
+    client.mount()
+    most = named(client, b"most", write=[Lock("stock", item) for item in range(60)], read=[STOCK] * 40)
+    client.send(most)
+    client.wait(client.feed)
+    for write, read in ((101, 0), (60, 41), (0, 5000)):
+        answer = refused(client, named(client, b"more", write=[STOCK] * write, read=[STOCK] * read))
+        assert answer.refusal == Refusal.TOO_LARGE
+        text = f"client 7 with {write + read} locks, more than the 100 of server.locksMax"
+        assert text in str(answer)
+    reports = [report.text for _, report in cluster.servers[0].reports if "101 locks" in report.text]
+    assert len(reports) == 1
+    assert "client 7 with 101 locks" in reports[0]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_too_many_locks_of_an_older_client_end_its_connection(version: int) -> None:
+    cluster = opened(server_options={"locks_max": 100}, versions=frozenset({version}))
+    client = Client(cluster, version=version)
+    client.mount()
+    client.append(b"most", write=tuple(range(100)))
+    client.wait(client.feed)
+    client.append(b"more", write=tuple(range(101)))
+    assert cluster.world.run_while(lambda: not client.peer.closed, 10_000)
+    reports = [report.text for _, report in cluster.servers[0].reports]
+    assert any("client 7 with 101 locks, more than the 100 of server.locksMax" in text for text in reports)
 
 
 def test_a_connection_that_a_newer_one_replaced_is_told_that_it_has_no_mount() -> None:

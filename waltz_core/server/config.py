@@ -30,6 +30,7 @@ class ServerConfig:
     data_cache_bytes: int = 32 << 20
     batch_count_max: int = 1_000
     payload_size_max: int = 16 << 20
+    locks_max: int = 10_000  # server.locksMax, of one append
     retry_min_ms: int = 100
     retry_max_ms: int = 20_000
     checkpoint_interval: int = 250_000
@@ -54,6 +55,7 @@ class ServerConfig:
             feed_cache_bytes=self.feed_cache_bytes,
             batch_count_max=self.batch_count_max,
             payload_size_max=self.payload_size_max,
+            locks_max=self.locks_max,
             retry_min_ms=self.retry_min_ms,
             retry_max_ms=self.retry_max_ms,
             checkpoint_interval=self.checkpoint_interval,

@@ -81,6 +81,7 @@ from waltz_core.store.calls import (
 from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.lock_count import oversized
 
 if TYPE_CHECKING:
     from waltz_core.cluster.znodes import ReplicaAssignments
@@ -452,7 +453,8 @@ class ServerNode:
             conn.connection.receive(event.data, batch)
         except ProtocolError as found:
             error = str(found)
-        conn.version = conn.connection.version or 0
+        if not conn.version and conn.connection.version is not None:
+            self._on_greeted(conn, conn.connection.version)
         few = len(batch) * _REQUEST_COST <= _TURN_COST or _APPENDS.issuperset(map(type, batch))
         if few and conn.writable and not self._inbox.waits(conn.conn):
             self._dispatch(now, conn, batch)
@@ -461,6 +463,12 @@ class ServerNode:
         if error:
             self._close(conn.conn, error)
         self._count_gathered(conn)
+
+    def _on_greeted(self, conn: _ClientConn, version: int) -> None:
+        conn.version = version
+        locks_max = self._config.locks_max
+        # What comes of it is no message of the protocol, but goes the way of one.
+        conn.connection.look_at(4 * locks_max, oversized(locks_max, version))  # type: ignore[arg-type]
 
     def _put_in_turn(self, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
         """Many requests of one connection do not delay what others ask; nothing more is read until they are handled."""

@@ -75,6 +75,7 @@ from waltz_core.store.session import (
     Voted,
 )
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.lock_count import OversizedAppend
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""
@@ -101,6 +102,7 @@ class PartitionConfig:
     batch_bytes_max: int = 1 << 20
     flight_bytes_max: int = 16 << 20
     payload_size_max: int = 16 << 20  # server.payloadSizeMax, bytes
+    locks_max: int = 10_000  # server.locksMax, of one append
     retry_min_ms: int = 100  # storage.initialRetryInterval
     retry_max_ms: int = 20_000  # storage.maxRetryInterval
     checkpoint_interval: int = 250_000  # storage.checkpointInterval, transactions
@@ -453,7 +455,7 @@ class PartitionServer:
         if appends:
             self._on_appends(now, peer, appends)
 
-    def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage) -> None:
+    def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage | OversizedAppend) -> None:
         match message:
             case messages.MountRequest():
                 self._on_mount(peer, message)
@@ -465,6 +467,8 @@ class PartitionServer:
                 self._out.append(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, self.high_water_mark)))
             case messages.TransactionDataRequest():
                 self._on_data(peer, message)
+            case OversizedAppend():
+                self._on_oversized(peer, message)
             case _:
                 # Java: a response sent to a server is an unchecked exception in the handler.
                 self._out.append(
@@ -512,6 +516,18 @@ class PartitionServer:
             if any(len(one.data) > payload_max for one in requests if type(one) is messages.AppendRequest):
                 self._out.append(CloseConn(peer.conn, text))
         self._appender.enqueue(peer.conn, accepted, now, peer.owner)
+
+    def _on_oversized(self, peer: Peer, append: OversizedAppend) -> None:
+        """An append has more locks than may be checked while everybody else waits."""
+        client, limit = req_client(append.req_id), self._config.locks_max
+        text = f"an append of client {client} with {append.count} locks, more than the {limit} of server.locksMax"
+        if not append.named:  # nobody would answer it: the client must not wait
+            self._out.append(CloseConn(peer.conn, f"partition {self.partition_id}: {text}"))
+            return
+        self._out.append(Reply(peer.conn, refusal(append.req_id, messages.Refusal.TOO_LARGE, text)))
+        if peer.conn != self._warned_of:
+            self._warned_of = peer.conn
+            self._out.append(Report(Level.WARNING, f"partition {self.partition_id}: {peer.who}: refused {text}"))
 
     def _refuse_forged(self, peer: Peer, requests: Sequence[Append]) -> list[Append]:
         """Refuse those under request ids of other clients; returns the rest.

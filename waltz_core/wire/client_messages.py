@@ -291,7 +291,7 @@ class Refusal(enum.IntEnum):
     NOT_MOUNTED = 3  # this connection has no mount, or a newer connection replaced it
     NOT_SERVED = 4  # the partition is not on this server
     NOT_READY = 5  # the partition has not finished opening, or is closing
-    TOO_LARGE = 6  # the data is larger than server.payloadSizeMax
+    TOO_LARGE = 6  # the data is larger than server.payloadSizeMax, or there are more locks than server.locksMax
     OVERLOADED = 7
     NOT_ALLOWED = 8  # the client's role does not include writing this partition
 

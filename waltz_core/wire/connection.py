@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 from waltz_core.errors import HandshakeError, ProtocolError
@@ -52,6 +52,8 @@ class Connection(Generic[M]):
         "_gatherer",
         "_head",
         "_hello",
+        "_look",
+        "_look_above",
         "_protocol",
         "_surplus_refused",
         "_table",
@@ -78,6 +80,8 @@ class Connection(Generic[M]):
         self._frame_size_max = frame_size_max
         self._surplus_refused = rules.surplus_refused
         self._gatherer = Gatherer()
+        self._look: Callable[[bytes, int, int], M | None] = lambda buffer, start, end: None
+        self._look_above = frame_size_max
         self._error: str | None = None
         self._table: Table[M] = Table(())
         self._head = b""
@@ -96,6 +100,10 @@ class Connection(Generic[M]):
     def gathered(self) -> int:
         """Bytes held back because their frame is not complete."""
         return len(self._gatherer)
+
+    def look_at(self, above: int, look: Callable[[bytes, int, int], M | None]) -> None:
+        """Show bodies of more than `above` bytes to `look` first; what it returns stands for the body, undecoded."""
+        self._look_above, self._look = above, look
 
     def forget(self) -> None:
         """Let go of an unfinished frame: the connection is going to be closed."""
@@ -144,6 +152,10 @@ class Connection(Generic[M]):
                 run = runs[type_id]
                 if run is not None and (stop := run(buffer, at, out)) > at:
                     at = stop
+                    continue
+                if length > self._look_above and (seen := self._look(buffer, start, end)) is not None:
+                    append(seen)
+                    at = end
                     continue
                 message, stop = decoders[type_id](buffer, start, end)
                 if stop != end:

@@ -118,6 +118,23 @@ def _decode_any(buffer: bytes, start: int, end: int) -> tuple[NamedAppendRequest
     return NamedAppendRequest(req_id, mark, lists[0], lists[1], lists[2], header, data, checksum, packed), stop + 4
 
 
+def count_locks(buffer: bytes, at: int, end: int, enough: int) -> int:
+    """How many locks the three lists from `at` on hold; those behind the list that makes them more than `enough` apart.
+
+    Raises:
+        ProtocolError: the lists are cut short.
+    """
+    total = 0
+    for _ in range(3):
+        count, at = read_count(buffer, at, end, _LOCK_SIZE_MIN)
+        total += count
+        if total > enough:
+            break
+        for _ in range(count):
+            _, _, at = _lock(buffer, at, end)
+    return total
+
+
 def _lock(buffer: bytes, at: int, end: int) -> tuple[int, bytes, int]:
     if end - at < _LOCK_SIZE_MIN:
         raise short(at, end, _LOCK_SIZE_MIN)
