@@ -91,7 +91,7 @@ class Config:
         """A text, or its default.
 
         Raises:
-            ConfigError: `parameter not found: KEY`.
+            ConfigError: `parameter not found: KEY (in FILE)`.
         """
         return str(self._need(key))
 
@@ -165,7 +165,7 @@ class Config:
     def _need(self, key: str) -> object:
         value = self._find(key)
         if value is None:
-            raise ConfigError(f"parameter not found: {key}")
+            raise ConfigError(f"parameter not found: {key} (in {self.source})")
         return value
 
     # ---- checks ----------------------------------------------------------------------------------

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -458,3 +462,37 @@ async def test_a_misspelt_key_in_a_mapping_is_an_error(cluster: Cluster) -> None
     with pytest.raises(waltz.ConfigError, match=r"did you mean client\.ssl\.certificate"):
         async with waltz.open_client(keys):
             pass
+
+
+def test_a_missing_key_names_the_file_that_lacks_it(cluster: Cluster, tmp_path: Path) -> None:
+    """As where a client is given the file of the tools, which need no session time-out."""
+    keys = yaml.safe_load(cluster.tools_file.read_text())
+    path = tmp_path / "tools.yml"
+    path.write_text(yaml.safe_dump({key: keys[key] for key in ("zookeeper.connectString", "cluster.root")}))
+    text = refused(cluster, "client", "high-water-mark", "-p", "0", "-c", str(path))
+    assert f"parameter not found: zookeeper.sessionTimeout (in {path})" in text
+
+
+def test_a_directory_that_cannot_be_made_is_named(cluster: Cluster) -> None:
+    text = refused(cluster, "dev", "--directory", "/proc/waltz", "--port", "0")
+    assert "/proc/waltz" in text
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["--help"], ["zookeeper", "list", "-c", "TOOLS"]])
+def test_an_output_that_nobody_reads_to_its_end_ends_in_silence(cluster: Cluster, command: list[str]) -> None:
+    words = [str(cluster.tools_file) if word == "TOOLS" else word for word in command]
+    reading, writing = os.pipe()
+    os.close(reading)  # as after `| head -0`
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "waltz_trio.cli.main", *words],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environment,
+        timeout=60,
+        check=False,
+        text=True,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

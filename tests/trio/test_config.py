@@ -46,7 +46,7 @@ def test_the_later_of_two_equal_keys_wins(text: str, port: int) -> None:
 def test_a_missing_key_is_an_error_only_when_it_is_read() -> None:
     config = Config.parse("server.port: 1")
 
-    with pytest.raises(ConfigError, match=r"^parameter not found: cluster\.root$"):
+    with pytest.raises(ConfigError, match=r"^parameter not found: cluster\.root \(in configuration\)$"):
         config.text("cluster.root")
 
 

@@ -68,7 +68,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             if arguments.directory is None:
                 print(f"its data in {cluster.directory} goes with it; --directory keeps it", file=sys.stderr)
             await trio.sleep_forever()
-    except WaltzError as error:
+    except (WaltzError, OSError) as error:
         print(f"waltz dev: {error}", file=sys.stderr)
         return 1
     return 0

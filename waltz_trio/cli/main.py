@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -24,8 +26,22 @@ _NOUNS = {
 _ELSEWHERE = {"spark": ("waltz_spark.cli", "waltz-log[spark]")}  # applications above this package, and their extras
 
 
+_CLOSED_OUTPUT = 128 + signal.SIGPIPE
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
+    try:
+        status = _main(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output wants no more of it (`| head`). Python flushes once more at exit, into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_OUTPUT
+    return status
+
+
+def _main(argv: Sequence[str] | None) -> int:
     if not __debug__:
         print("waltz: the assertions are part of the safety of this program; run it without -O", file=sys.stderr)
         return 2

@@ -156,6 +156,8 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> int:
     except _UsageWanted:
         print(usage(program, command))
         return 0
+    except BrokenPipeError:
+        raise  # nobody reads our output any more: no error to report, see `main`
     except (WaltzError, OSError) as problem_found:
         print(f"Error: {problem_found}", file=sys.stderr)
         return 1
