@@ -183,6 +183,8 @@ class StorageProcess:
                 roles=roles,
                 greeting_ms=config.number("network.handshakeTimeout"),
                 gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,
+                queue_bytes_max=config.number("storage.queueBytesMax"),
+                parked_bytes_max=config.number("storage.parkedBytesMax"),
             )
         )
         driver = NodeDriver(
