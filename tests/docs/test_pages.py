@@ -98,8 +98,6 @@ class Reader:
     def _replaced(self, block: Block, text: str) -> str:
         """The page's example names replaced by what they are here."""
         words = {"7801": self._port, "/home/you": str(self.directory), **block.words}
-        if self.url is not None:
-            words["URL"] = self.url
         pattern = "|".join(rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in sorted(words, key=len, reverse=True))
         return re.sub(pattern, lambda match: words[match[0]], text)
 
@@ -130,7 +128,7 @@ class Reader:
             assert time.monotonic() < end, f"{line}\nexpected:\n{expected}\nfound:\n{log.read_text()}"
             time.sleep(0.05)
         if line.startswith("waltz dev"):
-            self.url = log.read_text().splitlines()[0]
+            self.url = self._environment["URL"] = log.read_text().splitlines()[0]
 
     def _runs_program(self, block: Block) -> None:
         if self.url is None:
