@@ -71,9 +71,14 @@ class Access:
         return Role.PROXY in self._roles
 
     @property
+    def member(self) -> bool:
+        """Whether it is known as a part of the cluster, or as one of its operators."""
+        return not self._roles.isdisjoint((Role.SERVER, Role.STORAGE, Role.ADMIN))
+
+    @property
     def sees_cluster_key(self) -> bool:
         """Whether servers show it the cluster key, which opens the ports of storage nodes."""
-        return self.unrestricted or not self._roles.isdisjoint((Role.SERVER, Role.STORAGE, Role.ADMIN))
+        return self.unrestricted or self.member
 
     def reads(self, partition_id: int) -> bool:
         """Whether it may read the records of a partition."""

@@ -31,7 +31,9 @@ from waltz_trio.cluster_admin import change_store, create_cluster, read_store_pa
 from waltz_trio.config import Config
 from waltz_trio.log import reporter
 from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, local_names
+from waltz_trio.process import descriptors
 from waltz_trio.server import ServerProcess
 from waltz_trio.storage_node import StorageProcess
 from waltz_trio.zk.background import background_nursery
@@ -261,10 +263,15 @@ class EmbeddedCluster:
         return {"certificate": str(self._tls("node.pem")), "key": str(self._tls("node.key"))}
 
     def _config(self, name: str, values: Mapping[str, object]) -> Config:
+        nodes = len(self.layout.storage_ports) + self._options.servers
+        share = min(NetLimits().connections_max, max(8, descriptors() // 2 // nodes))
         shared: dict[str, object] = {
             "zookeeper.connectString": "in this process",
             "zookeeper.sessionTimeout": _SESSION_TIMEOUT_MS,
             "cluster.root": ROOT,
+            # All nodes share the descriptors of this process, and everybody connects from one address.
+            "network.connectionsMax": share,
+            "network.connectionsPerAddressMax": share,
         }
         return Config({**shared, **values, **self._options.settings}, name)
 

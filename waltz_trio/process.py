@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import trio
 
+from waltz_core.admission import Places
 from waltz_core.edge import (
     Accepted,
     CloseConn,
@@ -38,6 +39,7 @@ from waltz_core.edge import (
 )
 from waltz_core.machine import Machine
 from waltz_core.roles import NO_ROLES, Roles
+from waltz_trio.config import Config, net_limits
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.ends import EndWatch
@@ -131,7 +133,7 @@ class NodeDriver:
         self._listeners: list[socket] = []
         self._last_conn = 0
         self._accepted = 0
-        self._accepted_max = min(self.limits.connections_max, _descriptors() // 2)  # the rest is for files
+        self._accepted_max = accepted_max(self.limits)
         self._shaking: dict[TlsPipe, str] = {}  # handshakes under way, the oldest first, and with whom
         self._quiet: trio.Event | None = None  # set when the last connection is gone
         self._nursery: trio.Nursery | None = None
@@ -404,7 +406,29 @@ def described(error: Exception) -> str:
     return f"{error!r}{place}"
 
 
-def _descriptors() -> int:
+def accepted_max(limits: NetLimits) -> int:
+    """Connections that a process accepts: half of its descriptors at most, the rest is for files and for dialing."""
+    return min(limits.connections_max, descriptors() // 2)
+
+
+def places_of(config: Config) -> Places:
+    """The limits on standing connections, which the machine keeps.
+
+    One place in eight of what the process accepts is left for handshakes and for connections on their way out; were the
+    process full itself, it could only refuse newcomers, whoever they are.
+    """
+    count = accepted_max(net_limits(config))
+    standing = max(1, count - max(1, count // 8))
+    return Places(
+        count_max=standing,
+        reserved=standing // 8,
+        per_address_max=config.number_or_none("network.connectionsPerAddressMax") or max(1, standing // 2),
+        unproven_ms=config.number("network.requestTimeout"),
+        idle_ms=config.number("network.idleTimeout"),
+    )
+
+
+def descriptors() -> int:
     """How many files and connections this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft

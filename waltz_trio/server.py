@@ -26,7 +26,7 @@ from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, canonical_host, local_host
 from waltz_trio.net.tls import ClientTls, server_context
-from waltz_trio.process import NodeDriver
+from waltz_trio.process import NodeDriver, places_of
 from waltz_trio.pump import now_ms, wall_offset_ms
 from waltz_trio.role_file import roles_of
 from waltz_trio.zk.background import background_nursery
@@ -70,6 +70,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         journal=Mode[config.text("server.journal.mode").upper()],
         roles=roles,
         greeting_ms=config.number("network.handshakeTimeout"),
+        places=places_of(config),
         gathered_max=config.number_or_none("network.gatheredMax") or 256 << 20,
         unsent_max=config.number("network.unsentMax"),
         queue_count_max=config.number("server.queueCountMax"),

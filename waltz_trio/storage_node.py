@@ -34,7 +34,7 @@ from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import bind, local_host
 from waltz_trio.net.tls import ClientTls, server_context
-from waltz_trio.process import NodeDriver
+from waltz_trio.process import NodeDriver, places_of
 from waltz_trio.pump import wall_offset_ms
 from waltz_trio.role_file import roles_of
 from waltz_trio.storage.disk import Disk
@@ -182,6 +182,7 @@ class StorageProcess:
                 reserve_bytes=self._reserve(files),
                 roles=roles,
                 greeting_ms=config.number("network.handshakeTimeout"),
+                places=places_of(config),
                 gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,
                 queue_bytes_max=config.number("storage.queueBytesMax"),
                 parked_bytes_max=config.number("storage.parkedBytesMax"),

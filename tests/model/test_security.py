@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.cluster import SimCluster
+from tests.model.cluster import RawPeer, SimCluster
 from tests.model.test_server import Client, opened
+from waltz_core.admission import Places
 from waltz_core.edge import Level
 from waltz_core.ids import Endpoint
 from waltz_core.roles import EVERY, Role, Roles, Rule
 from waltz_core.store.pool import PoolState
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 
 def guarded(*rules: Rule, **options: Any) -> SimCluster:
@@ -160,6 +162,38 @@ def test_who_does_not_greet_is_dropped_and_who_does_stays() -> None:
     assert cluster.world.run_while(lambda: not silent.closed, 20_000)
     assert told(cluster, "no greeting within 5 s")
     client.mount()
+
+
+def greet(cluster: SimCluster) -> RawPeer:
+    """A peer that greets and says no more."""
+    peer = cluster.raw_peer(Endpoint("server0", 6000))
+    peer.send(Connection(CLIENT_PROTOCOL, "idle", range(6)).hello())
+    return peer
+
+
+def test_who_greets_and_asks_for_nothing_is_dropped_and_a_silent_client_is_not_before_its_time() -> None:
+    places = Places(unproven_ms=30_000, idle_ms=1_800_000)
+    cluster = opened(server_options={"places": places})
+    client, idle = Client(cluster), greet(cluster)
+    client.mount()
+    assert cluster.world.run_while(lambda: not idle.closed, 60_000)
+    assert told(cluster, "it has asked for nothing within 30 s")
+    begin = cluster.world.now
+    assert cluster.world.run_while(lambda: not client.peer.closed, 2_000_000)
+    assert cluster.world.now - begin >= 1_700_000
+    assert told(cluster, "not a byte from it for 1800 s")
+
+
+def test_idle_connections_keep_nobody_out() -> None:
+    cluster = opened(server_options={"places": Places(count_max=10, unproven_ms=30_000)})
+    served = Client(cluster)
+    served.mount()
+    idle = [greet(cluster) for _ in range(20)]
+    assert cluster.world.run_while(lambda: sum(peer.closed for peer in idle) < 11, 10_000)
+    newcomer = Client(cluster, client_id=8)
+    newcomer.mount()
+    assert not served.peer.closed
+    assert sum(not peer.closed for peer in idle) <= 8
 
 
 def test_answers_beyond_what_is_sent_at_once_come_as_they_are_taken() -> None:

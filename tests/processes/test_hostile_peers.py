@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.processes.cluster import Cluster, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from tests.trio.test_dev import append, dev
+from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 pytestmark = pytest.mark.processes
 
@@ -83,3 +85,37 @@ def test_a_burst_ends_no_development_cluster(tmp_path: Path) -> None:
                 reset(peer)
         assert append(url, b"two") == 1
         assert process.poll() is None
+
+
+@contextlib.contextmanager
+def greeted(port: int, count: int) -> Iterator[None]:
+    """Connections that finish TLS, greet, and say no more; those that cannot are skipped."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket())
+            sock.settimeout(20)
+            sock.connect(("127.0.0.1", port))
+            with contextlib.suppress(OSError):
+                tls = stack.enter_context(context.wrap_socket(sock))
+                tls.sendall(Connection(CLIENT_PROTOCOL, "idle", range(6)).hello())
+        yield
+
+
+def test_idle_connections_exhaust_no_descriptors(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), storage_nodes=1, tls=False) as cluster:
+        server = cluster.children["server-0"]
+        server.stop()
+        server.command = ["prlimit", "--nofile=128:128", *server.command]
+        cluster.start("server-0")
+        cluster.wait_healthy()
+        with greeted(cluster.addresses["server-0"]["server.port"], 126):
+            load = Load(cluster)  # connects now, and reads payloads over more connections
+            load.start()
+            cluster.wait_commits(50)
+            assert cluster.get("server-0", "/ping") is not None
+            load.finish()
+        assert server.running
+        assert "asked for nothing" in server.says() or "the limit for one address" in server.says()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from waltz_core.admission import UNLIMITED, Places
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.roles import NO_ROLES, Roles
@@ -40,6 +41,7 @@ class ServerConfig:
     journal: Mode = Mode.OFF  # server.journal.mode
     roles: Roles = NO_ROLES  # who may do what
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
+    places: Places = UNLIMITED  # how many connections, and how long without a request
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
     unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
     queue_count_max: int = 100_000  # appends that wait in one partition before the greedy are held back

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
+from waltz_core.admission import Admission, Eviction, host_of
 from waltz_core.cluster.coordinator import (
     ClusterFailed,
     Coordinator,
@@ -194,6 +195,7 @@ class ServerNode:
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
+        self._admission = Admission(config.places.for_members(config.roles.rules is not None))
         self._gathered = 0  # bytes of unfinished frames of clients
         self._backlogged: dict[int, _ClientConn] = {}
         self._inbox: Turns[messages.ClientMessage] = Turns(_TURN_COST)  # requests of those who send many at once
@@ -268,6 +270,7 @@ class ServerNode:
             self._preferences.deadline(),
             self._strangers[0][0] if self._strangers else None,
             self._now if self._inbox.ready else None,
+            self._admission.deadline(),
             self._now if any(conn.writable for conn in self._backlogged.values()) else None,
             self._repairs.deadline(),
             *self._deadlines.values(),
@@ -306,6 +309,7 @@ class ServerNode:
             self._coordinate(now, ())
         if self._strangers:
             self._drop_strangers(now)
+        self._evict(self._admission.due(now))
         due = self._preferences.deadline()
         if due is not None and now >= due:
             self._preferences.due()
@@ -431,6 +435,7 @@ class ServerNode:
         if self._config.greeting_ms:
             self._strangers.append((now + self._config.greeting_ms, event.conn))
         self._out.append(Send(event.conn, connection.hello()))
+        self._evict(self._admission.accepted(now, event.conn, host_of(event.peer), member=access.member))
 
     def _on_received(self, now: int, event: Received) -> None:
         pool = self._pool_of.get(event.conn)
@@ -455,6 +460,9 @@ class ServerNode:
             error = str(found)
         if not conn.version and conn.connection.version is not None:
             self._on_greeted(conn, conn.connection.version)
+        self._admission.heard(now, conn.conn)
+        if batch:
+            self._admission.proven(now, conn.conn)
         few = len(batch) * _REQUEST_COST <= _TURN_COST or _APPENDS.issuperset(map(type, batch))
         if few and conn.writable and not self._inbox.waits(conn.conn):
             self._dispatch(now, conn, batch)
@@ -512,6 +520,10 @@ class ServerNode:
                     return
                 self._close(conn_id, f"no greeting within {self._config.greeting_ms / 1000:g} s")
             self._strangers.popleft()
+
+    def _evict(self, evictions: Iterable[Eviction]) -> None:
+        for one in evictions:
+            self._close(one.conn, one.reason, quiet=one.quiet)
 
     def _dispatch(self, now: int, conn: _ClientConn, batch: list[messages.ClientMessage]) -> None:
         """Hand messages on, runs for one partition at once."""
@@ -649,6 +661,7 @@ class ServerNode:
         conn = self._conns.pop(event.conn, None)
         if conn is None:
             return
+        self._admission.gone(event.conn)
         self._gathered -= conn.gathered
         self._restless.pop(conn.conn, None)
         self._subscribers.pop(event.conn, None)
@@ -714,11 +727,12 @@ class ServerNode:
             found = self._frames[key] = effect.frames, with_version(effect.frames, conn.version)
         conn.out += found[1]
 
-    def _close(self, conn_id: int, reason: str) -> None:
+    def _close(self, conn_id: int, reason: str, *, quiet: bool = False) -> None:
         conn = self._conns.get(conn_id)
         if conn is None or conn.closing:
             return
         conn.closing = True
+        self._admission.gone(conn_id)
         conn.connection.forget()
         conn.backlog.clear()
         self._forget_work(conn)
@@ -727,7 +741,8 @@ class ServerNode:
         if conn.out:
             self._out.append(Send(conn_id, bytes(conn.out)))
             conn.out.clear()
-        self._out.append(Report(Level.WARNING, f"connection of {conn.address} closed: {reason}"))
+        if not quiet:
+            self._out.append(Report(Level.WARNING, f"connection of {conn.address} closed: {reason}"))
         self._out.append(CloseConn(conn_id, reason))
 
     # ---- messages for the server itself ------------------------------------------------------

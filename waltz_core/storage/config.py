@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from waltz_core.admission import UNLIMITED, Places
 from waltz_core.record import record
 from waltz_core.roles import NO_ROLES, Roles
 from waltz_core.rules import SafetyRules
@@ -30,6 +31,7 @@ class StorageConfig:
     reserve_bytes: int = 0  # no appends while the file system has less room than this; 0 = until it is full
     roles: Roles = NO_ROLES  # who may do what
     greeting_ms: int = 0  # a peer that does not greet, or show the cluster key, in this time is dropped; 0 = never
+    places: Places = UNLIMITED  # how many connections; proven by the cluster key, and never idle too long from then on
     gathered_max: int = 2 << 30  # bytes of unfinished frames, all connections together
     codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import attrs
+
+from waltz_core.admission import Admission, Eviction, host_of
 from waltz_core.edge import (
     Accepted,
     CloseConn,
@@ -160,6 +163,9 @@ class StorageNode:
         self._shared = Shared(config, rules, self._runner, self._outbox)
         self._peers: dict[int, _Peer] = {}
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must show the cluster key
+        # Servers may have nothing to say for days: who has shown the cluster key is never idle too long.
+        places = config.places.for_members(config.roles.rules is not None)
+        self._admission = Admission(attrs.evolve(places, idle_ms=0))
         self._gathered = 0  # bytes of unfinished frames
         self._touched: dict[int, StorageReplica] = {}  # partitions whose lanes were added to
         self._resumable: list[_Peer] = []  # peers whose change is done
@@ -206,6 +212,7 @@ class StorageNode:
         mark = min(self._shared.due.values(), default=None)
         scrub = None if self._stopping else self._scrub.deadline()
         due = mark if scrub is None else scrub if mark is None else min(mark, scrub)
+        due = earliest(due, self._admission.deadline())
         if self._strangers:
             due = earliest(due, self._strangers[0][0])
         if self._repairs:
@@ -222,6 +229,7 @@ class StorageNode:
             self._on_event(event, out)
         if self._strangers:
             self._drop_strangers(now, out)
+        self._evict(self._admission.due(now), out)
         self._settle(out)
         due = [partition_id for partition_id, at in self._shared.due.items() if at <= now or self._stopping]
         for partition_id in due:
@@ -267,17 +275,14 @@ class StorageNode:
                 if conn in self._repair_of:
                     self._repair_of[conn].dialed(conn, out)  # type: ignore[arg-type]  # effects of the edge
             case Accepted():
-                peer = _Peer(event, self.config, self.rules)
-                self._peers[event.conn] = peer
-                if self.config.greeting_ms:
-                    self._strangers.append((self._shared.now + self.config.greeting_ms, event.conn))
-                out.append(Send(event.conn, peer.connection.hello()))
+                self._on_accepted(event, out)
             case Writable(conn=conn, writable=writable):
                 if conn in self._peers:
                     self._peers[conn].writable = writable
                     self._resume(self._peers[conn], out)
             case Closed(conn=conn):
                 gone = self._peers.pop(conn, None)
+                self._admission.gone(conn)
                 if gone is not None:
                     self._gathered -= gone.gathered
                 if conn in self._repair_of:
@@ -416,6 +421,19 @@ class StorageNode:
 
     # ---- connections -----------------------------------------------------------------------------
 
+    def _on_accepted(self, event: Accepted, out: list[object]) -> None:
+        peer = _Peer(event, self.config, self.rules)
+        self._peers[event.conn] = peer
+        now = self._shared.now
+        if self.config.greeting_ms:
+            self._strangers.append((now + self.config.greeting_ms, event.conn))
+        out.append(Send(event.conn, peer.connection.hello()))
+        self._evict(self._admission.accepted(now, event.conn, host_of(event.peer), member=peer.access.member), out)
+
+    def _evict(self, evictions: Iterable[Eviction], out: list[object]) -> None:
+        for one in evictions:
+            self._drop(self._peers[one.conn], one.reason, out, quiet=one.quiet)
+
     def _on_received(self, conn: int, data: bytes, out: list[object]) -> None:
         if conn in self._repair_of:
             self._repair_of[conn].received(conn, data, out)  # type: ignore[arg-type]  # effects of the edge
@@ -493,18 +511,20 @@ class StorageNode:
             peer.held = False
             out.append(Reading(peer.conn, True))
 
-    def _drop(self, peer: _Peer, reason: str, out: list[object]) -> None:
+    def _drop(self, peer: _Peer, reason: str, out: list[object], *, quiet: bool = False) -> None:
         if peer.closing:
             return
         self._flush(out)
         peer.closing = True
+        self._admission.gone(peer.conn)
         peer.connection.forget()
         peer.parked.clear()
         peer.parked_bytes = 0
         self._gathered -= peer.gathered
         peer.gathered = 0
         out.append(CloseConn(peer.conn, reason))
-        out.append(Report(Level.WARNING, f"connection of {peer.name} closed: {reason}"))
+        if not quiet:
+            out.append(Report(Level.WARNING, f"connection of {peer.name} closed: {reason}"))
 
     # ---- storage port ----------------------------------------------------------------------------
 
@@ -516,8 +536,8 @@ class StorageNode:
                 self._drop(peer, problem, out)
                 return
             refusal = self._open_refusal(message.key, message.num_partitions)
-            peer.opened = peer.opened or refusal is None
             if refusal is None:
+                self._opened(peer)
                 self._outbox.reply(peer.conn, wire.SuccessResponse(-1, -1, -1))
             else:
                 code = FailureCode.WRONG_CLUSTER
@@ -541,6 +561,10 @@ class StorageNode:
         ids = message.session_id, message.seq_num, partition_id
         self._outbox.reply(peer.conn, wire.FailureResponse(*ids, str(why), code=why.code, detail=why.detail))
 
+    def _opened(self, peer: _Peer) -> None:
+        peer.opened = True
+        self._admission.proven(self._shared.now, peer.conn)
+
     def _open_refusal(self, key: UUID, partition_count: int) -> str | None:
         if key.bytes != self.config.key:
             return f"{SE}Provided cluster key is inconsistent with key in control file."
@@ -561,7 +585,8 @@ class StorageNode:
                 self._drop(peer, problem, out)
                 return
             refusal = self._open_refusal(message.key, message.num_partitions)
-            peer.opened = peer.opened or refusal is None
+            if refusal is None:
+                self._opened(peer)
             if refusal is None:
                 self._outbox.reply(peer.conn, admin.AdminSuccessResponse(-1))
             else:

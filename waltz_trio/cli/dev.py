@@ -12,7 +12,7 @@ import trio
 from waltz_core.errors import WaltzError
 from waltz_trio import log
 from waltz_trio.embedded import DEFAULT_PARTITIONS, embedded_cluster
-from waltz_trio.process import tune_collector
+from waltz_trio.process import raise_descriptors, tune_collector
 
 DEFAULT_PORT = 7801
 
@@ -53,6 +53,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
+    raise_descriptors()
     try:
         async with embedded_cluster(
             arguments.directory,
