@@ -174,11 +174,26 @@ class ViewRegressedError(ClientError):
     def __init__(self, partition: int, stored: int | None, expected: int) -> None:
         super().__init__(
             f"partition {partition}: the view holds mark {stored}, expected at least {expected}; "
-            "was its database restored or its mark row deleted?"
+            "was its database restored or deleted, or its mark row?"
         )
         self.partition = partition
         self.stored = stored
         self.expected = expected
+
+
+class ViewIdentityError(ClientError):
+    """The database belongs to another view, or to another version of it; `stored` and `given` name both."""
+
+    def __init__(self, database: str, stored: str, given: str, advice: str) -> None:
+        super().__init__(f"{database} holds {stored}; this is {given}: {advice}")
+        self.database = database
+        self.stored = stored
+        self.given = given
+        self.advice = advice
+
+
+class StateReadOnlyError(ClientError):
+    """A function that decides or reads tried to change the state; only `apply` may."""
 
 
 class ApplyFailedError(ClientError):

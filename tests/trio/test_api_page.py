@@ -24,7 +24,7 @@ INSTANCE_ATTRIBUTES = {
     "Pending": {"partition"},
     "Json": {"cls"},
     "DictView": {"state", "marks", "threaded"},
-    "SqliteView": {"path", "threaded"},
+    "SqliteView": {"path", "name", "version", "threaded"},
     "View": {"threaded"},
     "ApplyError": {"transaction"},
 }

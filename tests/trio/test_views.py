@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +229,229 @@ def test_odd_table_names_are_refused(tmp_path: Path, name: str) -> None:
         sqlite_view(tmp_path, table=name)
 
 
+# ---- SQLite: what decides cannot change -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO seen VALUES (0, 99, NULL)",
+        "UPDATE seen SET id = 99",
+        "DELETE FROM seen",
+        "DROP TABLE seen",
+        "CREATE TABLE other (x)",
+        "CREATE TEMP TABLE other (x)",
+        "UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = 99",
+        "PRAGMA user_version = 5",
+    ],
+)
+def test_what_decides_cannot_change_the_view(tmp_path: Path, statement: str) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    view.commit(batch(0, 1))
+
+    def decide(db: sqlite3.Cursor) -> None:
+        db.execute(statement)
+
+    for _ in range(2):  # also not when the statement was prepared before
+        with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
+            view.read(0, decide, ())
+    assert (ids(view), view.load_mark(0)) == ([0, 1], 1)
+    assert view.commit(batch(2, 2)) == 2
+    view.close()
+
+
+def test_what_apply_has_prepared_does_not_let_decide_write(tmp_path: Path) -> None:
+    """The module keeps prepared statements by connection; what decides has its own."""
+    statement = "INSERT INTO seen VALUES (0, 7, NULL)"
+    view = sqlite_view(tmp_path, lambda txn, db: db.execute(statement) and None)
+    view.load_mark(0)
+    view.commit(batch(0, 0))
+    with pytest.raises(waltz.StateReadOnlyError):
+        view.read(0, lambda db: db.execute(statement), ())
+    assert ids(view) == [7]
+    view.close()
+
+
+@pytest.mark.parametrize("value", ["= OFF", "= 0", ""])
+def test_what_decides_cannot_lift_the_protection(tmp_path: Path, value: str) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        view.read(0, lambda db: db.execute(f"PRAGMA query_only {value}"), ())
+    view.close()
+
+
+# ---- SQLite: a file that is gone ------------------------------------------------------------------
+
+
+def delete(folder: Path) -> None:
+    for file in folder.glob("view.db*"):
+        file.unlink()
+
+
+def replace(folder: Path) -> None:
+    delete(folder)
+    other = sqlite_view(folder)
+    other.load_mark(0)
+    other.commit(batch(0, 9))
+    other.close()
+
+
+@pytest.mark.parametrize("happens", [delete, replace])
+def test_a_file_that_was_deleted_stops_the_view(tmp_path: Path, happens: Any) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    view.commit(batch(0, 4))
+    assert ids(view) == [0, 1, 2, 3, 4]
+    happens(tmp_path)
+    there = (tmp_path / "view.db").exists()
+    with pytest.raises(waltz.ViewRegressedError) as found:
+        view.commit(batch(5, 6))
+    assert (found.value.stored, found.value.expected) == (None, 4)
+    with pytest.raises(waltz.ViewRegressedError):
+        ids(view)
+    view.close()
+    with pytest.raises(waltz.ViewRegressedError):
+        view.load_mark(0)
+    assert (tmp_path / "view.db").exists() == there, "nothing is created in its place"
+
+
+@pytest.mark.parametrize("path", ["", ":memory:"])
+def test_a_database_that_every_connection_has_for_itself_is_refused(path: str) -> None:
+    with pytest.raises(waltz.ConfigError, match="DictView"):
+        waltz.SqliteView(path, note)
+
+
+# ---- SQLite: whose it is --------------------------------------------------------------------------
+
+
+def note_all(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+    note(txn, db)
+    db.execute("INSERT INTO more VALUES (?)", (txn.id,))
+
+
+MORE = f"{SCHEMA}; CREATE TABLE IF NOT EXISTS more (id INTEGER); CREATE INDEX IF NOT EXISTS i ON more (id)"
+
+
+def test_another_view_on_the_same_file_is_refused_and_both_are_named(tmp_path: Path) -> None:
+    view = sqlite_view(tmp_path)
+    view.load_mark(0)
+    view.commit(batch(0, 2))
+    other = waltz.SqliteView(tmp_path / "view.db", note_all, schema=MORE)
+    with pytest.raises(waltz.ViewIdentityError) as found:
+        other.load_mark(0)
+    assert "test_views.note', version 1" in found.value.stored
+    assert "test_views.note_all', version 1" in found.value.given
+    assert "view.db" in found.value.database
+    with pytest.raises(waltz.ViewIdentityError):
+        other.seed(0, 3, lambda db: None)
+    other.close()
+    elsewhere = waltz.SqliteView(tmp_path / "view.db", note_all, schema=MORE, table="other_marks")
+    assert elsewhere.load_mark(0) == -1, "with marks of its own it may share the file"
+    elsewhere.close()
+    renamed = waltz.SqliteView(tmp_path / "view.db", note_all, schema=MORE, name=view.name)
+    assert renamed.load_mark(0) == 2
+    renamed.close()
+    view.close()
+
+
+def test_the_identity_follows_the_function_not_how_it_is_wrapped_or_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Notes:
+        def __call__(self, txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+            note(txn, db)
+
+    names = [sqlite_view(tmp_path, apply).name for apply in (note, functools.partial(note), Notes())]
+    assert names[0] == names[1] == f"{__name__}.note"
+    assert names[2].endswith("Notes")
+    monkeypatch.setattr(note, "__module__", "__main__")
+    import __main__
+
+    monkeypatch.setattr(__main__, "__spec__", None)
+    monkeypatch.setattr(__main__, "__file__", "somewhere/bank.py", raising=False)
+    assert sqlite_view(tmp_path).name == "bank.note"
+
+
+def test_a_database_of_an_earlier_release_is_adopted_once(tmp_path: Path) -> None:
+    set_mark(
+        tmp_path,
+        "CREATE TABLE CLIENT_HIGH_WATER_MARK (PARTITION_ID INTEGER NOT NULL PRIMARY KEY, HIGH_WATER_MARK BIGINT)",
+    )
+    set_mark(tmp_path, "INSERT INTO CLIENT_HIGH_WATER_MARK VALUES (0, 41)")
+    view = sqlite_view(tmp_path)
+    assert view.load_mark(0) == 41
+    view.close()
+    other = sqlite_view(tmp_path, note_all)
+    with pytest.raises(waltz.ViewIdentityError):
+        other.load_mark(0)
+    other.close()
+
+
+def test_a_new_version_is_refused_or_makes_the_view_anew(tmp_path: Path) -> None:
+    old = sqlite_view(tmp_path)
+    old.load_mark(0)
+    old.commit(batch(0, 2))
+    path = tmp_path / "view.db"
+    refused = waltz.SqliteView(path, note_all, schema=MORE, name=old.name, version=2)
+    with pytest.raises(waltz.ViewIdentityError, match="rebuild=True"):
+        refused.load_mark(0)
+    refused.close()
+    new = waltz.SqliteView(path, note_all, schema=MORE, name=old.name, version=2, rebuild=True)
+    assert new.load_mark(0) == -1
+    assert ids(new) == []
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        old.commit(batch(3, 3))
+    old.close()
+    assert new.commit(batch(0, 3)) == 3
+    new.close()
+    again = waltz.SqliteView(path, note_all, schema=MORE, name=old.name, version=2, rebuild=True)
+    assert again.load_mark(0) == 3, "it is rebuilt once"
+    assert ids(again) == [0, 1, 2, 3]
+    again.close()
+    late = sqlite_view(tmp_path, rebuild=True)
+    with pytest.raises(waltz.ViewIdentityError, match="a newer version is in use"):
+        late.load_mark(0)
+    late.close()
+    with pytest.raises(waltz.ConfigError, match="schema"):
+        waltz.SqliteView(path, note, version=2, rebuild=True)
+
+
+# ---- what is no function of a transaction ----------------------------------------------------------
+
+
+async def asynchronous(txn: waltz.Transaction, state: Any) -> None:
+    raise AssertionError
+
+
+def generator(txn: waltz.Transaction, state: Any) -> Iterator[None]:
+    yield
+
+
+class Asynchronous:
+    async def __call__(self, txn: waltz.Transaction, state: Any) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "apply", [asynchronous, functools.partial(asynchronous), Asynchronous(), generator, None, "apply"]
+)
+def test_an_apply_that_would_do_nothing_is_refused_when_the_view_is_made(tmp_path: Path, apply: Any) -> None:
+    for make in (waltz.DictView, functools.partial(waltz.SqliteView, tmp_path / "x.db")):
+        with pytest.raises(TypeError, match="apply must be a"):
+            make(apply)
+
+
+def test_a_coroutine_that_apply_returns_is_an_error(tmp_path: Path) -> None:
+    view = sqlite_view(tmp_path, lambda txn, db: asynchronous(txn, db))
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as found:
+        view.commit(batch(0, 0))
+    assert "plain function" in str(found.value.__cause__)
+    view.close()
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 
@@ -253,3 +478,58 @@ def test_a_dict_view_stops_at_a_gap_and_at_what_it_cannot_apply() -> None:
         view.commit(batch(0, 2))
     assert found.value.transaction.id == 2
     assert (view.state, view.load_mark(0)) == ([5, 10], 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(a=1),
+        lambda state: state["deep"]["list"].append(1),
+        lambda state: state["deep"].pop("list"),
+        lambda state: state["deep"]["set"].add(1),
+        lambda state: state["deep"]["list"].sort(),
+        lambda state: state.clear(),
+        lambda state: state.setdefault("new", 1),
+    ],
+)
+def test_what_decides_cannot_change_a_dictionary(change: Any) -> None:
+    view: waltz.DictView[Any] = waltz.DictView(lambda txn, state: None, {"deep": {"list": [2, 1], "set": {2}}})
+    view.seed(0, 4)
+    with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
+        view.read(0, change, ())
+    assert view.state == {"deep": {"list": [2, 1], "set": {2}}}
+
+
+def test_a_transaction_changes_a_dictionary_as_a_whole_or_not_at_all() -> None:
+    def half(txn: waltz.Transaction, state: Any) -> None:
+        state["list"].append(txn.id)
+        state.setdefault("more", {})["x"] = txn.id
+        if txn.id == 2:
+            raise ArithmeticError
+
+    view: waltz.DictView[Any] = waltz.DictView(half, {"list": []})
+    view.load_mark(0)
+    for _ in range(3):
+        with pytest.raises(waltz.ApplyError):
+            view.commit(batch(0, 3))
+        assert (view.state, view.marks) == ({"list": [0, 1], "more": {"x": 1}}, {0: 1})
+
+
+def test_a_state_that_cannot_be_put_back_is_never_used_half_changed() -> None:
+    class Account:
+        seen = 0
+
+    def half(txn: waltz.Transaction, state: Account) -> None:
+        state.seen += 1
+        raise ArithmeticError
+
+    view: waltz.DictView[Any] = waltz.DictView(half, Account())
+    view.load_mark(0)
+    for _ in range(3):
+        with pytest.raises(waltz.ApplyError) as found:
+            view.commit(batch(0, 0))
+        assert isinstance(found.value.__cause__, ArithmeticError)
+    assert view.state.seen == 1
+    with pytest.raises(waltz.ApplyError) as found:
+        view.read(0, lambda state: state.seen, ())
+    assert "half changed" in found.value.__notes__[0]

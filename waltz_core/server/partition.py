@@ -378,8 +378,6 @@ class PartitionServer:
         self._appender.drop_queue(self._verdicts)
         self._settle(now)
         self._let_go()
-        self._retry_at = self._look_at = None  # a pause that is under way must not end with a read
-        self._states_write.forget()
         self._enter(now, Phase.CLOSED, "")
 
     def _let_go(self) -> None:

@@ -1,0 +1,186 @@
+"""State in memory: journalled for those who apply, read-only for those who decide."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import waltz_trio as waltz
+from waltz_trio.states import Journal, wrapped
+
+KEYS = st.sampled_from("abc")
+LEAVES = st.integers(0, 3) | st.text("xy", max_size=2)
+STATES = st.dictionaries(
+    KEYS,
+    st.recursive(
+        LEAVES | st.sets(st.integers(0, 3)),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+)
+STEPS = st.lists(st.tuples(st.integers(0, 30), KEYS, LEAVES, st.integers(-2, 3)), max_size=12)
+
+
+def act(state: Any, steps: list[tuple[int, str, Any, int]]) -> list[str]:
+    """Wander through a state and change it; the same for a plain one and a wrapped one. Returns what went wrong."""
+    said = []
+    here = state
+    for kind, key, leaf, at in steps:
+        try:
+            here = one(state, here, kind, key, leaf, at)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            said.append(type(error).__name__)
+            here = state
+    return said
+
+
+def one(state: Any, here: Any, kind: int, key: str, leaf: Any, at: int) -> Any:
+    if isinstance(here, str | int | tuple):
+        return state
+    ways: list[Callable[[], Any]]
+    if hasattr(here, "keys"):
+        ways = [
+            lambda: here[key],
+            lambda: here.__setitem__(key, leaf),
+            lambda: here.__delitem__(key),
+            lambda: here.pop(key, None) and None,
+            lambda: here.setdefault(key, [leaf]),
+            lambda: here.update({key: {leaf: 1}}),
+            lambda: here.__setitem__(key, here.get("a")),
+            lambda: here.__setitem__(key, [here.get("b"), (here.get("c"), 1)]),
+            lambda: here.clear(),
+            lambda: here.popitem() and None,
+            lambda: next(iter(here.values()), None),
+            lambda: here.get(key),
+        ]
+    elif hasattr(here, "append"):
+        ways = [
+            lambda: here[at],
+            lambda: here.append(leaf),
+            lambda: here.append({key: leaf}),
+            lambda: here.insert(at, leaf),
+            lambda: here.pop() and None,
+            lambda: here.pop(at) and None,
+            lambda: here.__setitem__(at, leaf),
+            lambda: here.__setitem__(slice(at, None), [leaf]),
+            lambda: here.__delitem__(at),
+            lambda: here.extend([leaf, leaf]),
+            lambda: here.reverse(),
+            lambda: here.sort(key=str),
+            lambda: here.clear(),
+            lambda: here.remove(leaf),
+        ]
+    else:
+        ways = [
+            lambda: here.add(leaf),
+            lambda: here.discard(leaf),
+            lambda: here.remove(leaf),
+            lambda: here.update([leaf, 9]),
+            lambda: here.clear(),
+        ]
+    return ways[kind % len(ways)]() or state
+
+
+@given(STATES, STEPS, st.booleans())
+def test_a_journalled_state_changes_as_a_plain_one_and_can_be_taken_back(
+    state: dict[str, Any], steps: list[tuple[int, str, Any, int]], fails: bool
+) -> None:
+    plain, before = copy.deepcopy(state), copy.deepcopy(state)
+    journal = Journal()
+    said = act(wrapped(state, journal), steps)
+    assert said == act(plain, steps)
+    assert state == plain
+    json.dumps(state, default=list)  # no wrapper was left in it
+    if fails:
+        assert journal.take_back()
+        assert state == before
+    else:
+        journal.forget()
+        assert journal.take_back()
+        assert state == plain
+
+
+@given(STATES, STEPS)
+def test_a_read_only_state_never_changes(state: dict[str, Any], steps: list[tuple[int, str, Any, int]]) -> None:
+    before = copy.deepcopy(state)
+    for step in steps:
+        with contextlib.suppress(waltz.StateReadOnlyError):
+            act(wrapped(state, None), [step])
+        assert state == before
+
+
+def test_objects_that_can_be_changed_in_place_are_put_back() -> None:
+    @attrs.define
+    class Account:
+        balance: int
+
+    state = {"account": Account(5), "queue": deque([1]), "accounts": [Account(1)]}
+    journal = Journal()
+    seen = wrapped(state, journal)
+    seen["account"].balance -= 3
+    seen["queue"].append(2)
+    seen["accounts"][0].balance = 9
+    assert state["account"] == Account(2)
+    assert journal.take_back()
+    assert state == {"account": Account(5), "queue": deque([1]), "accounts": [Account(1)]}
+
+
+def test_an_object_that_cannot_be_copied_is_said_to_stay_changed() -> None:
+    class Stubborn:
+        value = 0
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError
+
+    journal = Journal()
+    wrapped({"x": Stubborn()}, journal)["x"].value = 1
+    assert not journal.take_back()
+    assert journal.take_back()
+
+
+def test_other_kinds_of_dictionaries_keep_their_defaults() -> None:
+    grouped: defaultdict[str, list[int]] = defaultdict(list)
+    journal = Journal()
+    wrapped(grouped, journal)["a"].append(1)
+    assert grouped == {"a": [1]}
+    journal.take_back()
+    assert grouped == {}
+    assert wrapped(grouped, None)["b"] == []
+    assert grouped == {}, "reading a default keeps nothing"
+    counted: Counter[str] = Counter()
+    wrapped(counted, journal)["a"] += 1
+    assert (wrapped(counted, None)["a"], wrapped(counted, None)["b"]) == (1, 0)
+    with pytest.raises(KeyError):
+        wrapped({}, None)["missing"]
+
+
+def test_what_is_read_behaves_as_what_it_wraps() -> None:
+    state: dict[str, Any] = {"d": {"x": 1}, "l": [1, 2, 3], "s": {1, 2}}
+    seen = wrapped(state, None)
+    assert dict(seen["d"]) == {"x": 1} == seen["d"]
+    assert repr(seen) == repr(state)
+    assert (seen["l"][1:], seen["l"] + [4], sorted(seen["l"]), seen["l"] < [2]) == (
+        [2, 3],
+        [1, 2, 3, 4],
+        [1, 2, 3],
+        True,
+    )
+    assert (seen["s"] | {3}, seen["s"].union([3]), seen["s"] & {1}) == ({1, 2, 3}, {1, 2, 3}, {1})
+    assert (seen["s"].issubset({1, 2, 3}), seen["s"].issuperset({1}), seen["s"].difference([1])) == (True, True, {2})
+    assert seen["s"].intersection([1]) == {1}
+    assert seen["d"] | {"y": 2} == {"x": 1, "y": 2}
+    assert copy.deepcopy(seen) == copy.copy(seen) == seen.copy() == state
+    assert type(copy.deepcopy(seen)) is type(seen.copy()["d"]) is dict
+    assert 1 in seen["s"]
+    assert len(seen["l"]) == 3
+    with pytest.raises(waltz.StateReadOnlyError):
+        seen["d"] |= {"y": 2}
