@@ -8,7 +8,12 @@ from waltz_core.record import record
 MARKER_HEADER = -0x574C545A
 """Header of transactions that writers of the pipeline make for themselves; applications do not see them."""
 
-PROBE_MARK = -2
+
+class _ProbeMark(int):
+    """So that the client tells a probe, which a sink makes on purpose, from a mark that is wrong by one."""
+
+
+PROBE_MARK = _ProbeMark(-2)
 """Client mark of an append that nobody wants committed: it is below every lock, so the refusal tells who took them."""
 
 

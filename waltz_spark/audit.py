@@ -281,6 +281,8 @@ def _sound_findings(one: Soundness) -> Iterator[Finding]:
 def _comparison(sources: Sources, runner: Runner) -> list[Finding]:
     if len(sources.sources) < 2 and not sources.live:
         return []  # one directory was named, and nothing to compare it with
+    if len(sources.replicas) > 1:
+        sources = attrs.evolve(sources, sources=sources.replicas)  # a server has nothing of its own to compare
     tasks = [task for partition in sources.partitions for task in _comparison_tasks(sources, partition)]
     results = runner.run(compare_replicas, tasks)
     return [
@@ -309,10 +311,11 @@ def _compared(sources: Sources, partition: int, results: Sequence[Comparison]) -
     texts = [f"differ from id {at} on" for one in results for at in one.differing]
     texts += [text for one in results for text in one.problems]
     unread = list(dict.fromkeys(text for one in results for text in one.unread))
-    whole = count == size_of(known) and not unread and (sources.replicas_read or not known)
+    replicas_read = len(sources.replicas) == len(sources.sources)
+    whole = count == size_of(known) and not unread and (replicas_read or not known)
     status = FAILED if texts else PASSED if whole else UNPROVEN
     scope = f"{len(parts)} replicas, {span_text(known)}; {count:,} of {size_of(known):,} records in two or more"
-    if not sources.replicas_read:
+    if not replicas_read:
         unread.append(
             "a server gives out records of any replica: to read each, name the cluster by its ZooKeeper "
             "(-c, --zookeeper), or give adminEndpoints (-o adminEndpoints=host:port,...)"

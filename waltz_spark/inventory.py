@@ -187,6 +187,25 @@ def batch_bounds(options: Options, look: Look) -> tuple[Vector, Vector]:
     return start, ends
 
 
+def check_believed(look: Look) -> None:
+    """A table without a row would be taken for the log, where files of a young log hold all of it.
+
+    Raises:
+        OptionError: directories hold records, and nothing that was named says of any that it is committed.
+    """
+    if look.marks is not None or look.archive is not None or any(look.ends):
+        return
+    parts = [part for replica in look.replicas for part in replica.partitions]
+    count = sum(max(0, part.whole_end - part.safe_end) for part in parts)
+    if count:
+        places = ", ".join(replica.path for replica in look.replicas)
+        raise OptionError(
+            f"{places}: {count:,} records are in the files, and of none is it known that it is committed, because the "
+            "store session that wrote them is the first one: name the running cluster too (url or zookeeper), or read "
+            "what is whole (trust=files)"
+        )
+
+
 def check_start(start: Vector, look: Look, wanted: Iterable[int]) -> None:
     """Raises DataLossError if a partition does not go back to where it is to be read from."""
     for at in wanted:

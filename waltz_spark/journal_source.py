@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from waltz_spark.errors import OptionError
 from waltz_spark.journal import DDL, JournalFile, find_journals, read_table
 from waltz_spark.options import read_values
+from waltz_spark.refusals import in_one_line, rows_in_one_line
 
 NAME = "waltz.journal"
 
@@ -52,6 +53,7 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not l
         if not self._places:
             raise OptionError("say what to read: directory (of one or more servers, separated by commas)")
 
+    @in_one_line
     def partitions(self) -> list[Task]:
         """One task per file."""
         files = [
@@ -67,8 +69,12 @@ class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not l
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One Arrow record batch; runs in an executor."""
         assert isinstance(partition, Task)
-        if partition.file is not None:
-            yield read_table(partition.file, partition.following)
+        return rows_in_one_line(_tables(partition))
+
+
+def _tables(task: Task) -> Iterator[Any]:
+    if task.file is not None:
+        yield read_table(task.file, task.following)
 
 
 class JournalDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looked into
@@ -83,6 +89,7 @@ class JournalDataSource(DataSource):  # type: ignore[misc]  # pyspark is not loo
         """The same for every journal."""
         return DDL
 
+    @in_one_line
     def reader(self, schema: Any) -> JournalReader:
         """A batch reader."""
         return JournalReader(self.options)

@@ -21,7 +21,7 @@ def text_option(name: str, value: str) -> str:
     return value
 
 
-def _flag(name: str, value: str) -> bool:
+def flag_option(name: str, value: str) -> bool:
     if value.strip().lower() not in ("true", "false"):
         raise OptionError(f"{name}: expected true or false, found {value!r}")
     return value.strip().lower() == "true"
@@ -80,7 +80,7 @@ CONNECTION: Known = {
     "ssl.ca": (text_option, None),
     "ssl.certificate": (text_option, None),
     "ssl.key": (text_option, None),
-    "ssl.verify": (_flag, None),
+    "ssl.verify": (flag_option, None),
 }
 """How a running cluster is reached."""
 
@@ -102,14 +102,14 @@ _KNOWN: Known = {
     "minPartitions": (number_option, 1),
     "maxRecordsPerPartition": (number_option, None),
     "targetSplitBytes": (_size, 128 << 20),
-    "packSmall": (_flag, True),
+    "packSmall": (flag_option, True),
     "verify": (one_of(*VERIFY), "record"),
     "batchRows": (number_option, 16_384),
     "batchBytes": (_size, 4 << 20),
-    "includeData": (_flag, True),
+    "includeData": (flag_option, True),
     "columns": (_list, None),
     "codec": (text_option, None),
-    "origin": (_flag, False),
+    "origin": (flag_option, False),
     "pollIntervalMs": (number_option, 100),
 }
 

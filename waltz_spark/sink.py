@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from waltz_spark.errors import OptionError
+from waltz_spark.refusals import in_one_line
 from waltz_spark.sink_options import SinkOptions, parse_sink_options
 from waltz_spark.sink_state import SinkState
 from waltz_spark.writing import (
@@ -30,6 +31,9 @@ from waltz_spark.writing import (
     rejects_of,
     write_batches,
 )
+
+ARRANGED = "waltz.arranged"
+"""Metadata of the column `partition` of a frame that `arrange` made."""
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -63,21 +67,38 @@ def together(frame: Any, partition_count: int) -> Any:
         is_text = dict(frame.dtypes)["key"] == "string"
         number = F.crc32(F.encode("key", "utf-8")) if is_text else F.col("key")
         frame = frame.withColumn("partition", F.pmod(number, F.lit(partition_count)).cast("int")).drop("key")
-    return frame.repartition("partition")
+    return frame.withMetadata("partition", {ARRANGED: True}).repartition("partition")
 
 
-def batch_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> BatchWriter:
-    """The writer of `df.write`; called on the driver. Errors as `plan_job`."""
-    job, finished = plan_job(values, names, overwrite=overwrite)
+def check_arranged(options: SinkOptions, schema: Any) -> None:
+    """Refuse, before a row is written, what two tasks with rows of one partition would find out in the middle.
+
+    Raises:
+        OptionError: nothing says that the rows of a partition come from one task.
+    """
+    if options.mode == "at-least-once" or options.arranged:
+        return
+    if not any(field.name == "partition" and field.metadata.get(ARRANGED) for field in schema.fields):
+        raise OptionError(
+            "the rows of a partition must come from one task: write waltz_spark.sink.arrange(frame), or say "
+            "arranged=true where they do already"
+        )
+
+
+def batch_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
+    """The writer of `df.write`; called on the driver. Errors as `plan_job` and `check_arranged`."""
+    check_arranged(checked_options(values, schema.names, overwrite=overwrite), schema)
+    job, finished = plan_job(values, schema.names, overwrite=overwrite)
     return BatchWriter(job, finished=finished)
 
 
-def stream_writer(values: Mapping[str, str], names: Iterable[str], overwrite: bool) -> StreamWriter:
+def stream_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
     """The writer of `df.writeStream`; called on the driver, for every batch and every commit.
 
-    Errors as `plan_job`.
+    Errors as `plan_job` and `check_arranged`.
     """
-    options = checked_options(values, names, overwrite=overwrite)
+    options = checked_options(values, schema.names, overwrite=overwrite)
+    check_arranged(options, schema)
     if options.batch_id is not None:
         raise OptionError("batchId is for batch writes; a stream numbers its batches itself")
     if options.checkpoint_location is None:
@@ -105,10 +126,12 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is no
         self.job = job
         self.finished = finished
 
+    @in_one_line
     def write(self, iterator: Iterator[Any]) -> Message:
         """The rows of one task; runs in an executor."""
         return Message(None) if self.finished else _perform(self.job, iterator)
 
+    @in_one_line
     def commit(self, messages: list[Any]) -> None:
         """All tasks are done."""
         finish_job(self.job, _results(messages))
@@ -127,6 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         assert self.options.checkpoint_location is not None
         return SinkState(self.options.checkpoint_location)
 
+    @in_one_line
     def write(self, iterator: Iterator[Any]) -> Message:
         """The rows of one task; runs in an executor."""
         context = TaskContext.get()
@@ -141,6 +165,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
             return Message(None)
         return _perform(Job(self.options, state.start().sink, int(batch), state.base(int(batch))), iterator)
 
+    @in_one_line
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of the batch are done; Spark notes that later, and until then may ask for it again."""
         state, results = self._state(), _results(messages)

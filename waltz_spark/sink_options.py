@@ -12,6 +12,7 @@ from waltz_spark.options import (
     CONNECTION,
     Known,
     check_connection,
+    flag_option,
     hint,
     number_option,
     one_of,
@@ -61,6 +62,7 @@ _KNOWN: Known = {
     "checkpointLocation": (text_option, None),
     "batchId": (_batch, None),
     "maxInFlight": (number_option, 4096),
+    "arranged": (flag_option, False),
 }
 
 
@@ -84,6 +86,7 @@ class SinkOptions:
     checkpoint_location: str | None
     batch_id: int | None
     max_in_flight: int
+    arranged: bool
 
     @property
     def patience(self) -> float:

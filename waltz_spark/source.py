@@ -35,10 +35,11 @@ from pyspark.sql.streaming.datasource import (
 from waltz_spark import planning
 from waltz_spark.columns import TYPES, Condition, Shape, spark_ddl
 from waltz_spark.errors import OptionError, UnreachableError, WentBackError
-from waltz_spark.inventory import Inventory, Look, batch_bounds, check_start
+from waltz_spark.inventory import Inventory, Look, batch_bounds, check_believed, check_start
 from waltz_spark.options import Options, parse_options
 from waltz_spark.planning import EARLIEST, Range, Vector, clip
 from waltz_spark.reading import Patience, read_batches
+from waltz_spark.refusals import in_one_line, rows_in_one_line
 
 NAME = "waltz"
 _ID_MAX = 2**63 - 1
@@ -88,29 +89,34 @@ class WaltzDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looke
         """The name of the format."""
         return NAME
 
+    @in_one_line
     def schema(self) -> str:
         """Columns as chosen by the options."""
         return spark_ddl(parse_options(self.options).shape())
 
+    @in_one_line
     def reader(self, schema: Any) -> BatchReader:
         """A batch reader."""
         return BatchReader(parse_options(self.options))
 
+    @in_one_line
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
         """A streaming reader."""
         return StreamReader(parse_options(self.options))
 
+    @in_one_line
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """A batch writer."""
         from waltz_spark.sink import batch_writer
 
-        return batch_writer(self.options, schema.names, overwrite)
+        return batch_writer(self.options, schema, overwrite)
 
+    @in_one_line
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
         """A streaming writer."""
         from waltz_spark.sink import stream_writer
 
-        return stream_writer(self.options, schema.names, overwrite)
+        return stream_writer(self.options, schema, overwrite)
 
 
 # ---- batch -----------------------------------------------------------------------------------
@@ -151,6 +157,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not loo
             if not self._take(one):
                 yield one
 
+    @in_one_line
     def partitions(self) -> list[Task]:
         """Plan: look at the log, cut it into tasks.
 
@@ -160,6 +167,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not loo
         inventory = Inventory(self.options)
         try:
             look = inventory.look()
+            check_believed(look)
             start, ends = batch_bounds(self.options, look)
             start = tuple(max(one, self.first_id) for one in start)
             ends = tuple(
@@ -179,7 +187,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not loo
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow record batches of one task; runs in an executor."""
         assert isinstance(partition, Task)
-        return _read(partition, self.options, self.shape)
+        return rows_in_one_line(_read(partition, self.options, self.shape))
 
     # ---- filters ---------------------------------------------------------------------------------
 
@@ -270,10 +278,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         limited = options.max_bytes_per_trigger is not None or options.min_transactions_per_trigger is not None
         return ReadMaxRows(_ID_MAX) if limited else ReadAllAvailable()
 
+    @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Freeze where to end."""
         self._target = self._look(fresh=True).ends
 
+    @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes. Never below `start`, never beyond what is committed or was prepared.
 
@@ -300,10 +310,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._offset(self._within_bytes(look, begin, planning.advance(begin, ends, count)))
 
+    @in_one_line
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of the log, for Spark's progress reports: the lag is the difference."""
         return self._offset(self._look().ends)
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """Tasks for the ids between two offsets; the first offset is symbolic and stands for no record."""
         if planning.is_symbolic(start):
@@ -320,7 +332,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow record batches of one task; runs in an executor."""
         assert isinstance(partition, Task)
-        return _read(partition, self.options, self.shape)
+        return rows_in_one_line(_read(partition, self.options, self.shape))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark's checkpoint is the only place where progress is kept."""

@@ -67,15 +67,13 @@ class Sources:
         return self.ends is not None
 
     @property
-    def replicas_read(self) -> bool:
-        """The copies are replicas; what a server gives out comes from any one of them."""
-        return all(
-            not isinstance(place, ServerPlace)
-            for source in self.sources
-            for part in source.parts
-            for one in part.ranges
-            for place in one.places
-        )
+    def replicas(self) -> tuple[Source, ...]:
+        """The copies that are replicas or backups; what a server gives out comes from any one of them."""
+        return tuple(source for source in self.sources if not any(map(_is_served, source.parts)))
+
+
+def _is_served(part: Part) -> bool:
+    return any(isinstance(place, ServerPlace) for one in part.ranges for place in one.places)
 
 
 def read_sources(directories: Sequence[str], trust: str = "control", live: Options | None = None) -> Sources:

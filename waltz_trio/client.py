@@ -50,6 +50,7 @@ from waltz_core.errors import (
 )
 from waltz_core.lock_names import NO_NAMES, UNTOLD, name_at
 from waltz_core.locks import Lock
+from waltz_core.log import PROBE_MARK
 from waltz_core.record import record
 from waltz_core.wire.client_messages import Conflict, LockKind
 from waltz_trio.application import Application
@@ -71,6 +72,7 @@ T = TypeVar("T")
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
 _INT_31 = 1 << 31
 _HOMES_KEPT = 10_000  # locks whose partition is remembered
+_OUR_LOCKS = "waltz."  # locks of this package's own protocols, such as a sink's, are taken in every partition
 _NO_LOCKS: tuple[int, ...] = ()
 
 
@@ -414,7 +416,7 @@ class Client:
         header = append.header if type(append.header) is int else whole(append.header, "a header")
         if not -_INT_31 <= header < _INT_31:
             raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {header}")
-        if based_on is not None and (type(based_on) is not int or based_on < -1):
+        if based_on is not None and based_on is not PROBE_MARK and (type(based_on) is not int or based_on < -1):
             based_on = mark_of(based_on, "based_on")
         write = read = adds = _NO_LOCKS
         names = NO_NAMES
@@ -471,7 +473,7 @@ class Client:
         assert homes is not None
         for lock in locks:
             home = homes.setdefault(lock, partition)
-            if home != partition and lock != UNTOLD:
+            if home != partition and lock != UNTOLD and not _is_ours(lock):
                 self._homes = None
                 self._report(
                     Level.WARNING,
@@ -736,3 +738,8 @@ class Client:
                 if isinstance(who, _Slot):
                     who.event.set()
         self._phase_changed.set()
+
+
+def _is_ours(lock: bytes) -> bool:
+    named = name_at(lock, 0)
+    return named is not None and named[0].startswith(_OUR_LOCKS)

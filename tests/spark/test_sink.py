@@ -113,7 +113,7 @@ def test_two_tasks_with_rows_of_one_partition_are_told_what_to_do(spark: Any, lo
                 yield batch.slice(at, 10)
 
     with pytest.raises(Exception, match=r"bring the rows of a partition together: waltz_spark\.sink\.arrange"):
-        write(rows.mapInArrow(slow, rows.schema), log.url)
+        write(rows.mapInArrow(slow, rows.schema), log.url, arranged="true")
     assert max(log.rows().values()) == 1
 
 

@@ -335,7 +335,7 @@ def test_a_log_that_went_back_stops_the_stream(tmp_path: Path, log: list[list[Re
 def test_a_checkpoint_of_another_cluster_stops_the_stream(tmp_path: Path, log: list[list[Record]]) -> None:
     found = stream(tmp_path)
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
-    start["c"] = "00000000-0000-0000-0000-000000000000"
+    start["c"] = "00000000-0000-0000-0000-000000000001"
     with pytest.raises(WrongClusterError):
         found.latestOffset(start, ReadAllAvailable())
 
