@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar, cast
 
 import trio
+from trio_util import RepeatedEvent
 
 from waltz_core.client.calls import (
     CloseClient,
@@ -221,7 +222,7 @@ class Client:
         self._look_closer: Callable[[], Awaitable[str]] | None = None  # why the cluster does not answer
         self._unjudged: set[Pending] = set()
         self._unjudged_size = 0
-        self._room: trio.Event | None = None
+        self._room = RepeatedEvent()
         self._settled: trio.Event | None = None
         self._sends = 0
         self._unstarted = 0  # calls of `append` and `send` that nobody has awaited
@@ -234,7 +235,7 @@ class Client:
         self._flushes: set[_Answer[None]] = set()
         self._phases: dict[int, Phase] = {}
         self._begins: dict[int, str] = {}  # what servers say of logs that do not go back far enough
-        self._phase_changed = trio.Event()
+        self._phase_changed = RepeatedEvent()
         self._tasks: Background | None = None
         self._post: Callable[[Any], None] = lambda event: None
 
@@ -351,8 +352,6 @@ class Client:
     async def _send(self, partition: int, append: Append, based_on: int | None) -> Pending:
         self._unstarted -= 1
         while self._unjudged_size >= self._send_window:
-            if self._room is None:
-                self._room = trio.Event()
             await self._room.wait()
         self._sends += 1
         if self._sends % _CHECKPOINT_EVERY == 0:
@@ -519,9 +518,8 @@ class Client:
 
     def _judged(self, size: int) -> None:
         self._unjudged_size -= size
-        if self._room is not None and self._unjudged_size * 2 <= self._send_window:
+        if self._unjudged_size * 2 <= self._send_window:
             self._room.set()
-            self._room = None
         if self._settled is not None and not self._unjudged:
             self._settled.set()
 
@@ -631,7 +629,6 @@ class Client:
         if feed is not None and error is not None:
             feed._fail(error)
         self._phase_changed.set()
-        self._phase_changed = trio.Event()
 
     def _on_joined(self, effect: Joined) -> None:
         self.cluster, self.client_id = effect.cluster, effect.client_id

@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from waltz_core.client.retry import Retry as Retry
 from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
@@ -94,7 +94,16 @@ class Transaction:
     def __repr__(self) -> str:
         return f"Transaction(partition={self.partition}, id={self.id}, header={self.header})"
 
-    def load(self, codec: Codec[T] | Codecs = _RAW) -> T:  # type: ignore[assignment]  # Raw gives bytes
+    @overload
+    def load(self) -> bytes: ...
+
+    @overload
+    def load(self, codec: Codec[T]) -> T: ...
+
+    @overload
+    def load(self, codec: Codecs) -> Any: ...
+
+    def load(self, codec: Codec[Any] | Codecs = _RAW) -> Any:
         """The payload as a value; it must be there: prefetched, in a view, or after `fetch`.
 
         Raises:
@@ -106,7 +115,7 @@ class Transaction:
             raise RuntimeError(f"the payload of {self!r} was not fetched: use `await txn.fetch()`, or prefetch")
         chosen: Codec[Any] = codec.of(self.header) if isinstance(codec, Codecs) else codec
         try:
-            return chosen.loads(self._data)  # type: ignore[no-any-return]
+            return chosen.loads(self._data)
         except (WaltzError, UnknownHeaderError):
             raise
         except Exception as error:

@@ -43,7 +43,8 @@ READERS: dict[str, Callable[[Block], None]] = {"configuration": read_configurati
 class Reader:
     """A person in front of one page, who does everything that it says, in a directory of his own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, programs: Path | None = None) -> None:
+        """`programs`: where `python` and `waltz` are installed; None = this tree, as the tests themselves."""
         self.directory = directory
         self.url: str | None = None
         self._ports = Ports()
@@ -51,8 +52,8 @@ class Reader:
         self._running: list[tuple[subprocess.Popen[str], Path]] = []
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONDEVMODE"},
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONPATH": str(ROOT),
+            "PATH": os.pathsep.join([str(programs or Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT) if programs is None else "",
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "error::RuntimeWarning",  # an await that is missing
         }

@@ -23,7 +23,19 @@ _NOUNS = {
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
 }
-_ELSEWHERE = {"spark": ("waltz_spark.cli", "waltz-log[spark]")}  # applications above this package, and their extras
+_ELSEWHERE = {"spark": "waltz_spark.cli"}  # applications above this package
+_EXTRAS = {  # what of this distribution brings a module that a client does not need
+    "rich": "cli",
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "numpy": "spark",
+    "pandas": "spark",
+    "isal": "spark",
+    "matplotlib": "report",
+    "fsspec": "s3",
+    "s3fs": "s3",
+    "grpc": "connect",
+}
 
 
 _CLOSED_OUTPUT = 128 + signal.SIGPIPE
@@ -58,18 +70,19 @@ def _main(argv: Sequence[str] | None) -> int:
     if noun not in _NOUNS:
         print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
         return 2
-    name, extra = _ELSEWHERE.get(noun, (f"waltz_trio.cli.{noun}", None))
     try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        if extra is None:
-            raise
-        print(f"waltz {noun}: {error}; it needs: pip install '{extra}'", file=sys.stderr)
-        return 1
-    try:
+        module = importlib.import_module(_ELSEWHERE.get(noun, f"waltz_trio.cli.{noun}"))
         return int(module.main(arguments[1:]))
     except ConfigError as error:
         print(f"waltz {noun}: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        extra = "demo" if noun == "demo" and missing in _EXTRAS else _EXTRAS.get(missing)
+        if extra is None:
+            raise
+        why = f"needs {missing}, which is missing" if isinstance(error, ModuleNotFoundError) else str(error)
+        print(f"waltz {noun}: {why}: pip install 'waltz-log[{extra}]'", file=sys.stderr)
         return 1
 
 

@@ -115,7 +115,7 @@ def _sasl(config: Config) -> ZkSasl | None:
     if mechanism is None:
         return None
     if importlib.util.find_spec("puresasl") is None:
-        raise ConfigError("zookeeper.sasl.mechanism is set, but the package pure-sasl is not installed")
+        raise ConfigError("zookeeper.sasl.mechanism is set, but pure-sasl is missing: pip install 'waltz-log[sasl]'")
     service = config.text("zookeeper.sasl.service")
     if mechanism == "gssapi":
         return ZkSasl("GSSAPI", service)

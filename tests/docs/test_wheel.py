@@ -1,0 +1,161 @@
+"""What `pip install` gives: a wheel in an environment with nothing else, and README's first program in it.
+
+README.md shows the commands; here the wheel is built, installed and used.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks_of
+from tests.docs.test_pages import Reader
+
+PACKAGES = {"waltz_core", "waltz_trio", "waltz_spark", "pyspark_waltz", "pyspark_waltz_journal"}
+SIZE_MAX = 100 << 20  # of everything that a client needs
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IMPORTED_AS = {"PyYAML": "yaml", "trio-util": "trio_util"}
+IMPORTED_BY = {  # what others import for us
+    "pure-sasl": "kazoo, where ZooKeeper asks for a login",
+    "pandas": "pyspark, before it runs anything on Arrow batches",
+    "s3fs": "fsspec, for addresses of S3",
+    "grpcio": "pyspark, as a client of Spark Connect",
+    "grpcio-status": "pyspark, as a client of Spark Connect",
+    "googleapis-common-protos": "pyspark, as a client of Spark Connect",
+    "zstandard": "pyspark, as a client of Spark Connect",
+}
+
+
+def run(*command: str | Path, status: int = 0, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=cwd)
+    assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {match[0] for text in requirements if (match := re.match(r"[\w-]+", text)) and match[0] != "waltz-log"}
+
+
+def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
+    extras = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "dev"}
+    declared = names_of([*PROJECT["dependencies"], *(text for texts in extras.values() for text in texts)])
+    imported = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    imported.add((node.module or "").partition(".")[0])
+    assert {name for name in declared if IMPORTED_AS.get(name, name) not in imported} == IMPORTED_BY.keys()
+    known = {IMPORTED_AS.get(name, name) for name in declared} | PACKAGES | sys.stdlib_module_names
+    assert imported - known == {"fsspec"}, "fsspec comes with s3fs"
+
+
+def test_every_extra_is_described() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    assert {name for name in PROJECT["optional-dependencies"] if f"`{name}`" not in page} == {"dev"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy: building writes into the tree."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in (*PACKAGES, "examples", "tests/docs"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tree / "dist", tree)
+    (found,) = (tree / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The `bin` of an environment with the wheel and what it requires."""
+    place = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", place)
+    run(sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "-q", wheel)
+    yield place / "bin"
+    shutil.rmtree(place)
+
+
+def test_the_wheel_holds_the_packages_and_says_that_they_are_typed(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+
+
+def test_the_base_is_what_a_client_needs(programs: Path) -> None:
+    python = programs / "python"
+    run(python, "-c", "import waltz_trio as waltz; [getattr(waltz, name) for name in waltz.__all__]")
+    (packages,) = programs.parent.glob("lib/python*/site-packages")
+    assert sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) < SIZE_MAX
+    assert not {"rich", "pyspark", "numpy", "puresasl"} & {path.name for path in packages.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (("demo", "run", "--seconds", "1"), "demo"),
+        (("client", "validate", "--help"), "cli"),
+        (("spark", "--help"), "spark"),
+    ],
+)
+def test_a_command_without_its_extra_names_it(programs: Path, command: tuple[str, ...], extra: str) -> None:
+    text = run(programs / "waltz", *command, status=1)
+    assert f"pip install 'waltz-log[{extra}]'" in text
+    assert "Traceback" not in text
+
+
+def test_the_first_program_runs(programs: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, programs=programs)
+    try:
+        for block in blocks_of("README.md"):
+            reader.does(block)
+    finally:
+        reader.leaves()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/saga.md"])
+def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, page: str) -> None:
+    for block in blocks_of(page):
+        if "file" in block.marks:
+            (tmp_path / block.marks["file"]).write_text(block.text)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", programs / "python")
+    cache = ("--cache-dir", programs.parent / "mypy")
+    print(run(*mypy, *cache, *tmp_path.glob("*.py"), cwd=tmp_path))
+
+
+LOADS = """
+import attrs
+import waltz_trio as waltz
+
+@attrs.frozen
+class Move:
+    amount: int
+
+def of(txn: waltz.Transaction) -> None:
+    reveal_type(txn.load())
+    reveal_type(txn.load(waltz.Utf8()))
+    reveal_type(txn.load(waltz.Json(Move)))
+    reveal_type(txn.load(waltz.Json(dict)))
+    reveal_type(txn.load(waltz.Codecs({})))
+"""
+
+
+def test_what_is_loaded_has_the_type_of_its_codec(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "loads.py").write_text(LOADS)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", programs / "python")
+    text = run(*mypy, "--cache-dir", programs.parent / "mypy", "loads.py", cwd=tmp_path)
+    found = re.findall(r'Revealed type is "([^"]+)"', text)
+    assert [name.replace("builtins.", "") for name in found] == ["bytes", "str", "loads.Move", "dict[Any, Any]", "Any"]
