@@ -160,6 +160,21 @@ class Roles:
         return Access(who, rules)
 
 
+class AccessLevel(enum.IntEnum):
+    """How a process decides whom it serves; the statistic `access-level`."""
+
+    EVERYBODY = 0  # whoever reaches its ports
+    CERTIFICATES = 1  # whoever has a certificate of its authority
+    ROLES = 2  # what the rules say
+
+
+def access_level(roles: Roles, *, certificates_asked: bool) -> AccessLevel:
+    """How a process with these settings decides."""
+    if roles.rules is not None:
+        return AccessLevel.ROLES
+    return AccessLevel.CERTIFICATES if certificates_asked else AccessLevel.EVERYBODY
+
+
 NO_ROLES = Roles()
 """Everybody may do everything."""
 

@@ -30,7 +30,7 @@ from waltz_trio.admin import PortError, open_admin
 from waltz_trio.cluster_admin import change_store, create_cluster, read_store_params
 from waltz_trio.config import Config
 from waltz_trio.log import reporter
-from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.certificates import host_names, issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, local_names
 from waltz_trio.process import descriptors
@@ -102,7 +102,7 @@ class EmbeddedCluster:
 
     def url_of(self, server: int) -> str:
         """The address of one server; its port stays the same over restarts."""
-        return f"waltz://{HOST}:{self._server_ports[server]}?ca={quote(str(self._tls('ca.pem')))}"
+        return f"waltz://{self._options.host}:{self._server_ports[server]}?ca={quote(str(self._tls('ca.pem')))}"
 
     @property
     def server_count(self) -> int:
@@ -282,8 +282,8 @@ class EmbeddedCluster:
             **tls,
             "server.ssl.ca": str(self._tls("ca.pem")),
             "server.ssl.requireClientCertificate": False,  # clients are told the authority, no more
-            "server.host": HOST,
-            "server.advertisedEndpoint": f"{HOST}:{port}",
+            "server.host": self._options.host,
+            "server.advertisedEndpoint": f"{self._options.host}:{port}",
             "server.port": port,
             "server.jetty.port": 0,
         }
@@ -313,6 +313,7 @@ class _Options:
     port: int
     settings: dict[str, object]
     patience: float
+    host: str = HOST  # of servers; storage nodes stay on this machine
 
 
 @asynccontextmanager
@@ -323,6 +324,7 @@ async def embedded_cluster(
     storage_nodes: int | None = None,
     servers: int = 1,
     port: int = 0,
+    host: str = HOST,
     settings: Mapping[str, object] | None = None,
     ready: bool = True,
 ) -> AsyncIterator[EmbeddedCluster]:
@@ -335,6 +337,7 @@ async def embedded_cluster(
         storage_nodes: of a new cluster (3); must be the number of an old one. Each holds every partition.
         servers: how many to run.
         port: of the first server; 0 = a free one.
+        host: name or address that servers listen at and clients reach them by; by default, this machine alone does.
         settings: further configuration keys for every node.
         ready: wait until every partition can be appended to.
 
@@ -349,6 +352,7 @@ async def embedded_cluster(
                 storage_nodes=storage_nodes,
                 servers=servers,
                 port=port,
+                host=host,
                 settings=settings,
                 ready=ready,
             ) as cluster:
@@ -357,8 +361,10 @@ async def embedded_cluster(
     if servers < 1:
         raise ConfigError("a cluster needs at least one server")
     path, layout = open_directory(directory, partitions, storage_nodes)
-    make_certificates(path / "tls")
-    options = _Options(servers, port, dict(settings or {}), 5.0)
+    if host in ("", "0.0.0.0", "::"):
+        raise ConfigError(f"host: name one address at which clients reach this machine, not {host!r}")
+    make_certificates(path / "tls", host)
+    options = _Options(servers, port, dict(settings or {}), 5.0, host)
     async with open_embedded_znodes(path / "znodes") as znodes, background_nursery() as nursery:
         cluster = EmbeddedCluster(path, layout, znodes, nursery, options)
         await cluster.start()
@@ -445,10 +451,11 @@ def _with_complete(layout: Layout) -> Layout:
     return Layout(layout.partitions, layout.storage_ports, True)
 
 
-def make_certificates(directory: Path) -> None:
-    """An authority of the cluster and one certificate for all its nodes, unless they are there."""
+def make_certificates(directory: Path, host: str = HOST) -> None:
+    """An authority of the cluster and one certificate for all its nodes, unless they are there for this host."""
     directory.mkdir(exist_ok=True)
-    if (directory / "node.pem").exists():
+    node_file = directory / "node.pem"
+    if node_file.exists() and (host == HOST or host in host_names(node_file.read_bytes())):
         return
     ca_files = directory / "ca.pem", directory / "ca.key"
     if not ca_files[0].exists():
@@ -456,9 +463,9 @@ def make_certificates(directory: Path) -> None:
         _write_private(ca_files[1], ca.key)
         ca_files[0].write_bytes(ca.certificate)
     ca = KeyPair(ca_files[0].read_bytes(), ca_files[1].read_bytes())
-    node = issue(ca, "waltz node", local_names())
+    node = issue(ca, "waltz node", tuple(dict.fromkeys((*local_names(), host))))
     _write_private(directory / "node.key", node.key)
-    (directory / "node.pem").write_bytes(node.certificate)
+    node_file.write_bytes(node.certificate)
 
 
 def _write_private(path: Path, data: bytes) -> None:

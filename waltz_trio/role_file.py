@@ -27,12 +27,31 @@ def roles_of(config: Config, tls: TlsSettings) -> Roles:
     path = config.text_or_none(KEY)
     if path is None:
         return NO_ROLES
-    if not tls.trusts or not tls.require_client:
+    if not certificates_asked(tls):
         raise ConfigError(
             f"{KEY} is set, but peers are not asked for certificates: set {tls.prefix}ca (or "
             f"{tls.prefix}trustStore.location), and leave {tls.prefix}requireClientCertificate true"
         )
     return read_roles(path)
+
+
+def certificates_asked(tls: TlsSettings) -> bool:
+    """Whether peers that connect must show a certificate of a trusted authority."""
+    return tls.trusts and tls.require_client
+
+
+def access_warning(tls: TlsSettings, roles: Roles) -> str:
+    """What a process says at start that lets in more than its operator may think; empty if there is nothing to say."""
+    if not certificates_asked(tls):
+        missing = f"{tls.prefix}ca" if not tls.trusts else f"{tls.prefix}requireClientCertificate"
+        return (
+            f"peers are not asked for certificates ({missing}) and no roles are set ({KEY}): whoever reaches a port "
+            "may do everything there, and clients may take over each other's ids; `waltz certificates` makes what is "
+            "needed"
+        )
+    if roles.rules is None:
+        return f"no roles are set ({KEY}): every certificate of the authority may do everything at every port"
+    return ""
 
 
 def read_roles(path: str) -> Roles:

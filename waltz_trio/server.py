@@ -28,7 +28,7 @@ from waltz_trio.net.listener import bind, canonical_host, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver, places_of
 from waltz_trio.pump import now_ms, wall_offset_ms
-from waltz_trio.role_file import roles_of
+from waltz_trio.role_file import access_warning, certificates_asked, roles_of
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.security import zookeeper_security
@@ -39,7 +39,7 @@ _SILENCE_TOLD_EVERY = 60.0  # seconds
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
-def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -> ServerConfig:
+def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES, asked: bool = False) -> ServerConfig:
     """What the machine reads of a configuration.
 
     Raises:
@@ -69,6 +69,7 @@ def server_config(config: Config, endpoint: Endpoint, roles: Roles = NO_ROLES) -
         answer_timeout_ms=config.number("storage.answerTimeout"),
         journal=Mode[config.text("server.journal.mode").upper()],
         roles=roles,
+        certificates_asked=asked,
         greeting_ms=config.number("network.handshakeTimeout"),
         places=places_of(config),
         gathered_max=config.number_or_none("network.gatheredMax") or 256 << 20,
@@ -174,13 +175,15 @@ class ServerProcess:
         tls = tls_settings(config, "server.ssl.")
         context, client_tls = server_context(tls), ClientTls(tls, warn)
         roles = roles_of(config, tls)
+        if self._znodes is None and (warning := access_warning(tls, roles)):  # a cluster in one process is for trying
+            warn(warning)
         host = config.text_or_none("server.host") or local_host()
         sock = bind(host, config.number("server.port"), "server.port")
         self.endpoint = config.endpoint_or_none("server.advertisedEndpoint") or Endpoint(
             canonical_host(), sock.getsockname()[1]
         )
         try:
-            machine = ServerNode(server_config(config, self.endpoint, roles), random.Random())
+            machine = ServerNode(server_config(config, self.endpoint, roles, certificates_asked(tls)), random.Random())
             self._journal = self._open_journal(self.endpoint)
         except BaseException:
             sock.close()

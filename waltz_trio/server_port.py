@@ -76,11 +76,11 @@ class ServerPort(Port[wire.ClientMessage]):
         request = wire.ClusterInfoRequest(self._req_id(), False, False)
         return (await self._expect(5, request, wire.ClusterInfoResponse)).key.bytes
 
-    async def clock_ms(self) -> int | None:
-        """The server's clock, ms since 1970; None if it does not tell."""
+    async def statistics(self, *prefixes: str) -> wire.StatisticsResponse | None:
+        """Figures of the process with such names, and its clock; None if it does not tell."""
         try:
-            request = wire.StatisticsRequest(self._req_id(), -1, ("connections",))
-            return (await self._expect(5, request, wire.StatisticsResponse)).time_ms
+            request = wire.StatisticsRequest(self._req_id(), -1, prefixes)
+            return await self._expect(5, request, wire.StatisticsResponse)
         except RefusedError:
             return None
 

@@ -36,7 +36,7 @@ from waltz_trio.net.listener import bind, local_host
 from waltz_trio.net.tls import ClientTls, server_context
 from waltz_trio.process import NodeDriver, places_of
 from waltz_trio.pump import wall_offset_ms
-from waltz_trio.role_file import roles_of
+from waltz_trio.role_file import access_warning, certificates_asked, roles_of
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.zk.background import background_nursery
@@ -141,7 +141,10 @@ class StorageProcess:
         config.text("storage.directory")
         tls = tls_settings(config, "storage.ssl.")
         # It dials others for repairs.
-        return server_context(tls), ClientTls(tls, warn_once(self.report)), roles_of(config, tls)
+        context, client_tls, roles = server_context(tls), ClientTls(tls, warn_once(self.report)), roles_of(config, tls)
+        if self._znodes is None and (warning := access_warning(tls, roles)):  # a cluster in one process is for trying
+            self.report(Level.WARNING, warning)
+        return context, client_tls, roles
 
     def _open_files_max(self, partition_count: int) -> int:
         """Segments kept open per partition, two files each, and its side files; within what a process may open."""
@@ -181,6 +184,7 @@ class StorageProcess:
                 scrub_pause_ms=config.number("storage.scrub.pause"),
                 reserve_bytes=self._reserve(files),
                 roles=roles,
+                certificates_asked=certificates_asked(tls_settings(config, "storage.ssl.")),
                 greeting_ms=config.number("network.handshakeTimeout"),
                 places=places_of(config),
                 gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,

@@ -75,6 +75,9 @@ def test_what_is_down_is_named_with_what_follows(cluster: Cluster, run: Run) -> 
     wait_well(run)
     status, text = run("doctor")
     assert (status, text.split(":")[0]) == (0, "nothing is wrong")
+    assert "note: no-roles: server 127.0.0.1" in text
+    for name in ("server-0", "storage-0"):
+        assert "no roles are set (security.roles)" in cluster.children[name].text()
     assert run("cluster", "verify")[0] == 0
 
     cluster.children["storage-0"].kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,6 +56,34 @@ def test_the_first_line_is_the_address_and_a_signal_ends_it_with_status_0(
 
         process.send_signal(number)
         assert process.wait(30) == 0
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses at which a process listens, as Linux writes them: IPv4, then IPv6."""
+    own = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.add(fields[1].partition(":")[0])
+    return found
+
+
+def test_it_listens_at_this_machine_alone_unless_it_is_asked_for_more(tmp_path: Path) -> None:
+    loopback, other = "0100007F", "0200007F"
+    with dev(tmp_path) as (process, _):
+        assert listening(process.pid) == {loopback}
+    with dev(tmp_path, "--host", "127.0.0.2") as (process, url):
+        assert url.startswith("waltz://127.0.0.2:")
+        assert listening(process.pid) == {loopback, other}
+        assert append(url, b"one") == 0
+
+
+def test_it_wants_an_address_that_clients_can_reach(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with dev(tmp_path, "--host", "0.0.0.0") as (process, _):
+        assert process.wait(30) == 1
+    assert "name one address" in capfd.readouterr().err
 
 
 def test_data_survives_kill_9_and_other_numbers_are_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from waltz_core.errors import ConfigError
-from waltz_core.roles import EVERY, NONE, Role, Rule
+from waltz_core.roles import EVERY, NO_ROLES, NONE, Role, Rule
 from waltz_trio.config import Config
 from waltz_trio.net.tls import TlsSettings
-from waltz_trio.role_file import parse_roles, read_roles, roles_of
+from waltz_trio.role_file import access_warning, parse_roles, read_roles, roles_of
 from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls, zookeeper_security
 
 ROOT = Path(__file__).parents[2]
@@ -158,3 +158,15 @@ def test_a_proxy_is_limited_to_partitions_like_a_client() -> None:
     access = roles.access(("gateway",), "10.0.0.1:4000")
     assert access.carries_others
     assert (access.reads(9), access.writes(3), access.writes(4)) == (True, True, False)
+
+
+def test_a_process_that_lets_in_more_than_roles_say_warns_at_start() -> None:
+    trusts = TlsSettings("server.ssl.", ca="ca.pem")
+    roles = parse_roles([{"certificate": "gateway", "role": "client"}], "here")
+    assert "(server.ssl.ca) and no roles are set (security.roles)" in access_warning(
+        TlsSettings("server.ssl."), NO_ROLES
+    )
+    open_port = TlsSettings("server.ssl.", ca="ca.pem", require_client=False)
+    assert "server.ssl.requireClientCertificate" in access_warning(open_port, NO_ROLES)
+    assert access_warning(trusts, NO_ROLES).startswith("no roles are set")
+    assert access_warning(trusts, roles) == ""

@@ -16,6 +16,7 @@ from waltz_core.cluster import findings
 from waltz_core.cluster.findings import Finding, fold, ranges_text
 from waltz_core.cluster.paths import cluster_paths
 from waltz_core.cluster.view import ClusterView, ReplicaView, StorageView
+from waltz_core.roles import AccessLevel
 from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 
@@ -32,6 +33,26 @@ _DAY_MS = 86_400_000
 def diagnose(view: ClusterView) -> tuple[Finding, ...]:
     """Everything that is wrong, each cause with what follows from it; empty if nothing is."""
     return fold(finding for rule in _RULES for finding in rule(view))
+
+
+def notices(view: ClusterView) -> tuple[Finding, ...]:
+    """What is not wrong, but should be somebody's decision."""
+    served = [(f"server {one.name}", one.access_level) for one in view.servers]
+    served += [(f"storage node {one.name}", one.access_level) for one in view.storages]
+    found = []
+    for level, cause, what in (
+        (
+            AccessLevel.EVERYBODY,
+            "open-to-everybody",
+            "ask nobody for a certificate: who reaches them may do everything",
+        ),
+        (AccessLevel.CERTIFICATES, "no-roles", "have no roles: every certificate of their authority may do everything"),
+    ):
+        names = [name for name, known in served if known == level]
+        if names:
+            command = "waltz certificates makes certificates, roles and the keys of each configuration"
+            found.append(Finding(cause, f"{', '.join(names)} {what}", command))
+    return tuple(found)
 
 
 # ---- nodes -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class ServerView:
     status: tuple[PartitionStatus, ...] | None = None  # None of servers of 0.13.2
     key: bytes | None = None  # cluster key it works with; None of servers of 0.13.2
     clock_ms: int | None = None  # its clock minus ours
+    access_level: int | None = None  # whom it serves, an `AccessLevel`; None if it does not tell
 
     @property
     def name(self) -> str:
@@ -67,6 +68,7 @@ class StorageView:
     disk_free: int | None = None  # bytes
     disk_reserve: int | None = None  # bytes below which it refuses appends
     clock_ms: int | None = None  # its clock minus ours
+    access_level: int | None = None  # as of a server
 
 
 @record

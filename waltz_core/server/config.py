@@ -40,6 +40,7 @@ class ServerConfig:
     archive: str = ""  # server.archive: where clients find what is below the log start
     journal: Mode = Mode.OFF  # server.journal.mode
     roles: Roles = NO_ROLES  # who may do what
+    certificates_asked: bool = False  # of clients
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
     places: Places = UNLIMITED  # how many connections, and how long without a request
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together

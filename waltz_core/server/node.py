@@ -51,7 +51,7 @@ from waltz_core.edge import (
 from waltz_core.errors import ConfigError, ProtocolError
 from waltz_core.ids import ReqId, req_client, req_partition
 from waltz_core.machine import Rng, Tickets, earliest
-from waltz_core.roles import Access
+from waltz_core.roles import Access, access_level
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.server.claims import Claims
@@ -295,6 +295,7 @@ class ServerNode:
             self._data_cache.misses,
             self._misses_of_gone + sum(partition.feed_cache_misses for partition in self._partitions.values()),
             self._zk_state,
+            access_level(self._config.roles, certificates_asked=self._config.certificates_asked),
         )
 
     def _replica_map(self) -> tuple[tuple[int, tuple[str, ...]], ...]:

@@ -47,6 +47,7 @@ class ServerSnapshot:
     data_cache_misses: int
     feed_cache_misses: int
     zookeeper: str
+    access_level: int = 0  # AccessLevel
 
 
 _STATES = {
@@ -112,6 +113,7 @@ def statistics_of(snapshot: ServerSnapshot, partition_id: int, prefixes: Sequenc
 
 
 def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
+    yield Statistic("access-level", -1, snapshot.access_level)
     yield Statistic("connections", -1, snapshot.connections)
     yield Statistic("feed-cache-miss", -1, snapshot.feed_cache_misses)
     yield Statistic("transaction-cache-miss", -1, snapshot.data_cache_misses)

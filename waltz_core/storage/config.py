@@ -27,6 +27,7 @@ class StorageConfig:
     scrub_first_ms: int = 60_000  # from the start to the first pass
     scrub_pause_ms: int = 24 * 3600 * 1000  # from the end of a pass to the next one
     reserve_bytes: int = 0  # no appends while the file system has less room than this; 0 = until it is full
+    certificates_asked: bool = False  # of servers and tools
     roles: Roles = NO_ROLES  # who may do what
     greeting_ms: int = 0  # a peer that does not greet, or show the cluster key, in this time is dropped; 0 = never
     places: Places = UNLIMITED  # how many connections; proven by the cluster key, and never idle too long from then on

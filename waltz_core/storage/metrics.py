@@ -66,7 +66,11 @@ def as_json(replicas: list[StorageReplica], version: str) -> str:
 
 
 def statistics_of(
-    replicas: Iterable[StorageReplica], space: tuple[int, int] | None, partition_id: int, prefixes: Sequence[str]
+    replicas: Iterable[StorageReplica],
+    space: tuple[int, int] | None,
+    partition_id: int,
+    prefixes: Sequence[str],
+    access_level: int = 0,
 ) -> tuple[Statistic, ...]:
     """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all).
 
@@ -75,12 +79,13 @@ def statistics_of(
         space: bytes that are free on the disk, and that appends leave free.
         partition_id: of one partition, or -1.
         prefixes: of names.
+        access_level: whom the node serves, an `AccessLevel`.
     """
     wanted = tuple(prefixes) or ("",)
     chosen = [replica for replica in replicas if partition_id in (-1, replica.partition_id)]
-    found = []
+    found = [Statistic("access-level", -1, access_level)] if partition_id == -1 else []
     if partition_id == -1 and space is not None:
-        found = [Statistic("disk-free-bytes", -1, space[0]), Statistic("disk-reserve-bytes", -1, space[1])]
+        found += [Statistic("disk-free-bytes", -1, space[0]), Statistic("disk-reserve-bytes", -1, space[1])]
     for replica in chosen:
         prefix = f"{_GROUP}.partition-{replica.partition_id}."
         values = {**gauges([replica], ""), **counters([replica])}

@@ -27,6 +27,7 @@ from waltz_core.edge import (
 )
 from waltz_core.errors import CorruptionError, ProtocolError
 from waltz_core.machine import Tickets, earliest
+from waltz_core.roles import access_level
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import metrics
@@ -689,7 +690,8 @@ class StorageNode:
     def _statistics(self, message: admin.StatisticsRequest | wire.StatisticsRequest) -> tuple[Statistic, ...]:
         shared = self._shared
         space = None if shared.free_bytes is None else (shared.free_bytes, self.config.reserve_bytes)
-        return metrics.statistics_of(self.replicas, space, message.partition_id, message.prefixes)
+        level = access_level(self.config.roles, certificates_asked=self.config.certificates_asked)
+        return metrics.statistics_of(self.replicas, space, message.partition_id, message.prefixes, level)
 
     def _on_accept_limbo(self, peer: _Peer, message: admin.AcceptLimboRequest, out: list[object]) -> None:
         what = f"accept the limbo of partition {message.partition_id} up to {message.max_transaction_id}"

@@ -11,7 +11,7 @@ import trio
 
 from waltz_core.errors import WaltzError
 from waltz_trio import log
-from waltz_trio.embedded import DEFAULT_PARTITIONS, embedded_cluster
+from waltz_trio.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
 from waltz_trio.process import raise_descriptors, tune_collector
 
 DEFAULT_PORT = 7801
@@ -30,6 +30,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--servers", type=int, default=1, metavar="N", help="how many to run (%(default)s)")
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="P", help="of the first server (%(default)s; 0 = a free one)"
+    )
+    parser.add_argument(
+        "--host",
+        default=HOST,
+        metavar="H",
+        help="name or address that servers listen at and clients reach them by (%(default)s: this machine alone); "
+        "whoever reaches it may do everything",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log everything that happens, on standard error")
     arguments = parser.parse_args(argv)
@@ -61,6 +68,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             storage_nodes=arguments.storage_nodes,
             servers=arguments.servers,
             port=arguments.port,
+            host=arguments.host,
         ) as cluster:
             tune_collector()
             print(cluster.url, flush=True)

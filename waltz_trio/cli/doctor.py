@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from waltz_core.cluster.diagnosis import SETTLE_MS, diagnose
+from waltz_core.cluster.diagnosis import SETTLE_MS, diagnose, notices
 from waltz_core.cluster.findings import Finding
 from waltz_core.cluster.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
@@ -41,6 +41,9 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
             view = await gather(tool, seconds, certificates=False)
             roots = diagnose(view)
     _print(roots, arguments, view)
+    for notice in notices(view):  # not among the rows of --json: they are of what is wrong
+        text = f"note: {notice.cause}: {notice.evidence}\n   → {notice.command}"
+        print(text, file=sys.stderr if arguments.flag("json") else sys.stdout)
     return 1 if roots else 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -17,7 +17,7 @@ from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.ids import Endpoint, parse_endpoint
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
-from waltz_core.wire.shared import Condition, FailureCode
+from waltz_core.wire.shared import Condition, FailureCode, Statistic
 from waltz_trio.admin import AdminClient, RefusedError
 from waltz_trio.cli.tool import Tool
 from waltz_trio.cluster_admin import read_cluster
@@ -126,8 +126,10 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
             found["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
             found["status"] = await port.status()
             before = _now()
-            clock = await port.clock_ms()
-            found["clock_ms"] = None if clock is None else clock - (before + _now()) // 2
+            told = await port.statistics("access-level")
+            if told is not None:
+                found["clock_ms"] = told.time_ms - (before + _now()) // 2
+                found["access_level"] = _access_level(told.statistics)
         found["health"] = await port.health()
         found["connectivity"] = await port.storage_connectivity()
         if port.version >= 5:
@@ -191,16 +193,21 @@ async def _ask_node(client: AdminClient, found: dict[str, Any]) -> None:
     figures: Mapping[tuple[str, int], float] = {}
     if client.version:
         before = _now()
-        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-",)))
+        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level")))
         assert isinstance(statistics, admin.StatisticsResponse)
         found["clock_ms"] = statistics.time_ms - (before + _now()) // 2
         figures = {(figure.name, figure.partition_id): figure.value for figure in statistics.statistics}
+        found["access_level"] = _access_level(statistics.statistics)
         if ("disk-free-bytes", -1) in figures:
             found["disk_free"] = int(figures["disk-free-bytes", -1])
             found["disk_reserve"] = int(figures["disk-reserve-bytes", -1])
     for partition_id, available in sorted(assigned.items()):
         replicas[partition_id] = await _replica(client, partition_id, available)
     found["replicas"] = replicas
+
+
+def _access_level(statistics: Iterable[Statistic]) -> int | None:
+    return next((int(figure.value) for figure in statistics if figure.name == "access-level"), None)
 
 
 async def _replica(client: AdminClient, partition_id: int, available: bool) -> ReplicaView:

@@ -61,6 +61,17 @@ def issue(authority: KeyPair, common_name: str, hosts: Sequence[str]) -> KeyPair
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
 
 
+def host_names(certificate: bytes) -> tuple[str, ...]:
+    """Names and addresses of the hosts that a certificate (PEM) is for."""
+    try:
+        extension = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(name.value) for name in extension.value if isinstance(name, x509.DNSName | x509.IPAddress))
+
+
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 

@@ -21,7 +21,7 @@ from tests.unit.cluster.views import (
     with_server,
     with_storage,
 )
-from waltz_core.cluster.diagnosis import LAG_MAX, LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose
+from waltz_core.cluster.diagnosis import LAG_MAX, LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose, notices
 from waltz_core.cluster.findings import Finding, ranges_text
 from waltz_core.cluster.verify import verify
 from waltz_core.cluster.view import CertificateView, ClusterView
@@ -399,3 +399,16 @@ def test_the_reason_that_a_server_gives_is_named_and_decides_the_advice(reason: 
     (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}))
     assert finding.evidence.endswith(f"this machine does: {reason}")
     assert advice in finding.command
+
+
+def test_who_serves_everybody_is_noted_without_being_wrong() -> None:
+    view = cluster(
+        servers=(server(1, 0, access_level=0), server(2, 1, access_level=1)),
+        storages=(storage("a:1", access_level=0), storage("b:1", access_level=2), storage("c:1")),
+    )
+    everybody, no_roles = notices(view)
+    assert (everybody.cause, no_roles.cause) == ("open-to-everybody", "no-roles")
+    assert "storage node a:1" in everybody.evidence
+    assert "b:1" not in everybody.evidence + no_roles.evidence
+    assert "c:1" not in everybody.evidence + no_roles.evidence
+    assert not any(one.cause in ("open-to-everybody", "no-roles") for one in diagnose(view))
