@@ -24,6 +24,7 @@ from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Mode, Started, encode_entry, sound_size
+from waltz_trio.log import described
 from waltz_trio.mailbox import Mailbox
 
 SUFFIX = ".journal"
@@ -66,10 +67,19 @@ class JournalFiles:
     """Carries out `JournalWrite`. `perform` queues and returns; answers come to `deliver` in the Trio thread.
 
     After `close` everything queued has been written. `abandon` is how a killed process looks from the disk.
+    An error in a write is its answer, whatever the type; should the thread end by an error all the same, nobody would
+    answer what is queued, so `failed` must end the process.
     """
 
     def __init__(
-        self, directory: Path, mode: Mode, size_max: int, endpoint: Endpoint, deliver: Deliver, report: Report
+        self,
+        directory: Path,
+        mode: Mode,
+        size_max: int,
+        endpoint: Endpoint,
+        deliver: Deliver,
+        report: Report,
+        failed: Callable[[str], object],
     ) -> None:
         """Take the directory.
 
@@ -85,6 +95,7 @@ class JournalFiles:
         self._file_max = max(_FILE_MIN, min(_FILE_MAX, size_max // _PARTS)) if size_max else _FILE_MAX
         self._endpoint = endpoint
         self._report = report
+        self._failed = failed
         self._token = trio.lowlevel.current_trio_token()
         self._mailbox = Mailbox(deliver, self._token)
         self._files: dict[int, _Open] = {}
@@ -93,7 +104,7 @@ class JournalFiles:
         self._lock = _lock(directory)
         self._old = deque(sorted(_existing(directory), key=lambda one: (one.changed, one.path)))
         self._old_size = sum(one.size for one in self._old)
-        self._thread = Thread(target=self._run, name="waltz-journal", daemon=True)
+        self._thread = Thread(target=self._watched, name="waltz-journal", daemon=True)
         self._thread.start()
 
     def perform(self, effect: JournalWrite) -> None:
@@ -113,6 +124,19 @@ class JournalFiles:
 
     # ---- the thread ------------------------------------------------------------------------------
 
+    def _watched(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            reason = f"the thread of the decision journal ended by an error in this process: {described(error)}"
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._failed, reason)
+        finally:
+            for file in self._files.values():
+                with contextlib.suppress(OSError):
+                    os.close(file.handle)
+            os.close(self._lock)
+
     def _run(self) -> None:
         stopped = False
         while not stopped:
@@ -130,21 +154,22 @@ class JournalFiles:
                 for partition_id, writes in group.items():
                     self._mailbox.post(self._append(partition_id, writes))
                 self._trim()
-        for file in self._files.values():
-            os.close(file.handle)
-        os.close(self._lock)
 
     def _append(self, partition_id: int, writes: Sequence[JournalWrite]) -> list[JournalEvent]:
         """All or nothing: the file of a failed write is left as it is; what was good of it is noted in the next."""
-        data = b"".join([write.data for write in writes])
         try:
+            data = b"".join([write.data for write in writes])
             file = self._file(partition_id, writes[0].key)
             _write_all(file.handle, data)
             if any(write.sync for write in writes):
                 os.fdatasync(file.handle)
-        except OSError as error:
+        except Exception as error:  # of any type: this thread serves every partition
             self._leave(partition_id)
-            reason = f"{self._directory}: {error.strerror or error}"
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+            else:
+                why = f"an error in this process: {described(error)}"
+            reason = f"{self._directory}: {why}"
             return [JournalFailed(write.ticket, reason) for write in writes]
         file.size += len(data)
         if file.size >= self._file_max:
@@ -173,7 +198,7 @@ class JournalFiles:
                 os.fdatasync(handle)
                 for one in (folder, self._directory):
                     _sync_folder(one)
-        except OSError:
+        except BaseException:
             os.close(handle)
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -184,7 +209,8 @@ class JournalFiles:
 
     def _look(self, folder: Path) -> tuple[int, int]:
         """Number of the last file that a process before us has left, and how many bytes of it count."""
-        numbers = sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
+        stems = [path.stem for path in folder.glob(f"*{SUFFIX}")]
+        numbers = sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
         if not numbers:
             return -1, -1
         path = folder / file_name(numbers[-1])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from waltz_core.edge import Level
@@ -61,3 +63,10 @@ def warn_once(report: Callable[[Level, str], None]) -> Callable[[str], None]:
             report(Level.WARNING, text)
 
     return warn
+
+
+def described(error: BaseException) -> str:
+    """An error that nobody expected, with the place that raised it: what a log needs to find the mistake."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{error!r}{place}"

@@ -8,9 +8,7 @@ import gc
 import resource
 import signal
 import ssl
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
@@ -40,6 +38,7 @@ from waltz_core.edge import (
 from waltz_core.machine import Machine
 from waltz_core.roles import NO_ROLES, Roles
 from waltz_trio.config import Config, net_limits
+from waltz_trio.log import described
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.ends import EndWatch
@@ -397,13 +396,6 @@ class NodeDriver:
             self._complaints.clear()
         self._complaints[host, text] = now
         self.report(Level.WARNING, f"{peer}: {text}" if peer else text)
-
-
-def described(error: Exception) -> str:
-    """An error that nobody expected, with the place that raised it: what a log needs to find the mistake."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{error!r}{place}"
 
 
 def accepted_max(limits: NetLimits) -> int:

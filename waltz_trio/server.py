@@ -220,7 +220,13 @@ class ServerProcess:
         if directory is None:
             raise ConfigError(f"server.journal.mode is {mode.name.lower()}, but server.journal.directory is not set")
         size_max = self.config.number("server.journal.maxBytes")
-        return JournalFiles(Path(directory), mode, size_max, endpoint, self._on_journal_events, self.report)
+        return JournalFiles(
+            Path(directory), mode, size_max, endpoint, self._on_journal_events, self.report, self._on_journal_broken
+        )
+
+    def _on_journal_broken(self, reason: str) -> None:
+        if self._driver is not None:
+            self._driver.end(reason)
 
     def _on_journal_events(self, events: Sequence[JournalEvent]) -> None:
         if self._driver is not None:

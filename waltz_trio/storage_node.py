@@ -208,7 +208,7 @@ class StorageProcess:
             },
         )
         self._machine, self._driver = machine, driver
-        self.disk = Disk(files, driver.post_all)
+        self.disk = Disk(files, driver.post_all, self._end)
         self._register()
         await nursery.start(driver.run)
         nursery.start_soon(self._keep_rates)

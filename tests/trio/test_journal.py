@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from waltz_core.edge import Level
 from waltz_core.errors import ConfigError, LockConflictError, NotCommittedError
@@ -41,6 +42,7 @@ class Desk:
     def __init__(self, directory: Path, mode: Mode = Mode.SYNC, size_max: int = 0) -> None:
         self.answers: list[JournalEvent] = []
         self.told: list[tuple[Level, str]] = []
+        self.failures: list[str] = []
         self._last = 0
         self._news = trio.Event()
         self.files = JournalFiles(
@@ -50,6 +52,7 @@ class Desk:
             Endpoint("a", 1),
             self._arrived,
             lambda level, text: self.told.append((level, text)),
+            self.failures.append,
         )
 
     def _arrived(self, events: object) -> None:
@@ -245,3 +248,28 @@ async def test_a_mode_without_a_directory_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"server\.journal\.directory is not set"):
         async with embedded_cluster(partitions=1, settings={"server.journal.mode": "sync"}):
             pass
+
+
+async def test_an_error_of_any_type_is_the_answer_and_the_thread_goes_on(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with trio.fail_after(30):
+        desk.files.perform(JournalWrite(99, 0, KEY, "no bytes", True))  # type: ignore[arg-type]
+        assert isinstance(await desk.write(session(1), partition=1), JournalWritten)
+        [failed] = [one for one in desk.answers if one.ticket == 99]
+        assert isinstance(failed, JournalFailed)
+        assert "an error in this process: TypeError" in failed.reason
+        assert isinstance(await desk.write(session(1)), JournalWritten)
+    await desk.files.close()
+    assert desk.failures == []
+
+
+async def test_a_thread_that_ends_by_an_error_fails_the_journal_with_the_reason(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.files._queue.put("no write")  # type: ignore[arg-type]
+    with trio.fail_after(30):
+        while not desk.failures:
+            await trio.testing.wait_all_tasks_blocked()
+        await desk.files.close()
+    [reason] = desk.failures
+    assert reason.startswith("the thread of the decision journal ended by an error in this process: AttributeError")
+    Desk(tmp_path).files.abandon()  # the directory was let go

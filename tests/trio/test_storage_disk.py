@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from tests.model.disk import SimDisk
 from tests.vectors.storage_desk import WALL_MS, Desk
@@ -54,6 +55,7 @@ class Completions:
 
     def __init__(self) -> None:
         self.events: dict[int, DiskEvent] = {}
+        self.failures: list[str] = []
         self._arrived = trio.Event()
 
     def deliver(self, events: Sequence[DiskEvent]) -> None:
@@ -72,7 +74,7 @@ class Completions:
 @asynccontextmanager
 async def open_disk(path: Path) -> AsyncIterator[tuple[Disk, Completions]]:
     found = Completions()
-    disk = Disk(Files(path), found.deliver)
+    disk = Disk(Files(path), found.deliver, found.failures.append)
     try:
         yield disk, found
     finally:
@@ -144,7 +146,7 @@ async def test_batches_that_wait_share_their_syncs(tmp_path: Path) -> None:
 
 async def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     found = Completions()
-    disk = Disk(Files(tmp_path, open_files_max=3), found.deliver)
+    disk = Disk(Files(tmp_path, open_files_max=3), found.deliver, found.failures.append)
     for ticket in range(1, 20):
         disk.perform(DiskBatch(ticket, (Create(f"f{ticket}"), WriteAt(f"f{ticket}", 0, b"x"))))
         await found.of(ticket)
@@ -197,7 +199,7 @@ def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 
 async def test_an_abandoned_disk_does_nothing_more_and_lets_go(tmp_path: Path) -> None:
     found = Completions()
-    disk = Disk(Files(tmp_path), found.deliver)
+    disk = Disk(Files(tmp_path), found.deliver, found.failures.append)
     disk.perform(DiskBatch(1, (Create("a"),)))
     await found.of(1)
     disk.abandon()
@@ -223,7 +225,7 @@ async def run_node(path: Path, opening: dict[str, Any]) -> StorageNode:
     )
     node = StorageNode(config)
     found = Completions()
-    disk = Disk(Files(path), found.deliver)
+    disk = Disk(Files(path), found.deliver, found.failures.append)
     events: list[Any] = []
     ready = False
     try:
@@ -297,3 +299,34 @@ def test_a_log_is_for_the_user_who_runs_the_node_alone(tmp_path: Path) -> None:
     os.chmod(directory / "3" / "a.seg", 0o644)
     Files(directory).close()
     assert (directory / "3" / "a.seg").stat().st_mode & 0o777 == 0o644, "what is there keeps its mode"
+
+
+# ---- errors that nobody expected -------------------------------------------------------------
+
+
+async def test_an_error_of_any_type_is_the_answer_and_the_threads_go_on(tmp_path: Path) -> None:
+    async with open_disk(tmp_path) as (disk, completions):
+        disk.perform(DiskBatch(1, (Create("no\0name"), SyncFile("no\0name"))))
+        for ticket in (2, 3, 4):  # more than there are readers
+            disk.perform(DiskRead(ticket, "no\0name", 0, 1))
+        disk.perform(DiskList(5, "no\0name"))
+        for ticket in range(1, 6):
+            failed = await completions.of(ticket)
+            assert isinstance(failed, DiskFailed)
+            assert failed.kind is FaultKind.IO
+            assert "an error in this process: ValueError" in failed.reason
+        disk.perform(DiskBatch(6, (Create("a"), SyncFile("a"))))
+        assert await completions.of(6) == DiskDone(6)
+        disk.perform(DiskRead(7, "a", 0, 1))
+        assert await completions.of(7) == DiskBytes(7, b"")
+    assert completions.failures == []
+
+
+async def test_a_thread_that_ends_by_an_error_fails_the_disk_with_the_reason(tmp_path: Path) -> None:
+    async with open_disk(tmp_path) as (disk, completions):
+        disk._batches.put("no batch")
+        with trio.fail_after(30):
+            while not completions.failures:
+                await trio.testing.wait_all_tasks_blocked()
+    [reason] = completions.failures
+    assert reason.startswith("thread waltz-disk of the disk ended by an error in this process: AssertionError")

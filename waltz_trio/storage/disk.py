@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,15 +21,18 @@ from waltz_core.storage.effects import (
     DiskList,
     DiskListing,
     DiskRead,
+    FaultKind,
     Operation,
     SyncDirectory,
     SyncFile,
 )
+from waltz_trio.log import described
 from waltz_trio.mailbox import Mailbox
 from waltz_trio.storage.files import Files, kind_of
 
 READERS = 2
 Deliver: TypeAlias = Callable[[Sequence[DiskEvent]], object]
+Fail: TypeAlias = Callable[[str], object]
 
 _Sync: TypeAlias = SyncFile | SyncDirectory
 _STOP = object()
@@ -59,16 +63,27 @@ class Disk:
     `perform` queues an effect and returns at once; completions arrive at `deliver` in the Trio thread. After
     `close` every queued batch has been carried out. `abandon` is how a killed process looks from the disk: what was not
     carried out never is, nothing is synced any more, and nothing is delivered.
+
+    An error in an operation is the answer to its effect, whatever its type: the partition stops with the reason. Should
+    a thread end by an error all the same, nobody would ever answer what is queued, so `failed` must end the process.
     """
 
-    def __init__(self, files: Files, deliver: Deliver, token: trio.lowlevel.TrioToken | None = None) -> None:
+    def __init__(
+        self, files: Files, deliver: Deliver, failed: Fail, token: trio.lowlevel.TrioToken | None = None
+    ) -> None:
         self.files = files
         self.statistics = DiskStatistics()
-        self._mailbox = Mailbox(deliver, token or trio.lowlevel.current_trio_token())
+        self._failed = failed
+        self._token = token or trio.lowlevel.current_trio_token()
+        self._mailbox = Mailbox(deliver, self._token)
         self._batches: SimpleQueue[object] = SimpleQueue()
         self._reads: SimpleQueue[object] = SimpleQueue()
-        self._threads = [Thread(target=self._write_loop, name="waltz-disk", daemon=True)]
-        self._threads += [Thread(target=self._read_loop, name="waltz-read", daemon=True) for _ in range(READERS)]
+        loops = {"waltz-disk": (self._write_loop, 1), "waltz-read": (self._read_loop, READERS)}
+        self._threads = [
+            Thread(target=self._watched, args=(name, loop), name=name, daemon=True)
+            for name, (loop, count) in loops.items()
+            for _ in range(count)
+        ]
         self._ended = Event()
         for thread in self._threads:
             thread.start()
@@ -92,6 +107,14 @@ class Disk:
     async def wait_abandoned(self) -> None:
         """Wait until the last operation of an abandoned disk has ended: only then may the directory be opened again."""
         await trio.to_thread.run_sync(self._ended.wait)
+
+    def _watched(self, name: str, loop: Callable[[], None]) -> None:
+        try:
+            loop()
+        except BaseException as error:
+            reason = f"thread {name} of the disk ended by an error in this process: {described(error)}"
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._failed, reason)
 
     def _end(self) -> None:
         self._batches.put(_STOP)
@@ -128,7 +151,7 @@ class Disk:
 
     def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
         """Write all batches, then sync every file they end with, each once."""
-        failures: dict[int, OSError] = {}
+        failures: dict[int, Exception] = {}
         wanted: dict[_Sync, list[int]] = {}
         for batch in group:
             body, syncs = _trailing_syncs(batch.operations)
@@ -137,7 +160,7 @@ class Disk:
                     if self._mailbox.closed:
                         return []
                     self._apply(operation)
-            except OSError as error:
+            except Exception as error:  # of any type: this thread serves every partition
                 failures[batch.ticket] = error
                 continue
             for sync in syncs:
@@ -148,7 +171,7 @@ class Disk:
                 return []
             try:
                 self._apply(sync)
-            except OSError as error:
+            except Exception as error:
                 for ticket in wanted[sync]:
                     failures.setdefault(ticket, error)
         self.statistics.batches += len(group)
@@ -183,7 +206,7 @@ class Disk:
             if isinstance(effect, DiskRead):
                 return DiskBytes(effect.ticket, self.files.read(effect.path, effect.offset, effect.length))
             return DiskListing(effect.ticket, self.files.entries(effect.path))
-        except OSError as error:
+        except Exception as error:
             return _failed(effect.ticket, error)
 
 
@@ -195,5 +218,7 @@ def _trailing_syncs(operations: tuple[Operation, ...]) -> tuple[tuple[Operation,
     return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]
 
 
-def _failed(ticket: int, error: OSError) -> DiskFailed:
-    return DiskFailed(ticket, kind_of(error), error.strerror or str(error))
+def _failed(ticket: int, error: Exception) -> DiskFailed:
+    if isinstance(error, OSError):
+        return DiskFailed(ticket, kind_of(error), error.strerror or str(error))
+    return DiskFailed(ticket, FaultKind.IO, f"an error in this process: {described(error)}")
