@@ -69,7 +69,11 @@ def main(argv: Sequence[str]) -> int:
 @contextmanager
 def _runner(arguments: argparse.Namespace) -> Iterator[Runner]:
     if arguments.master is None:
-        yield Here(max(1, arguments.jobs))
+        here = Here(max(1, arguments.jobs))
+        try:
+            yield here
+        finally:
+            here.close()
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession

@@ -36,6 +36,10 @@ class Store(Protocol):
         """The whole file; raises UnreachableError, ArchiveError where it has more than `size_max` bytes."""
         ...
 
+    def find(self, name: str) -> bytes | None:
+        """As `read`; None if there is no such file."""
+        ...
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Create a file durably and whole; False if the name is taken."""
         ...
@@ -118,6 +122,9 @@ class LocalStore:
             except OSError as error:
                 raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
         return _bounded(f"{self._root / name}", data, size_max)
+
+    def find(self, name: str) -> bytes | None:
+        return self.read(name) if os.path.lexists(self._root / name) else None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         scratch = self.scratch(name)
@@ -230,6 +237,15 @@ class RemoteStore:
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
         return _bounded(f"{self.root}/{name}", data, size_max)
+
+    def find(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._file_system.cat_file(self._full(name), start=0, end=SMALL_MAX + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UnreachableError(f"{self.root}/{name}: {error}") from error
+        return _bounded(f"{self.root}/{name}", data, SMALL_MAX)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from waltz_spark.errors import PipelineError
@@ -25,19 +25,30 @@ class Runner(Protocol):
 
 
 class Here:
-    """In this process, one after the other, or in `jobs` processes of their own."""
+    """In this process, one after the other, or in `jobs` processes of their own, which are started once."""
 
     def __init__(self, jobs: int = 1) -> None:
         self.width = jobs
+        self._pool: ProcessPoolExecutor | None = None
+
+    def close(self) -> None:
+        """End the processes; the next run would start others."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
 
     def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """See `Runner`."""
         if self.width == 1 or len(tasks) < 2:
             return [work(task) for task in tasks]
-        # Not forked: the parent may have threads, of Arrow at least.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(self.width, len(tasks)), mp_context=context) as pool:
-            return list(pool.map(work, tasks))
+        if self._pool is None:
+            # Not forked: the parent may have threads, of Arrow at least.
+            self._pool = ProcessPoolExecutor(self.width, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return list(self._pool.map(work, tasks))
+        except BrokenExecutor:
+            self.close()  # a process was killed: the others go with it
+            raise
 
 
 class OnSpark:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 from uuid import uuid4
 
 from waltz_core.record import record
-from waltz_spark.errors import OptionError, WrongClusterError
+from waltz_spark.errors import OptionError, UnreachableError, WrongClusterError
 from waltz_spark.objects import Store, open_store
 
 FOLDER = "waltz-sink"
@@ -21,6 +22,9 @@ _START = "start.json"
 _BATCHES = "batches"
 _DIGITS = 19
 _KEPT = 100  # batches; Spark goes back one or two
+_REMEMBERED_MAX = 256  # files
+
+_remembered: dict[tuple[str, str, str], Mapping[str, Any]] = {}  # by folder, sink and name; oldest first
 
 
 @record
@@ -38,11 +42,38 @@ def _plain(root: str) -> str:
 
 
 class SinkState:
-    """The folder of one sink; made by the driver, looked at by executors."""
+    """The folder of one sink; made by the driver, looked at by executors.
+
+    Files are created once and never change, so what was read of a finished batch is remembered in this process: Spark
+    makes writers anew for every batch, and on an object store every look is a request. Who began the sink is asked by
+    each object of this class: a folder that was removed and begun again is another sink, with batches of its own.
+    """
 
     def __init__(self, checkpoint: str, kept: int = _KEPT) -> None:
         self._kept = kept
+        self._start: Mapping[str, Any] | None = None
         self._store: Store = open_store(f"{_plain(checkpoint).rstrip('/')}/{FOLDER}")
+
+    def _begun(self) -> Mapping[str, Any] | None:
+        """The content of the file that begins a sink; None if there is none yet."""
+        if self._start is None:
+            data = self._store.find(_START)
+            self._start = json.loads(data) if data is not None else None
+        return self._start
+
+    def _batch(self, name: str) -> Mapping[str, Any] | None:
+        """What is noted of a finished batch; None if it is not finished."""
+        begun = self._begun()
+        key = self._store.root, begun["sink"] if begun is not None else "", name
+        content = _remembered.get(key)
+        if content is None:
+            data = self._store.find(f"{_BATCHES}/{name}")
+            if data is None:
+                return None
+            content = _remembered[key] = json.loads(data)
+            while len(_remembered) > _REMEMBERED_MAX:
+                del _remembered[next(iter(_remembered))]
+        return content
 
     def begin(self, cluster: str, marks: tuple[int, ...]) -> Start:
         """The beginning as it was recorded first, by this call or an earlier one.
@@ -59,18 +90,20 @@ class SinkState:
 
     def begun(self) -> bool:
         """`begin` was called."""
-        return _START in self._store.names(".")
+        return self._begun() is not None
 
     def start(self) -> Start:
         """How it began; raises UnreachableError if it did not."""
-        found = json.loads(self._store.read(_START))
+        found = self._begun()
+        if found is None:
+            raise UnreachableError(f"{self._store.root}/{_START}: No such file or directory")
         if found.get("version") != 1:
             raise OptionError(f"{self._store.root}/{_START}: written by a later version of this package")
         return Start(found["sink"], found["cluster"], tuple(found["marks"]))
 
     def finished(self, batch: int) -> bool:
         """Every row of the batch is in the log or rejected."""
-        return _name(batch) in self._store.names(_BATCHES)
+        return self._batch(_name(batch)) is not None
 
     def latest(self) -> int:
         """The highest batch that is finished, -1 if none is."""
@@ -78,10 +111,11 @@ class SinkState:
 
     def base(self, batch: int) -> tuple[int, ...]:
         """By partition, a mark that is behind all earlier batches and before everything of this one."""
-        earlier = [name for name in self._store.names(_BATCHES) if name < _name(batch)]
-        if not earlier:
-            return self.start().marks
-        return tuple(json.loads(self._store.read(f"{_BATCHES}/{earlier[-1]}"))["marks"])
+        before = self._batch(_name(batch - 1)) if batch else None
+        if before is None:  # the first batch, or numbers that leave some out
+            earlier = [name for name in self._store.names(_BATCHES) if name < _name(batch)] if batch else []
+            before = self._batch(earlier[-1]) if earlier else None
+        return tuple(before["marks"]) if before is not None else self.start().marks
 
     def finish(self, batch: int, last_ids: Mapping[int, int], rejects: Mapping[str, bytes]) -> None:
         """Every row of the batch is in the log, up to `last_ids`, or in `rejects`: Parquet files by name."""
@@ -103,14 +137,15 @@ class SinkState:
         self._tidy_up()
 
     def _rejects(self, name: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._store.read(f"{_BATCHES}/{name}"))["rejects"]
-        return found
+        found = self._batch(name)
+        return dict(found["rejects"]) if found is not None else {}
 
     def _tidy_up(self) -> None:
         for name in self._store.names(_BATCHES)[: -self._kept]:
             for kept in self._rejects(name).values():
                 self._store.remove(kept)
             self._store.remove(f"{_BATCHES}/{name}")
+            _remembered.pop((self._store.root, self.start().sink, name), None)
 
 
 def publish(target: str, files: Mapping[str, bytes]) -> None:

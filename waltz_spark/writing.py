@@ -7,6 +7,7 @@ outside of `write_batches`, and the rows are drawn from their source in a thread
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -299,9 +300,19 @@ class _Partition:
         self._out: list[Effect] = []
         self._sent: deque[tuple[int, waltz.Pending]] = deque()
         self._progressed = time.monotonic()
+        self._scope = trio.CancelScope()
 
     async def run(self, source: trio.MemoryReceiveChannel[list[Row]]) -> Done:
         """Until there are no more rows and each has its verdict."""
+        with trio.CancelScope() as self._scope:
+            return await self._run(source)
+        status = self._client.status(self._partition)
+        raise UnreachableError(
+            f"partition {self._partition}: no progress within {self._patience:.0f} s: "
+            f"{status.phase.value} ({status.server or 'no server is known'})"
+        )
+
+    async def _run(self, source: trio.MemoryReceiveChannel[list[Row]]) -> Done:
         writer = self._writer
         writer.start(self._out)
         while True:
@@ -396,14 +407,12 @@ class _Partition:
         return [Seen(txn.id, req_client(txn.req_id), txn.header, txn.load()) for txn in wanted]
 
     async def _within(self, work: Callable[[], Any]) -> Any:
-        """`await work()`, but not for ever."""
-        with trio.move_on_after(self._patience):
+        """`await work()`, but not for ever. All waiting of a run shares one scope: there is one for each row."""
+        self._scope.deadline = trio.current_time() + self._patience
+        try:
             return await work()
-        status = self._client.status(self._partition)
-        raise UnreachableError(
-            f"partition {self._partition}: no progress within {self._patience:.0f} s: "
-            f"{status.phase.value} ({status.server or 'no server is known'})"
-        )
+        finally:
+            self._scope.deadline = math.inf
 
 
 class _Rejects:

@@ -23,7 +23,7 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from tests.spark.test_live import admin_endpoints, append, outside
-from waltz_spark import manifest
+from waltz_spark import manifest, runners
 from waltz_spark.archive import (
     ArchiveReport,
     FileTask,
@@ -93,10 +93,21 @@ def test_a_restored_log_is_the_archived_one_byte_for_byte(log: Path, root: str, 
     assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 1350
 
 
-def test_several_processes_write_the_same_archive(log: Path, root: str, tmp_path: Path) -> None:
+def test_several_processes_write_the_same_archive(
+    log: Path, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive(log, root)
     plan = plan_archive(parse_options({"directory": str(log)}), str(tmp_path / "other"), range_count=300)
-    run_archive(plan, Here(2))
+    started: list[int] = []
+    pool = runners.ProcessPoolExecutor
+    monkeypatch.setattr(
+        runners, "ProcessPoolExecutor", lambda *call, **named: (started.append(1), pool(*call, **named))[1]
+    )
+    monkeypatch.setattr("waltz_spark.archive._WAVE", 1)  # three waves of two
+    here = Here(2)
+    run_archive(plan, here)
+    here.close()
+    assert len(started) == 1
     assert files_below(Path(root), ".parquet") == files_below(tmp_path / "other", ".parquet")
 
 

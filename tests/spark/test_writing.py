@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +18,9 @@ import pytest
 import trio
 
 import waltz_trio as waltz
+from waltz_spark import writing
 from waltz_spark.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
+from waltz_spark.objects import LocalStore
 from waltz_spark.sink_options import check_columns, parse_sink_options
 from waltz_spark.sink_state import SinkState
 from waltz_spark.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
@@ -294,3 +298,54 @@ async def test_batches_are_numbered_upward(tmp_path: Path) -> None:
         assert (await outside(lambda: plan_job({**values, "batchId": "4"}, ["partition", "data"])))[1]
         with pytest.raises(OptionError, match="batchId 3: batch 4 is finished already; numbers have to grow"):
             await outside(lambda: plan_job({**values, "batchId": "3"}, ["partition", "data"]))
+
+
+# ---- how much work it is --------------------------------------------------------------------------
+
+
+def test_finished_batches_are_asked_for_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SinkState(str(tmp_path))
+    state.begin("bank", (-1,))
+    for batch in range(5):
+        state.finish(batch, {0: batch}, {})
+    asked: list[str] = []
+    for name in ("find", "names"):
+        real = getattr(LocalStore, name)
+        monkeypatch.setattr(LocalStore, name, lambda *call, real=real: (asked.append(call[1]), real(*call))[1])
+    for _ in range(7):  # as the tasks of batch 5 do, each with an object of its own
+        task = SinkState(str(tmp_path))
+        assert (task.start().marks, task.finished(4), task.base(5)) == ((-1,), True, (4,))
+    assert Counter(asked) == {"start.json": 7, f"batches/{4:019d}.json": 1}
+
+
+def test_a_checkpoint_that_was_removed_and_begun_again_is_another_sink(tmp_path: Path) -> None:
+    state = SinkState(str(tmp_path))
+    state.begin("bank", (-1,))
+    state.finish(0, {0: 9}, {})
+    assert SinkState(str(tmp_path)).finished(0)
+    shutil.rmtree(tmp_path / "waltz-sink")
+    again = SinkState(str(tmp_path))
+    again.begin("bank", (20,))
+    assert (again.finished(0), again.base(0)) == (False, (20,))
+
+
+async def test_waiting_for_rows_shares_one_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Counter[str] = Counter()
+
+    class Counting:
+        """Trio, as `writing` sees it."""
+
+        def __getattr__(self, name: str) -> Any:
+            made.update([name])
+            return getattr(trio, name)
+
+    counts = []
+    async with embedded_cluster(tmp_path, partitions=1, storage_nodes=1) as cluster:
+        for count in (10, 1000):
+            job = await outside(lambda: job_of(cluster))
+            monkeypatch.setattr(writing, "trio", Counting())
+            made.clear()
+            await outside(partial(write_batches, table(numbered(count, 1)), job, 0, "a"))
+            counts.append(made["CancelScope"] + made["move_on_after"])
+            monkeypatch.undo()
+    assert counts[0] == counts[1], "scopes do not grow with the rows"
