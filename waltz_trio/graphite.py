@@ -34,7 +34,9 @@ async def report_to_graphite(
     reached = True
     while True:
         await trio.sleep(config.number(prefix + "reportIntervalMs"))  # seconds, see the key
-        lines = list(registry.graphite(config.text(prefix + "prefix"), int(time.time())))
+        lines = await registry.reading(
+            lambda: list(registry.graphite(config.text(prefix + "prefix"), int(time.time())))
+        )
         try:
             with trio.fail_after(_SEND_MAX):
                 await send(host, port, lines)

@@ -7,7 +7,7 @@ bounded: request head, number of connections, time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from socket import socket
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -50,7 +50,7 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Handler = Callable[[Request], Response]
+Handler = Callable[[Request], Response | Awaitable[Response]]
 
 
 class BadRequestError(Exception):
@@ -82,7 +82,15 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
         health: whether the process is healthy, and the object /health shows.
     """
 
-    def handle(request: Request) -> Response:
+    async def json(pretty: bool) -> Response:
+        found = await registry.text(f"json {pretty}", lambda: registry.json(pretty=pretty))
+        return Response(200, "application/json", found.encode())
+
+    async def prometheus() -> Response:
+        found = await registry.text("prometheus", registry.prometheus)
+        return text(found, content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def handle(request: Request) -> Response | Awaitable[Response]:
         match request.path.rstrip("/") or "/":
             case "/ping":
                 return text("pong\n", content_type="text/plain")
@@ -92,9 +100,9 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
                 healthy, value = health()
                 return json_text(value, status=200 if healthy else 500, pretty=request.pretty)
             case "/metrics" if not _wants_prometheus(request.headers.get("accept", "")):
-                return Response(200, "application/json", registry.json(pretty=request.pretty).encode())
+                return json(request.pretty)
             case "/metrics" | "/metrics/prometheus":
-                return text(registry.prometheus(), content_type="text/plain; version=0.0.4; charset=utf-8")
+                return prometheus()
         return _error(HTTPStatus.NOT_FOUND)
 
     return handle
@@ -184,7 +192,7 @@ class HttpServer:
                     if head is None:
                         return
                     request, keep = _parse(head)
-                    response = self._answer(request, peer)
+                    response = await self._answer(request, peer)
                 except BadRequestError as error:
                     response, keep, request = _error(error.status), False, None
                 await stream.send_all(
@@ -195,11 +203,12 @@ class HttpServer:
                 await stream.send_eof()
             return
 
-    def _answer(self, request: Request, peer: str) -> Response:
+    async def _answer(self, request: Request, peer: str) -> Response:
         if request.method not in ("GET", "HEAD"):
             return _error(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
-            return self._handler(request)
+            found = self._handler(request)
+            return found if isinstance(found, Response) else await found
         except Exception as error:
             self._report(Level.ERROR, f"{peer}: {request.path} cannot be answered: {error!r}")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -6,13 +6,20 @@ Each process (each node of an embedded cluster) has its own registry: nothing is
 
 from __future__ import annotations
 
+import functools
 import heapq
+import itertools
 import json
 import math
 import random
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+import trio
+
+T = TypeVar("T")
 
 Value: TypeAlias = object
 """What a gauge may show: anything JSON can."""
@@ -21,6 +28,8 @@ _TICK = 5.0  # seconds between updates of the moving rates
 _MINUTES = (1, 5, 15)
 _SAMPLE = 1028  # values kept by a timer: 99.9 % confidence, 5 % error, as in the original's library
 _DECAY = 0.015  # per second: a sample that leans to the last five minutes
+_TEXT_AGE = 1.0  # seconds that a text is good for whoever asks next
+_LARGE = 1_000  # metrics; making the text of more takes a thread, not the time of the event loop
 _RESCALE = 3600.0  # seconds after which weights are scaled down, before they overflow
 _QUANTILES = (("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p999", 0.999))
 
@@ -78,7 +87,7 @@ class Meter:
 class Timer:
     """Durations in seconds: a rate, and percentiles of an exponentially decaying sample."""
 
-    __slots__ = ("_clock", "_landmark", "_random", "_sample", "_totals", "meter")
+    __slots__ = ("_clock", "_landmark", "_milliseconds", "_random", "_sample", "_seconds", "_totals", "meter")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -86,10 +95,21 @@ class Timer:
         self._random = random.Random(0)
         self._sample: list[tuple[float, float, float]] = []  # heap of (priority, weight, seconds)
         self._totals: dict[int, int] = {}  # milliseconds → calls taken over so far
+        self._milliseconds = 0  # of all calls that were taken over
+        self._seconds = 0.0  # of all others
         self.meter = Meter(clock)
 
     def update(self, seconds: float, count: int = 1) -> None:
         """Note `count` calls that took `seconds` each; they enter the sample as one value."""
+        self._seconds += seconds * count
+        self._note(seconds, count)
+
+    @property
+    def sum(self) -> float:
+        """Seconds that all calls took together; it never falls."""
+        return self._milliseconds / 1000 + self._seconds
+
+    def _note(self, seconds: float, count: int) -> None:
         self.meter.mark(count)
         now = self._clock()
         if now - self._landmark > _RESCALE:
@@ -106,20 +126,26 @@ class Timer:
         for milliseconds, total in totals:
             known = self._totals.get(milliseconds, 0)
             if total != known:
-                self.update(milliseconds / 1000, total - known if total > known else total)
+                count = total - known if total > known else total
+                self._milliseconds += milliseconds * count
+                self._note(milliseconds / 1000, count)
                 self._totals[milliseconds] = total
 
     def snapshot(self) -> dict[str, float]:
         """max, mean, min, stddev and percentiles, in seconds; zeros where nothing was noted."""
-        ranked = sorted((seconds, weight) for _, weight, seconds in self._sample)
-        if not ranked:
+        weights: dict[float, float] = {}  # most samples are of a few values: milliseconds
+        for _, weight, seconds in self._sample:
+            weights[seconds] = weights.get(seconds, 0.0) + weight
+        if not weights:
             return dict.fromkeys(("max", "mean", "min", "stddev", *(name for name, _ in _QUANTILES)), 0.0)
-        total = sum(weight for _, weight in ranked)
+        ranked = sorted(weights.items())
+        passed = list(itertools.accumulate(weight for _, weight in ranked))
+        total, last = passed[-1], len(ranked) - 1
         mean = sum(value * weight for value, weight in ranked) / total
         variance = sum(weight * (value - mean) ** 2 for value, weight in ranked) / total
         found = {"max": ranked[-1][0], "mean": mean, "min": ranked[0][0], "stddev": math.sqrt(variance)}
         for name, quantile in _QUANTILES:
-            found[name] = _at(ranked, quantile * total)
+            found[name] = ranked[min(bisect_left(passed, quantile * total), last)][0]
         return found
 
     def _rescale(self, now: float) -> None:
@@ -127,15 +153,6 @@ class Timer:
         self._landmark = now
         self._sample = [(priority * factor, weight * factor, value) for priority, weight, value in self._sample]
         heapq.heapify(self._sample)
-
-
-def _at(ranked: list[tuple[float, float]], wanted: float) -> float:
-    passed = 0.0
-    for value, weight in ranked:
-        passed += weight
-        if passed >= wanted:
-            return value
-    return ranked[-1][0]
 
 
 class Counter:
@@ -158,21 +175,39 @@ class Counter:
 class Registry:
     """The metrics of one process by full name (`group.name`).
 
-    `clock` gives seconds (Trio's). A `refresh` function runs before each reading: there a process
-    moves the counters of its machines into meters.
+    `clock` gives seconds (Trio's). Before each reading, a function given to `on_read` runs in the thread of the
+    machines and may look at them; then one given to `on_absorb` moves what was seen into meters, in whichever thread
+    makes the text. The asynchronous readings share what is younger than a second, and never overlap.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._gauges: dict[str, Callable[[], Value]] = {}
+        self._labels: dict[str, str] = {}  # gauges that show a figure for each of several things → what these are
         self._counters: dict[str, Counter] = {}
         self._meters: dict[str, Meter] = {}
         self._timers: dict[str, Timer] = {}
         self._refreshers: list[Callable[[], None]] = []
+        self._absorbers: list[Callable[[], None]] = []
+        self._texts: dict[str, tuple[float, str]] = {}
+        self.expected = 0  # metrics that there will be once the machines' figures are absorbed
+        self._at: float | None = None  # while a reading is made, which may be where the clock cannot be asked
+        self._lock = trio.Lock()
 
-    def gauge(self, name: str, read: Callable[[], Value]) -> None:
-        """Register a gauge; the first one of a name stays."""
+    def _time(self) -> float:
+        return self.clock() if self._at is None else self._at
+
+    def gauge(self, name: str, read: Callable[[], Value], *, label: str = "") -> None:
+        """Register a gauge; the first one of a name stays.
+
+        Args:
+            name: in full.
+            read: gives what it shows.
+            label: where that is an object, the name of the Prometheus label that its keys become.
+        """
         self._gauges.setdefault(name, read)
+        if label:
+            self._labels[name] = label
 
     def counter(self, name: str) -> Counter:
         """The counter of a name, made when new."""
@@ -182,37 +217,80 @@ class Registry:
         """The meter of a name, made when new."""
         found = self._meters.get(name)
         if found is None:
-            found = self._meters[name] = Meter(self.clock)
+            found = self._meters[name] = Meter(self._time)
         return found
 
     def timer(self, name: str) -> Timer:
         """The timer of a name, made when new."""
         found = self._timers.get(name)
         if found is None:
-            found = self._timers[name] = Timer(self.clock)
+            found = self._timers[name] = Timer(self._time)
         return found
 
     def on_read(self, refresh: Callable[[], None]) -> None:
-        """Call `refresh` before every reading."""
+        """Call `refresh` before every reading, in the thread of the machines."""
         self._refreshers.append(refresh)
 
+    def on_absorb(self, absorb: Callable[[], None]) -> None:
+        """Call `absorb` behind that, in any thread; nothing else touches the registry meanwhile."""
+        self._absorbers.append(absorb)
+
     def refresh(self) -> None:
-        """Take over what the machines counted; also called now and then, so that rates move unread."""
+        """Take over what the machines counted."""
+        self._look()
+        self._absorb()
+
+    def _look(self) -> None:
         for refresh in self._refreshers:
             refresh()
 
+    def _absorb(self) -> None:
+        for absorb in self._absorbers:
+            absorb()
+
     def remove(self, prefix: str) -> None:
         """Forget every metric whose name begins with `prefix` (a partition that left)."""
-        for table in (self._gauges, self._counters, self._meters, self._timers):
+        for table in (self._gauges, self._labels, self._counters, self._meters, self._timers):
             gone = [name for name in table if name.startswith(prefix)]
             for name in gone:
                 del table[name]
 
     # ---- readings --------------------------------------------------------------------------------
 
+    async def keep_up(self) -> None:
+        """`refresh`, to be called now and then, so that rates move unread."""
+        await self.reading(lambda: None)
+
+    async def reading(self, make: Callable[[], T]) -> T:
+        """Refresh, then `make` something of it; in a thread where there is much."""
+        async with self._lock:
+            self._look()
+
+            def work() -> T:
+                self._absorb()
+                return make()
+
+            size = max(self.expected, len(self._gauges) + len(self._meters) + len(self._timers) + len(self._counters))
+            self._at = self.clock()
+            try:
+                return work() if size < _LARGE else await trio.to_thread.run_sync(work)
+            finally:
+                self._at = None
+
+    async def text(self, kind: str, make: Callable[[], str]) -> str:
+        """The text of a kind, made by `make` unless there is a recent one."""
+        found = self._texts.get(kind)
+        if found is None or self.clock() - found[0] >= _TEXT_AGE:
+            # Whoever waited for the lock behind another reader of the same kind takes what that one got.
+            found = self._texts[kind] = await self.reading(lambda: self._recent(kind) or (self._time(), make()))
+        return found[1]
+
+    def _recent(self, kind: str) -> tuple[float, str] | None:
+        found = self._texts.get(kind)
+        return found if found is not None and self._time() - found[0] < _TEXT_AGE else None
+
     def read(self) -> dict[str, object]:
-        """The original's `/metrics` object."""
-        self.refresh()
+        """The original's `/metrics` object, of what was refreshed last."""
         return {
             "version": "4.0.0",
             "gauges": {name: _gauge(read) for name, read in sorted(self._gauges.items())},
@@ -224,14 +302,21 @@ class Registry:
 
     def json(self, *, pretty: bool = False) -> str:
         """`read` as text."""
-        return json.dumps(self.read(), indent=2 if pretty else None, default=str)
+        found = self.read()
+        if pretty:
+            return json.dumps(found, indent=2, default=str)
+        return "{" + ", ".join(f'"{name}": {_object(table)}' for name, table in found.items()) + "}"
 
     def prometheus(self) -> str:
         """Text exposition format 0.0.4. `group.partition-N.name` becomes `group_name{partition="N"}`."""
-        self.refresh()
         families: dict[tuple[str, str], list[str]] = {}
         for name, read in self._gauges.items():
-            value = _number(_gauge(read).get("value"))
+            found = _gauge(read).get("value")
+            if name in self._labels and isinstance(found, Mapping):
+                for key, number in found.items():
+                    _sample_line(families, "gauge", name, "", number, {self._labels[name]: key})
+                continue
+            value = _number(found)
             if value is not None:
                 _sample_line(families, "gauge", name, "", value)
         for name, counter in self._counters.items():
@@ -253,7 +338,7 @@ class Registry:
         snapshot = timer.snapshot()
         for key, quantile in _QUANTILES:
             samples.append(f"{metric}{_labels({**labels, 'quantile': str(quantile)})} {snapshot[key]!r}")
-        samples.append(f"{metric}_sum{_labels(labels)} {snapshot['mean'] * timer.meter.count!r}")
+        samples.append(f"{metric}_sum{_labels(labels)} {timer.sum!r}")
         samples.append(f"{metric}_count{_labels(labels)} {timer.meter.count}")
 
     def graphite(self, prefix: str, at: int) -> Iterable[str]:
@@ -272,6 +357,13 @@ class Registry:
                     tail = "" if kind == "gauges" else f".{attribute}"
                     text = f"{number:.2f}" if isinstance(number, float) else str(number)
                     yield re.sub(r"\s+", "-", f"{prefix}.{name}{tail}") + f" {text} {at}"
+
+
+def _object(table: object) -> str:
+    """JSON, entry by entry: the encoder lets no other thread run before it is done with what it was given."""
+    if not isinstance(table, dict):
+        return json.dumps(table, default=str)
+    return "{" + ", ".join(f"{json.dumps(key)}: {json.dumps(value, default=str)}" for key, value in table.items()) + "}"
 
 
 def _gauge(read: Callable[[], Value]) -> dict[str, object]:
@@ -303,10 +395,12 @@ def _number(value: object) -> int | float | None:
     return None
 
 
+_NO_LABELS: Mapping[str, str] = {}
 _PARTITION = re.compile(r"\.partition-(\d+)(?=\.)")
 
 
-def _prometheus_name(name: str, suffix: str) -> tuple[str, dict[str, str]]:
+@functools.lru_cache(maxsize=100_000)
+def _prometheus_name(name: str, suffix: str) -> tuple[str, Mapping[str, str]]:
     labels = {}
     found = _PARTITION.search(name)
     if found is not None:
@@ -319,9 +413,16 @@ def _prometheus_name(name: str, suffix: str) -> tuple[str, dict[str, str]]:
     return text + suffix, labels
 
 
-def _sample_line(families: dict[tuple[str, str], list[str]], kind: str, name: str, suffix: str, value: float) -> None:
+def _sample_line(
+    families: dict[tuple[str, str], list[str]],
+    kind: str,
+    name: str,
+    suffix: str,
+    value: float,
+    more: Mapping[str, str] = _NO_LABELS,
+) -> None:
     metric, labels = _prometheus_name(name, suffix)
-    families.setdefault((metric, kind), []).append(f"{metric}{_labels(labels)} {value!r}")
+    families.setdefault((metric, kind), []).append(f"{metric}{_labels({**labels, **more})} {value!r}")
 
 
 def _labels(labels: Mapping[str, str]) -> str:

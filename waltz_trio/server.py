@@ -36,6 +36,8 @@ from waltz_trio.zk.store import ZnodeStore, open_znode_store
 
 GROUP = "waltz-server"
 _SILENCE_TOLD_EVERY = 60.0  # seconds
+_RECENT_MS = 1_000  # so old may be what /health and /metrics show: a snapshot costs time of the machine
+_METRICS = 18  # of a partition, about
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
@@ -107,6 +109,9 @@ class ServerProcess:
         self._scope = trio.CancelScope()
         self._snapshot: ServerSnapshot | None = None
         self._snapshot_at = -1
+        self._seen: ServerSnapshot | None = None
+        self._read: ServerSnapshot | None = None  # what the metrics show
+        self._partitions_read: dict[int, PartitionSnapshot] = {}
         self._zk_connected = False
         self._zk_lost_at = 0.0
 
@@ -164,6 +169,12 @@ class ServerProcess:
         now = now_ms()
         if now != self._snapshot_at:
             self._snapshot, self._snapshot_at = self._machine.snapshot(now), now
+        return self._snapshot
+
+    def recent(self) -> ServerSnapshot | None:
+        """The machine's state of less than a second ago: what may be asked for by whoever reaches the HTTP port."""
+        if self._snapshot is None or now_ms() - self._snapshot_at >= _RECENT_MS:
+            return self.snapshot()
         return self._snapshot
 
     # ---- start -----------------------------------------------------------------------------------
@@ -245,7 +256,7 @@ class ServerProcess:
     async def _keep_rates(self) -> None:
         while True:
             await trio.sleep(_REFRESH)
-            self.registry.refresh()
+            await self.registry.keep_up()
             assert self._driver is not None
             self._driver.post(WallClock(wall_offset_ms()))
 
@@ -277,7 +288,7 @@ class ServerProcess:
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """The original's health check: ZooKeeper not away for long, and every partition usable."""
-        snapshot = self.snapshot()
+        snapshot = self.recent()
         patience = 2 * self.config.seconds("zookeeper.sessionTimeout")
         zookeeper = self._zk_connected or trio.current_time() - self._zk_lost_at < patience
         partitions = {str(p.partition_id): p.healthy for p in snapshot.partitions} if snapshot else {}
@@ -299,9 +310,8 @@ class ServerProcess:
 
         def gauge(name: str, read: Callable[[ServerSnapshot], object]) -> None:
             def value() -> object:
-                snapshot = self.snapshot()
-                assert snapshot is not None, "not started"
-                return read(snapshot)
+                assert self._read is not None, "not started"
+                return read(self._read)
 
             self.registry.gauge(f"{GROUP}.{name}", value)
 
@@ -315,15 +325,25 @@ class ServerProcess:
         gauge("connections", lambda found: found.connections)
         gauge("storage-nodes", lambda found: {node: state for node, state, _ in found.storage_nodes})
         gauge("zookeeper", lambda found: found.zookeeper)
+        lags = f"{GROUP}.client-lag"
+        self.registry.gauge(lags, lambda: _by_client(self._read) if self._read else None, label="client")
         self.registry.meter(f"{GROUP}.feed-cache-miss")
         self.registry.meter(f"{GROUP}.transaction-cache-miss")
         self._shown: frozenset[int] = frozenset()
-        self.registry.on_read(self._refresh)
+        self.registry.on_read(self._look)
+        self.registry.on_absorb(self._absorb)
 
-    def _refresh(self) -> None:
-        snapshot = self.snapshot()
-        if snapshot is None:
+    def _look(self) -> None:
+        self._seen = self.recent()
+        self.registry.expected = _METRICS * len(self._seen.partitions) if self._seen is not None else 0
+
+    def _absorb(self) -> None:
+        """Move what was seen into the metrics; runs in any thread."""
+        snapshot = self._seen
+        if snapshot is None or snapshot is self._read:
             return
+        self._read = snapshot
+        self._partitions_read = {partition.partition_id: partition for partition in snapshot.partitions}
         self.registry.meter(f"{GROUP}.feed-cache-miss").mark_to(snapshot.feed_cache_misses)
         self.registry.meter(f"{GROUP}.transaction-cache-miss").mark_to(snapshot.data_cache_misses)
         owned = frozenset(p.partition_id for p in snapshot.partitions)
@@ -339,13 +359,12 @@ class ServerProcess:
             self.registry.timer(f"{group}.response-latency").update_to(partition.response_times)
 
     def _register_partition(self, partition_id: int) -> None:
-        def gauge(name: str, read: Callable[[PartitionSnapshot], object]) -> None:
+        def gauge(name: str, read: Callable[[PartitionSnapshot], object], label: str = "") -> None:
             def value() -> object:
-                snapshot = self.snapshot()
-                found = [p for p in snapshot.partitions if p.partition_id == partition_id] if snapshot else []
-                return read(found[0]) if found else None
+                found = self._partitions_read.get(partition_id)
+                return read(found) if found is not None else None
 
-            self.registry.gauge(f"{GROUP}.partition-{partition_id}.{name}", value)
+            self.registry.gauge(f"{GROUP}.partition-{partition_id}.{name}", value, label=label)
 
         gauge("pending-append", lambda found: found.pending)
         gauge("append-queue-size", lambda found: found.queued)
@@ -361,3 +380,14 @@ class ServerProcess:
         gauge("phase", lambda found: found.phase)
         gauge("reason", lambda found: found.reason)
         gauge("healthy", lambda found: found.healthy)
+        gauge("replica-lag", _by_replica, "replica")
+
+
+def _by_client(snapshot: ServerSnapshot) -> dict[str, int]:
+    return {str(client): lag for client, lag in snapshot.client_lags}
+
+
+def _by_replica(partition: PartitionSnapshot) -> dict[str, int]:
+    """Committed transactions that each replica is not known to hold."""
+    mark = max(partition.high_water_mark, -1)
+    return {replica: max(0, mark - acked) for replica, _, _, acked in partition.links}

@@ -261,7 +261,7 @@ class StorageProcess:
     async def _keep_rates(self) -> None:
         while True:
             await trio.sleep(_REFRESH)
-            self.registry.refresh()
+            await self.registry.keep_up()
             assert self._driver is not None
             self._driver.post(WallClock(wall_offset_ms()))
 

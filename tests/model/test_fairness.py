@@ -175,6 +175,32 @@ def test_a_partition_that_commits_nothing_while_appends_wait_says_so() -> None:
     assert (partition.healthy, partition.reason) == (True, "")
 
 
+def test_a_client_that_takes_nothing_is_seen_to_lag() -> None:
+    cluster = opened()
+    writer = filled(cluster, 3)
+    reader = Client(cluster, client_id=8)
+    conn = max(cluster.servers[0].conns)
+    reader.mount()
+    server = cluster.servers[0]
+
+    def lags() -> dict[int, int]:
+        return dict(server.machine.snapshot(server.clock).client_lags)
+
+    cluster.world.run(cluster.world.now + 100)
+    assert lags() == {7: 0, 8: 0}
+    server.post(Writable(conn, False))
+    for number in range(5):
+        writer.append(b"x")
+        writer.wait(lambda: len(writer.feed()) == 4 + number)  # noqa: B023  # called at once
+    assert lags() == {7: 0, 8: 5}
+    server.post(Writable(conn, True))
+    reader.wait(lambda: len(reader.feed()) == 8)
+    assert lags() == {7: 0, 8: 0}
+    reader.peer.close()
+    cluster.world.run(cluster.world.now + 100)
+    assert lags() == {7: 0}
+
+
 def test_more_feeds_than_a_client_can_use_end_the_oldest() -> None:
     cluster = opened(versions=frozenset({4}))
     writer = Client(cluster, version=4)

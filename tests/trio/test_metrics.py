@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+import trio
 
 from waltz_trio.metrics import Registry
 
@@ -146,6 +147,58 @@ def test_prometheus_text_has_partitions_as_labels_and_types() -> None:
     assert 'waltz_server_response_latency_seconds_count{partition="1"} 2' in lines
 
 
+def test_the_sum_of_a_timer_is_exact_and_never_falls() -> None:
+    clock = Clock()
+    registry = Registry(clock)
+    timer = registry.timer("waltz-server.partition-0.response-latency")
+    calls: dict[int, int] = {}
+    before = 0.0
+    for milliseconds in (900, *[1] * 50):
+        calls[milliseconds] = calls.get(milliseconds, 0) + 1_000
+        timer.update_to(calls.items())
+        clock.now += 60.0
+        text = registry.prometheus()
+        (line,) = [line for line in text.splitlines() if "latency_seconds_sum" in line]
+        total = float(line.split()[1])
+        assert total == sum(number * count for number, count in calls.items()) / 1000
+        assert total > before
+        before = total
+
+
+def test_an_object_becomes_a_label_where_the_gauge_names_one() -> None:
+    registry = Registry(Clock())
+    lags = {"a:1": 0, "b:2": 7}
+    registry.gauge("waltz-server.partition-3.replica-lag", lambda: lags, label="replica")
+    lines = registry.prometheus().splitlines()
+    assert lines[1:] == [
+        'waltz_server_replica_lag{partition="3",replica="a:1"} 0',
+        'waltz_server_replica_lag{partition="3",replica="b:2"} 7',
+    ]
+    assert registry.read()["gauges"] == {"waltz-server.partition-3.replica-lag": {"value": lags}}
+
+
+async def test_readings_of_the_same_second_share_one_text() -> None:
+    now, texts = 0.0, 0
+    registry = Registry(lambda: now)
+
+    def make() -> str:
+        nonlocal texts
+        texts += 1
+        return registry.prometheus()
+
+    registry.expected = 10_000  # enough for a thread
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(registry.text, "prometheus", make)
+    assert texts == 1
+    now = 0.9
+    await registry.text("prometheus", make)
+    assert texts == 1
+    now = 1.0
+    await registry.text("prometheus", make)
+    assert texts == 2
+
+
 def test_graphite_lines_are_numbers_with_durations_in_milliseconds() -> None:
     registry = Registry(Clock())
     registry.gauge("a b", lambda: True)
@@ -164,6 +217,7 @@ def test_metrics_are_refreshed_before_they_are_read_and_forgotten_by_prefix() ->
     registry = Registry(Clock())
     registry.on_read(lambda: registry.meter("p-1.x").mark_to(9))
 
+    registry.refresh()
     assert registry.read()["meters"]["p-1.x"]["count"] == 9  # type: ignore[index]  # JSON object
     registry.remove("p-1.")
     assert registry._meters == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,6 +56,29 @@ async def get(port: int | None, path: str) -> tuple[int, object]:
             answer += data
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
+
+
+async def test_whoever_asks_for_metrics_and_health_shares_one_snapshot_a_second(nursery: trio.Nursery) -> None:
+    """Each takes the time of the machine that commits."""
+    async with cluster() as (store, _):
+        server = ServerProcess(Config(SETTINGS), store)
+        await nursery.start(server.run)
+        await owns(server, 2)
+        machine = server._machine
+        assert machine is not None
+        taken: list[float] = []
+        snapshot = machine.snapshot
+
+        def counted(now: int) -> object:
+            taken.append(now / 1000)
+            return snapshot(now)
+
+        machine.snapshot = counted  # type: ignore[method-assign, assignment]  # counts only
+        async with trio.open_nursery() as readers:
+            for path in ("/metrics", "/metrics?pretty=true", "/health") * 10:
+                readers.start_soon(get, server.http_port, path)
+        assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(taken)), taken
+        server.cancel()
 
 
 async def test_a_server_joins_tells_its_state_and_leaves_in_order(nursery: trio.Nursery) -> None:

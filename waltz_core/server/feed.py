@@ -81,6 +81,7 @@ class Feed:
         "_live",
         "_mark",
         "_of",
+        "_positions",
         "_reads",
         "_replaced",
         "_retry_at",
@@ -93,6 +94,7 @@ class Feed:
         self._cache = cache
         self._mark = -1
         self._of: dict[int, list[_Subscription]] = {}  # conn → its subscriptions, the oldest first
+        self._positions: dict[int, int] = {}  # conn → highest id it was sent, or said that it has
         self._live: dict[_Subscription, None] = {}
         self._lagging: Turns[_Subscription] = Turns(1)
         self._reads: dict[int, list[_Subscription]] = {}  # first id of a read under way → who waits
@@ -132,6 +134,7 @@ class Feed:
         assert budget > 0
         assert client_mark <= self._mark
         subscription = _Subscription(conn, owner, client_mark, budget, closing)
+        self._positions[conn] = max(client_mark, self._positions.get(conn, client_mark))
         others = self._of.setdefault(conn, [])
         others.append(subscription)
         if len(others) > _FEEDS_MAX:
@@ -205,6 +208,7 @@ class Feed:
         """A connection ended, and its subscriptions with it."""
         for subscription in list(self._of.get(conn, ())):
             self._end(subscription)
+        self._positions.pop(conn, None)
         self._blocked.discard(conn)
         self._lagging.drop(conn)
 
@@ -233,6 +237,11 @@ class Feed:
     def lag(self) -> tuple[int, int]:
         """Numbers of live subscriptions and of others."""
         return len(self._live), sum(map(len, self._of.values())) - len(self._live)
+
+    def behind(self) -> list[tuple[int, int]]:
+        """Connections that were not sent everything, and how many transactions each has yet to get."""
+        mark = self._mark
+        return [(conn, mark - position) for conn, position in self._positions.items() if position < mark]
 
     def _turn(self, subscription: _Subscription, out: list[FeedEffect]) -> None:
         first = subscription.position + 1
@@ -277,6 +286,8 @@ class Feed:
         out.append(SendFrames(subscription.conn, frames))
         subscription.position += count
         subscription.remaining -= count
+        if subscription.position > self._positions[subscription.conn]:
+            self._positions[subscription.conn] = subscription.position
         self.served += count
         if subscription.remaining:
             return False

@@ -296,7 +296,19 @@ class ServerNode:
             self._misses_of_gone + sum(partition.feed_cache_misses for partition in self._partitions.values()),
             self._zk_state,
             access_level(self._config.roles, certificates_asked=self._config.certificates_asked),
+            self._client_lags(),
         )
+
+    def _client_lags(self) -> tuple[tuple[int, int], ...]:
+        """Of each client, the lag of the partition where it is furthest behind."""
+        mounted = (conn for conn in self._conns.values() if conn.net_sequence is not None)
+        lags = {conn.client_id: 0 for conn in mounted if conn.client_id is not None}
+        for partition in self._partitions.values():
+            for conn_id, lag in partition.behind():
+                conn = self._conns.get(conn_id)
+                if conn is not None and lag > lags.get(conn.client_id or 0, lag):
+                    lags[conn.client_id or 0] = lag
+        return tuple(lags.items())
 
     def _replica_map(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         if self._joined is None or self._replicas is None:

@@ -322,6 +322,10 @@ class PartitionServer:
         """Numbers of live and of other feeds."""
         return self._feed.lag()
 
+    def behind(self) -> list[tuple[int, int]]:
+        """Connections whose feed has yet to give them transactions, and how many."""
+        return self._feed.behind()
+
     @property
     def feeds_added(self) -> tuple[int, int]:
         """How many feeds came to be live, and to lag, so far."""

@@ -48,6 +48,7 @@ class ServerSnapshot:
     feed_cache_misses: int
     zookeeper: str
     access_level: int = 0  # AccessLevel
+    client_lags: tuple[tuple[int, int], ...] = ()  # client → transactions its feeds have yet to give it, at most
 
 
 _STATES = {
