@@ -8,16 +8,22 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import yaml
 
-from tests.processes.cluster import ROOT, poll, running_cluster
+import waltz_trio as waltz
+from tests.docs.blocks import blocks_of
+from tests.processes.cluster import DEVELOPMENT, ROOT, Child, Ports, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_trio.cli.main import main
 from waltz_trio.config import Config
+from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.tls import local_names
 
 DIRECTORY = ROOT / "docs" / "operations"
 
@@ -112,6 +118,132 @@ def test_the_units_are_units(name: str) -> None:
         )
         problems = [line for line in found.stderr.splitlines() if name in line and "is not executable" not in line]
         assert problems == []
+
+
+SAMPLES = ("tools.yml", "storage.yml", "server.yml", "client.yml")
+ZOOKEEPERS = "zookeeper-1.example:2181,zookeeper-2.example:2181,zookeeper-3.example:2181"
+PORTS = ("7071", "7072", "7073", "6060", "6062")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_samples_hold_known_keys_only(name: str) -> None:
+    config = Config.parse(text_of(name), name)
+    assert config.unknown() == ()
+    assert config.text("cluster.root") == "/waltz"
+    assert f"({name})" in text_of("README.md")
+
+
+class Samples:
+    """The samples as an operator takes them over: hosts, ports and directories are his own, nothing else changes."""
+
+    def __init__(self, directory: Path, zookeeper: str) -> None:
+        self.directory = directory
+        self.ports = Ports()
+        self._zookeeper = zookeeper
+        self._authority = make_ca("waltz authority")
+        self.children: list[Child] = []
+
+    def take_over(self, sample: str, name: str) -> tuple[Path, dict[str, int]]:
+        """A file of this name, with certificates of its own; returns its ports by those of the sample."""
+        etc, data = self.directory / f"etc-{name}", self.directory / f"data-{name}"
+        etc.mkdir()
+        data.mkdir()
+        pair = issue(self._authority, name, local_names())
+        (etc / "ca.pem").write_bytes(self._authority.certificate)
+        (etc / "certificate.pem").write_bytes(pair.certificate)
+        (etc / "key.pem").write_bytes(pair.key)
+        text = text_of(sample)
+        ports = {port: self.ports.take() for port in PORTS if port in text}
+        words = {ZOOKEEPERS: self._zookeeper, "/etc/waltz": str(etc), "/var/lib/waltz": str(data)}
+        words |= dict.fromkeys(("0.0.0.0", "storage-1.example", "server-1.example"), "127.0.0.1")
+        words |= {port: str(number) for port, number in ports.items()}
+        for word, own in words.items():
+            text = text.replace(word, own)
+        assert ".example" not in text
+        path = self.directory / (sample if sample in ("tools.yml", "client.yml") else f"{name}.yml")
+        path.write_text(text)
+        return path, ports
+
+    def start(self, name: str, *command: str, http: int) -> None:
+        child = Child(name, [sys.executable, *DEVELOPMENT, "-m", "waltz_trio.cli.main", *command], self.directory)
+        self.children.append(child)
+        child.start()
+        poll(f"{name} answers", lambda: answers(http) or not child.running)
+        assert child.running, child.text()
+
+    def stop(self) -> None:
+        try:
+            for child in reversed(self.children):
+                child.stop()
+        finally:
+            for child in self.children:
+                child.end()
+            self.ports.release()
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def commands_of_the_page() -> list[list[str]]:
+    """The commands of "A new cluster", in its order."""
+    (block,) = [block for block in blocks_of("docs/operations/README.md") if "waltz zookeeper create" in block.text]
+    lines = [line.partition("#")[0].split() for line in block.text.splitlines()]
+    assert [" ".join(line[:3]) for line in lines] == [
+        "waltz zookeeper create",
+        "waltz zookeeper add-storage-node",
+        "waltz zookeeper auto-assign",
+        "waltz storage run",
+        "waltz storage sync-partitions",
+        "waltz server run",
+        "waltz cluster verify",
+    ]
+    return [line[1:] for line in lines]
+
+
+def test_a_cluster_starts_from_the_samples_by_the_commands_of_the_page(
+    tmp_path: Path, zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    samples = Samples(tmp_path, zookeeper.fresh_chroot())
+    samples.take_over("tools.yml", "tools")
+    samples.take_over("client.yml", "client")
+    nodes = [samples.take_over("storage.yml", f"storage-{number}") for number in range(3)]
+    server, server_ports = samples.take_over("server.yml", "server-0")
+    create, add, assign, storage_run, sync, server_run, verify = commands_of_the_page()
+
+    def tool(command: list[str], **words: object) -> None:
+        given = [str(words.get(word, word)) for word in command]
+        status = main(given)
+        printed = capsys.readouterr()
+        assert status == 0, f"{given}\n{printed.out}\n{printed.err}"
+
+    try:
+        tool(create, NAME="sample", PARTITIONS=4)
+        for group, (_, ports) in enumerate(nodes):
+            tool(add, **{"HOST:7071": f"127.0.0.1:{ports['7071']}", "7073": ports["7073"], "GROUP": group})
+            tool(assign, GROUP=group)
+        for group, (path, ports) in enumerate(nodes):
+            samples.start(f"storage-{group}", *storage_run[:2], str(path), http=ports["7072"])
+        tool(sync)
+        samples.start("server-0", *server_run[:2], str(server), http=server_ports["6062"])
+        assert trio.run(append_one) == 0
+        poll("everything agrees", lambda: main(verify) == 0)  # partitions recover one after the other
+        capsys.readouterr()
+        tool(["doctor", "-c", "tools.yml"])
+    finally:
+        samples.stop()
+
+
+async def append_one() -> int:
+    """What an application does with its file."""
+    with trio.fail_after(60):
+        async with waltz.open_client("client.yml") as client:
+            return await client.append(3, waltz.Append(b"hello"))
 
 
 def test_alerts_and_dashboard_ask_for_metrics_that_exist(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
