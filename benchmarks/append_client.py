@@ -108,7 +108,7 @@ class Load:
         now = time.monotonic_ns
         while True:
             try:
-                mark = max(mark, await pending.outcome())
+                mark = max(mark, (await pending.outcome()).transaction_id)
                 self.acknowledged += 1
                 if self.measuring:
                     self.buckets[(now() - sent) // _SLOT] += 1

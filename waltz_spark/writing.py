@@ -364,7 +364,7 @@ class _Partition:
     async def _judge(self) -> None:
         token, pending = self._sent.popleft()
         try:
-            transaction_id = await (pending.outcome() if pending.done else self._within(pending.outcome))
+            receipt = await (pending.outcome() if pending.done else self._within(pending.outcome))
         except waltz.LockConflictError as error:
             self._writer.refused(token, error.blocking_id, self._out)
         except waltz.NotCommittedError as error:
@@ -375,7 +375,7 @@ class _Partition:
             self._writer.lost(token, self._out)
         else:
             self._progressed = time.monotonic()
-            self._writer.committed(token, transaction_id, self._out)
+            self._writer.committed(token, receipt.transaction_id, self._out)
 
     async def _scan(self, after: int, upto: int | None) -> None:
         if upto is None:

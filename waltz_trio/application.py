@@ -82,17 +82,20 @@ class ApplicationStatus:
 class _Call:
     """Somebody who waits for what the submitter says next."""
 
-    __slots__ = ("_effect", "_event", "failure", "pending")
+    __slots__ = ("_effect", "_event", "ended", "failure", "pending", "result")
 
     def __init__(self) -> None:
         self.failure: Exception | None = None  # why the last try came to nothing
         self.pending: Pending | None = None  # of the last append
+        self.result: object = None  # of the last append, for the receipt
+        self.ended = False  # the submitter has forgotten it
         self._effect: Effect | None = None
         self._event: trio.Event | None = None
 
     def tell(self, effect: Effect) -> None:
         assert self._effect is None
         self._effect = effect
+        self.ended = not isinstance(effect, Decide)
         if self._event is not None:
             self._event.set()
 
@@ -238,7 +241,7 @@ class Application(AbstractAsyncContextManager["Application"]):
                     case SubmitDone(_, transaction_id, attempts, conflicts):
                         if transaction_id is None:
                             return None
-                        return Receipt(partition, transaction_id, attempts, conflicts)
+                        return Receipt(partition, transaction_id, attempts, conflicts, call.result)
                     case GaveUp(_, attempts):
                         raise RetriesExhaustedError(attempts) from self._cause(part, call)
                     case OutcomeUnknown():
@@ -247,7 +250,8 @@ class Application(AbstractAsyncContextManager["Application"]):
                     case _:
                         raise self._unavailable(part)
         finally:
-            self._tell(part, Withdrawn(call))
+            if not call.ended:
+                self._tell(part, Withdrawn(call))
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -442,6 +446,7 @@ class Application(AbstractAsyncContextManager["Application"]):
             raise TypeError(f"decide must return an Append or None, not {append!r}")
         else:
             call.pending = pending = self._client._submit(part.partition, append, mark)
+            call.result = append.result
             self._tell(part, AppendSent(call))
             pending._when_done(partial(self._judged, part, call, append, pending))
 

@@ -65,7 +65,7 @@ from waltz_trio.instrument import Instrument
 from waltz_trio.log import reporter
 from waltz_trio.process import NodeDriver
 from waltz_trio.pump import now_ms
-from waltz_trio.values import Append, Tail, key_partition, lock_hashes
+from waltz_trio.values import Append, Receipt, Tail, key_partition, lock_hashes
 from waltz_trio.views import View
 
 T = TypeVar("T")
@@ -90,10 +90,11 @@ class ClientLimits:
 class Pending:
     """An append that was sent; its outcome is kept whether or not anybody waits."""
 
-    __slots__ = ("_client", "_event", "_names", "_on_done", "_outcome", "_size", "_writes", "partition")
+    __slots__ = ("_client", "_event", "_names", "_on_done", "_outcome", "_result", "_size", "_writes", "partition")
 
-    def __init__(self, client: Client, partition: int, size: int, names: bytes, writes: int) -> None:
+    def __init__(self, client: Client, partition: int, size: int, names: bytes, writes: int, result: Any) -> None:
         self.partition = partition
+        self._result = result  # for the receipt
         self._names = names  # of its locks, the write locks first
         self._writes = writes  # how many those are
         self._client = client
@@ -107,8 +108,8 @@ class Pending:
         """The outcome is known; `outcome` returns or raises at once."""
         return self._outcome is not None
 
-    async def outcome(self) -> int:
-        """The transaction id.
+    async def outcome(self) -> Receipt:
+        """A receipt: the transaction id, and more.
 
         Raises:
             LockConflictError: refused because of a lock.
@@ -124,10 +125,10 @@ class Pending:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         found = self._outcome
-        if isinstance(found, int):
-            return found
         assert found is not None
-        raise self._client._error_of(found)
+        if isinstance(found, Failed):
+            raise self._client._error_of(found)
+        return Receipt(self.partition, found, value=self._result)
 
     def _when_done(self, then: Callable[[], object]) -> None:
         """Call `then` once, when the outcome is known."""
@@ -312,7 +313,7 @@ class Client:
 
     # ---- writing -----------------------------------------------------------------------------------
 
-    def append(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, int]:
+    def append(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, Receipt]:
         """Append a transaction and wait for its outcome; no retries.
 
         Cancelled while it waits, the outcome is unknown to the caller; the append stays under way.
@@ -324,7 +325,7 @@ class Client:
                 Needed for locks where no feed is open.
 
         Returns:
-            The transaction id.
+            A receipt: the transaction id, and more.
 
         Raises:
             LockConflictError: a lock was taken behind `based_on`.
@@ -336,9 +337,51 @@ class Client:
         self._unstarted += 1
         return self._append(partition, append, based_on)
 
-    async def _append(self, partition: int, append: Append, based_on: int | None) -> int:
+    async def _append(self, partition: int, append: Append, based_on: int | None) -> Receipt:
         self._unstarted -= 1
         return await self._submit(partition, append, based_on).outcome()
+
+    async def append_many(
+        self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
+    ) -> list[Receipt | LockConflictError | NotCommittedError]:
+        """Append many transactions and wait for all of them at once; no retries.
+
+        They commit in their order, each for itself. If one cannot be sent at all, those before it stay under way.
+
+        Args:
+            partition: which one.
+            appends: payloads, headers, locks.
+            based_on: as of `append`, for all of them.
+
+        Returns:
+            For each, in their order: a receipt, or the error that says why it is not in the log.
+
+        Raises:
+            ClientAheadError: the log is behind this client.
+            ClientClosedError, ClientFailedError: the outcome of some is unknown.
+            PartitionNotFoundError: no such partition.
+        """
+        pendings = [await self.send(partition, append, based_on=based_on) for append in appends]
+        left = [pending for pending in pendings if not pending.done]
+        count, all_judged = len(left), trio.Event()
+
+        def judged() -> None:
+            nonlocal count
+            count -= 1
+            if not count:
+                all_judged.set()
+
+        for pending in left:
+            pending._when_done(judged)
+        if left:
+            await all_judged.wait()
+        outcomes: list[Receipt | LockConflictError | NotCommittedError] = []
+        for pending in pendings:
+            try:
+                outcomes.append(await pending.outcome())
+            except (LockConflictError, NotCommittedError) as error:
+                outcomes.append(error)
+        return outcomes
 
     def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Coroutine[Any, Any, Pending]:
         """Queue an append and return; appends of a partition commit in the order of their sends, or not at all.
@@ -368,8 +411,11 @@ class Client:
             self._flushes.add(answer)
             answers.append(answer)
             self._post(Flush(each, answer))
-        for answer in answers:
-            await answer.wait()
+        try:
+            for answer in answers:
+                await answer.wait()
+        finally:
+            self._flushes.difference_update(answers)
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def materialize(
@@ -432,7 +478,7 @@ class Client:
         checksum = zlib.crc32(data)
         if checksum >= 1 << 31:
             checksum -= 1 << 32
-        pending = Pending(self, partition, size, names, len(write))
+        pending = Pending(self, partition, size, names, len(write), append.result)
         self._unjudged.add(pending)
         self._unjudged_size += size
         self._appended.add(partition)

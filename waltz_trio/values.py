@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from waltz_core.client.retry import Retry as Retry
 from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
@@ -58,16 +58,56 @@ class Append:
     write: Iterable[LockLike] = ()  # checked and taken
     read: Iterable[LockLike] = ()  # checked only
     append: Iterable[LockLike] = ()  # taken only
+    result: Any = None  # stays here: handed out as `Receipt.value` once this is committed
 
 
-@record
-class Receipt:
-    """A committed submit."""
+class Receipt(int):
+    """A committed transaction: its id, as a number, and how it came about.
+
+    It is always true, also with id 0. Two receipts are equal if all of their fields are.
+    """
 
     partition: int
-    transaction_id: int
     attempts: int  # appends sent, the committed one included
     conflicts: int  # appends refused because of a lock
+    value: Any  # `Append.result` of the append that committed
+
+    def __new__(
+        cls, partition: int, transaction_id: int, attempts: int = 1, conflicts: int = 0, value: Any = None
+    ) -> Self:
+        self = super().__new__(cls, transaction_id)
+        self.partition, self.attempts, self.conflicts, self.value = partition, attempts, conflicts, value
+        return self
+
+    @property
+    def transaction_id(self) -> int:
+        """The id as a plain number."""
+        return int(self)
+
+    def _fields(self) -> tuple[int, int, int, int, Any]:
+        return self.partition, int(self), self.attempts, self.conflicts, self.value
+
+    def __bool__(self) -> bool:
+        return True  # or `if receipt` would take transaction 0 for a decline
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, Receipt) else int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    def __repr__(self) -> str:
+        value = "" if self.value is None else f", value={self.value!r}"
+        return (
+            f"Receipt(partition={self.partition}, transaction_id={int(self)}, attempts={self.attempts}, "
+            f"conflicts={self.conflicts}{value})"
+        )
+
+    def __reduce__(self) -> Any:
+        return Receipt, self._fields()
 
 
 class Transaction:

@@ -246,7 +246,7 @@ class Worker:
         except waltz.NotCommittedError as error:
             self.journal.failed(name, f"NotCommittedError {error.reason}")
         else:
-            self.journal.committed(name, transaction_id)
+            self.journal.committed(name, int(transaction_id))
             self.told[partition] = max(self.told[partition], transaction_id)
 
 

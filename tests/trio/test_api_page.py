@@ -23,6 +23,7 @@ INSTANCE_ATTRIBUTES = {
     "Feed": {"partition", "markers"},
     "Pending": {"partition"},
     "Json": {"cls"},
+    "Receipt": {"partition", "attempts", "conflicts", "value"},
     "DictView": {"state", "marks", "threaded"},
     "SqliteView": {"path", "name", "version", "threaded"},
     "View": {"threaded"},

@@ -124,6 +124,18 @@ async def test_withdrawals_never_overdraw(tmp_path: Path) -> None:
             assert any(entry[0] == "applied" for entry in watcher.told)
 
 
+async def test_a_decision_hands_something_out_beside_its_append() -> None:
+    def with_balance(state: dict[int, int], amount: int) -> waltz.Append:
+        return attrs.evolve(deposit(state, 1, amount), result={"balance": state.get(1, 0) + amount})
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            await bank.submit(with_balance, 5, partition=0, until="applied")
+            receipt = await bank.submit(with_balance, 5, partition=0)
+            assert receipt is not None
+            assert receipt.value == {"balance": 10}
+
+
 async def test_two_members_share_one_database(tmp_path: Path) -> None:
     async with small_cluster() as cluster:
         async with waltz.open_client(cluster.url) as one, waltz.open_client(cluster.url) as two:

@@ -65,6 +65,43 @@ async def test_sends_commit_in_order_and_their_outcomes_are_kept() -> None:
         await client.flush(0)
 
 
+async def test_an_append_gives_a_receipt_with_what_it_hands_out() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        assert await client.append(1, waltz.Append(b"a", result="A")) == waltz.Receipt(1, 0, value="A")
+        pending = await client.send(1, waltz.Append(b"b", result=["B"]))
+        receipt = await pending.outcome()
+        assert (receipt.transaction_id, receipt.partition, receipt.attempts, receipt.value) == (1, 1, 1, ["B"])
+        assert await client.append(1, waltz.Append(b"c", write=[("x", 1)]), based_on=receipt) == 2
+
+
+async def test_many_appends_are_waited_for_at_once_and_judged_each_for_itself() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, waltz.Append(b"taken", append=[("x", 1)]))
+        appends = [waltz.Append(b"%d" % n, write=[("x", 1)] if n == 500 else [], result=n) for n in range(1000)]
+        outcomes = await client.append_many(0, iter(appends), based_on=-1)
+        refused = outcomes.pop(500)
+        assert isinstance(refused, waltz.LockConflictError)
+        assert outcomes == [waltz.Receipt(0, at + 1, value=at + (at >= 500)) for at in range(999)]
+        assert [made.data for made in cluster.logs[0].records][1:3] == [b"0", b"1"]
+        assert await client.append_many(0, []) == []
+        assert not client._unjudged
+
+
+async def test_a_flush_that_is_cancelled_leaves_no_waiter() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.ready([0])
+        cluster.nodes[0].deaf = True
+        await client.send(0, RAW)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.flush)
+            await trio.testing.wait_all_tasks_blocked()
+            assert client._flushes
+            nursery.cancel_scope.cancel()
+        assert not client._flushes
+        cluster.nodes[0].deaf = False
+        client._unjudged.clear()
+
+
 async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
     async with small_cluster() as cluster:
         setup = read_config(cluster.url)

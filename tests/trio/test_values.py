@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import pickle
 import random
 import warnings
 from typing import Any
@@ -221,3 +223,27 @@ def test_a_batch_knows_its_ends() -> None:
     transactions = tuple(waltz.Transaction(0, n, 0, REQ, b"") for n in (4, 5, 6))
     batch = waltz.Batch(0, transactions)
     assert (batch.first_id, batch.last_id, len(batch), list(batch)) == (4, 6, 3, list(transactions))
+
+
+# ---- receipts ------------------------------------------------------------------------------------
+
+
+def test_a_receipt_counts_as_its_transaction_id_and_is_never_taken_for_a_decline() -> None:
+    receipt = waltz.Receipt(3, 0)
+    assert receipt
+    assert (receipt, max(receipt, 5), receipt + 1, f"{receipt:d}", {0: "x"}[receipt]) == (0, 5, 1, "0", "x")
+    assert type(receipt.transaction_id) is int
+    assert receipt == waltz.Receipt(3, 0)
+    assert receipt != waltz.Receipt(2, 0)
+    assert receipt != waltz.Receipt(3, 0, attempts=2)
+    assert receipt != 1
+    assert hash(receipt) == hash(0)
+
+
+def test_a_receipt_can_be_shown_and_carried_elsewhere() -> None:
+    receipt = waltz.Receipt(3, 7, 2, 1, {"balance": 5})
+    assert repr(receipt) == ("Receipt(partition=3, transaction_id=7, attempts=2, conflicts=1, value={'balance': 5})")
+    assert repr(waltz.Receipt(3, 7)) == "Receipt(partition=3, transaction_id=7, attempts=1, conflicts=0)"
+    again = pickle.loads(pickle.dumps(receipt))
+    assert (again, again.value) == (receipt, {"balance": 5})
+    assert json.dumps(receipt) == "7"
