@@ -22,6 +22,7 @@ from waltz_trio.net.listener import accept_loop, bind
 _HEAD_MAX = 16_384  # bytes of request line and headers
 _IDLE = 30.0  # seconds a connection may think
 _CONNECTIONS_MAX = 100
+_TLS_HANDSHAKE = 0x16  # first byte of a client that takes this for a port of Waltz
 _VERSION_PREFIX = "HTTP/1."
 
 
@@ -228,6 +229,8 @@ async def _read_head(stream: trio.SocketStream, buffer: bytearray) -> bytes | No
         if not data:
             return None
         buffer += data
+        if buffer[0] == _TLS_HANDSHAKE:  # no blank line would ever end this
+            raise BadRequestError(HTTPStatus.BAD_REQUEST)
 
 
 def _parse(head: bytes) -> tuple[Request, bool]:

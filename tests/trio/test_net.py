@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,10 @@ from waltz_core.edge import (
 from waltz_core.errors import ConfigError
 from waltz_core.ids import Endpoint
 from waltz_trio.connect import parse_url, read_config
+from waltz_trio.http import HttpServer, text
 from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.jks import JksError, read_jks
 from waltz_trio.net.tls import (
     ClientTls,
@@ -703,3 +707,60 @@ def test_a_key_that_does_not_fit_is_a_config_error(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="do not fit"):
         server_context(TlsSettings(certificate=certificate, key=key))
+
+
+# ---- wrong ports and old certificates --------------------------------------------------------
+
+
+async def test_a_tool_on_the_http_port_is_told_so(nursery: trio.Nursery) -> None:
+    server = HttpServer(lambda request: text("pong"))
+    endpoint = Endpoint("127.0.0.1", server.listen("127.0.0.1", 0, "server.jetty.port"))
+    nursery.start_soon(server.run)
+
+    with pytest.raises(DialError, match=rf"{endpoint} is an HTTP port.*name the node's own port instead"):
+        await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), NetLimits(handshake_timeout=60))
+
+
+async def test_a_silent_port_is_no_http_port(nursery: trio.Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = Endpoint("127.0.0.1", silent.getsockname()[1])
+        with pytest.raises(DialError, match="did not answer in time"):
+            await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), NetLimits(handshake_timeout=0.1))
+
+
+async def test_http_at_a_port_of_ours_gets_an_answer_that_says_so(nursery: trio.Nursery) -> None:
+    _, endpoint = await server_side(nursery)
+    answer = bytearray()
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await stream.send_all(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+        with contextlib.suppress(trio.BrokenResourceError):
+            async for data in stream:
+                answer += data
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"HTTP is at server.jetty.port" in answer
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "expected"),
+    [
+        (
+            timedelta(minutes=-30),
+            r"x\.certificate: certificate 'CN=node' has expired on .* UTC: .* replace it and restart",
+        ),
+        (timedelta(days=13), r"x\.certificate: certificate 'CN=node' expires on .* in 12 days"),
+        (timedelta(days=15), None),
+    ],
+)
+def test_certificates_at_their_end_are_said_at_start(tmp_path: Path, lifetime: timedelta, expected: str | None) -> None:
+    ca = make_ca("test authority")
+    certificate, key = written(tmp_path, "node", issue(ca, "node", local_names(), lifetime))
+    trusted, _ = written(tmp_path, "ca", ca)
+    said: list[str] = []
+
+    ClientTls(TlsSettings(prefix="x.", certificate=certificate, key=key, ca=trusted), said.append)
+
+    if expected is None:
+        assert said == []
+    else:
+        [line] = said
+        assert re.fullmatch(expected, line.split(": replace")[0] if "expires" in line else line)

@@ -17,6 +17,7 @@ from waltz_trio.net.tls import KeyPair
 
 _BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
 _LIFETIME = datetime.timedelta(days=3650)
+_SOON = datetime.timedelta(days=14)  # before its end a certificate is worth a warning
 
 
 def self_signed(common_name: str) -> KeyPair:
@@ -42,14 +43,16 @@ def make_ca(common_name: str) -> KeyPair:
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
 
 
-def issue(authority: KeyPair, common_name: str, hosts: Sequence[str]) -> KeyPair:
+def issue(
+    authority: KeyPair, common_name: str, hosts: Sequence[str], lifetime: datetime.timedelta = _LIFETIME
+) -> KeyPair:
     """A certificate for both sides of a connection, signed by `authority`, valid for `hosts` (names, addresses)."""
     ca = x509.load_pem_x509_certificate(authority.certificate)
     ca_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_name(common_name), ca.subject, key.public_key())
+        _builder(_name(common_name), ca.subject, key.public_key(), lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(
@@ -76,7 +79,9 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta = _LIFETIME
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -85,7 +90,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 
@@ -97,6 +102,27 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 # ---- reading ----
+
+
+def expiry_problems(pem: bytes, key: str, now: datetime.datetime) -> list[str]:
+    """Certificates of a PEM text that peers will refuse, or will refuse soon; `key` names where they come from."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []  # whoever loads them says why they cannot be read
+    return [text for one in found if (text := _expiry_problem(one, key, now)) is not None]
+
+
+def _expiry_problem(certificate: x509.Certificate, key: str, now: datetime.datetime) -> str | None:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    what = f"{key}: certificate {certificate.subject.rfc4514_string()!r}"
+    if now >= end:
+        return f"{what} has expired on {end:%Y-%m-%d %H:%M} UTC: peers that verify it refuse it; replace it and restart"
+    if now < begin:
+        return f"{what} is not valid before {begin:%Y-%m-%d %H:%M} UTC: peers that verify it refuse it until then"
+    if end - now < _SOON:
+        return f"{what} expires on {end:%Y-%m-%d %H:%M} UTC, in {(end - now).days} days: replace it and restart"
+    return None
 
 
 def plain_key(data: bytes, password: str | None, name: str) -> bytes:

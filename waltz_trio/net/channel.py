@@ -23,6 +23,10 @@ from waltz_trio.net.ends import EndWatch
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
 _SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
+_NO_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This is a port of Waltz, which speaks no HTTP. HTTP is at server.jetty.port or storage.jetty.port.\n"
+)
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 
 
@@ -97,9 +101,12 @@ class TlsPipe:
                     self.incoming.write(data)
                 else:
                     self.incoming.write_eof()
-            except ssl.SSLError:
-                with contextlib.suppress(OSError):  # the alert tells the peer why
-                    self.sock.send(self.outgoing.read())
+            except ssl.SSLError as error:
+                answer = self.outgoing.read()  # the alert says why
+                if error.reason == "HTTP_REQUEST":
+                    answer = _NO_HTTP
+                with contextlib.suppress(OSError):
+                    self.sock.send(answer)
                 raise
             else:
                 await self._send_pending()

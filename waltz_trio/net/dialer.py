@@ -13,6 +13,7 @@ from waltz_trio.net.channel import NetLimits, TlsPipe
 from waltz_trio.net.listener import tune
 from waltz_trio.net.tls import ClientTls
 
+_PROBE_TIMEOUT = 2.0  # seconds
 _OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
@@ -83,6 +84,10 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
     except BaseException as error:
         if transport is not None:
             await trio.aclose_forcefully(transport)
+        no_tls = isinstance(error, trio.TooSlowError | trio.BrokenResourceError) and transport is not None
+        if no_tls and await _speaks_http(endpoint):
+            text = f"{endpoint} is an HTTP port, with /health and /metrics; name the node's own port instead"
+            raise DialError(text) from None
         if isinstance(error, trio.TooSlowError):
             raise DialError(f"{endpoint} did not answer in time") from None
         if isinstance(error, OSError | ValueError):
@@ -91,6 +96,19 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
             raise DialError(f"TLS with {endpoint} failed: {why(error.__cause__ or error)}") from error
         raise
     return stream
+
+
+async def _speaks_http(endpoint: Endpoint) -> bool:
+    """Whether a port that did not finish TLS answers to HTTP: the mistake of a digit in a port number."""
+    with trio.move_on_after(_PROBE_TIMEOUT):
+        try:
+            async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+                await stream.send_all(b"GET /ping HTTP/1.0\r\n\r\n")
+                answer = await stream.receive_some(16)
+                return answer.startswith(b"HTTP/") and b" 400" not in answer  # which ports of ours answer to HTTP
+        except (OSError, trio.BrokenResourceError):
+            pass
+    return False
 
 
 def _refusal(error: ssl.SSLCertVerificationError) -> str:

@@ -6,6 +6,7 @@ Peers of 0.13.2 speak TLS 1.2 only (ECDHE with AES-GCM, ECDSA or RSA certificate
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import ipaddress
 import os
@@ -86,7 +87,7 @@ class ClientTls:
 
         Args:
             settings: the TLS group.
-            warn: called once if peers are going to be accepted unverified.
+            warn: called where peers are going to be accepted unverified, and for each certificate at or near its end.
 
         Raises:
             ConfigError: a file is absent or unreadable, or verification is asked for without a trust store.
@@ -97,6 +98,9 @@ class ClientTls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         pair = _own_pair(settings)
+        if warn is not None:
+            for problem in _expiry_problems(settings, pair):
+                warn(problem)
         if pair is not None:  # Java: else a self-signed one, which every peer that asks for one refuses
             load_pair(context, pair)
         self._pins: dict[Endpoint, bytes] | None = None
@@ -262,6 +266,19 @@ def _pem_pair(certificate: bytes, key: bytes, password: str | None, name: str) -
     from waltz_trio.net.certificates import plain_key
 
     return KeyPair(certificate, plain_key(key, password, name))
+
+
+def _expiry_problems(settings: TlsSettings, pair: KeyPair | None) -> list[str]:
+    if pair is None and settings.ca is None:
+        return []
+    from waltz_trio.net.certificates import expiry_problems
+
+    now = datetime.datetime.now(datetime.UTC)
+    own = "certificate" if settings.certificate is not None else "keyStore.location"
+    found = expiry_problems(pair.certificate, settings.prefix + own, now) if pair is not None else []
+    if settings.ca is not None:
+        found += expiry_problems(_read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca", now)
+    return found
 
 
 def _self_signed() -> KeyPair:
