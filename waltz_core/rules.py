@@ -35,6 +35,7 @@ class SafetyRules:
     locks_reset_on_gap: bool = True  # server-D3: new lock table whenever somebody else may have committed
     client_ids_claimed: bool = True  # ours: where clients show certificates, a live client id belongs to one name
     own_request_ids: bool = True  # ours: nobody appends under the request id of another client
+    marks_confirmed: bool = True  # ours: a mark is answered only once a quorum says that nobody succeeded this server
     failed_fetch_forgotten: bool = True  # server-D13: one failed data fetch does not poison the key
     preferences_kept: bool = True  # tools-T13: preferred partitions survive a restart
     preferences_checked: bool = True  # server-D26: an empty list or a negative id is refused by an answer

@@ -39,6 +39,8 @@ from waltz_core.record import record
 from waltz_core.rules import LEGACY, SAFE
 from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
 
+_READS = 0.1  # share of an application's acts after which it asks for the committed mark
+
 
 @record
 class Habits:
@@ -65,11 +67,13 @@ class App:
         self.name = f"client{number}"
         self.habits = habits
         self.rng = Random(f"{self.world.seed}/load/{number}")
+        self.reading = Random(f"{self.world.seed}/reads/{number}")
         self.applied: dict[int, int | None] = {}
         self.feeding: dict[int, None] = {}
         self.loading = False
         self.waiting_fetches: dict[tuple[int, int], int] = {}  # → when it was asked for
         self.waiting_flushes: dict[int, None] = {}
+        self.waiting_marks = 0
         self._lives = 0
         self._flushes = 0
         self._opened: set[int] = set()
@@ -144,6 +148,7 @@ class App:
             self.applied.clear()
         self.waiting_fetches.clear()
         self.waiting_flushes.clear()
+        self.waiting_marks = 0
 
     # ---- what it is told -----------------------------------------------------------------------
 
@@ -169,8 +174,11 @@ class App:
                 self._fetched(partition, payloads)
             case Flushed(token=token):
                 self._flushed(token)
-            case MarkRead(partition, mark):
-                assert mark < len(self.observer.logs[partition]), f"{self.name} read the mark {mark}"
+            case MarkRead(partition, mark, tokens):
+                for floor in tokens:
+                    assert isinstance(floor, int)
+                    self.waiting_marks -= 1
+                    self.observer.read(self, partition, floor, mark)
             case StatusChanged(phase=phase):
                 self.observer.counts[f"phase {phase.name}"] += 1
             case ClusterLost(reason):
@@ -196,6 +204,8 @@ class App:
             return
         if self.node.alive:
             self._act()
+            if self.reading.random() < _READS:
+                self.read_mark(self.reading.randrange(self.observer.cluster.partitions))
         self.world.after(1 + int(self.rng.random() * 2 * self.habits.pause_ms), self.load)
 
     def _act(self) -> None:
@@ -212,7 +222,13 @@ class App:
         elif kind < 0.99:
             self._fetch(partition)
         else:
-            self.node.post(ReadMark(partition, None))
+            self.read_mark(partition)
+
+    def read_mark(self, partition: int) -> None:
+        """Ask what is committed by now."""
+        self.observer.counts["marks asked"] += 1
+        self.waiting_marks += 1
+        self.node.post(ReadMark(partition, self.observer.highest_known[partition]))
 
     def submit(self, partition: int) -> None:
         """Append one transaction."""
@@ -302,4 +318,6 @@ class App:
             return f"{self.name} waits for payloads: {list(self.waiting_fetches)[:5]}"
         if self.waiting_flushes:
             return f"{self.name} waits for a flush"
+        if self.waiting_marks and not self.habits.legacy:  # 0.13.2 does not ask again (client-C7)
+            return f"{self.name} waits for {self.waiting_marks} marks"
         return ""

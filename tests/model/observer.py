@@ -81,7 +81,8 @@ class Observer:
         self.metadata: dict[int, PartitionMetadata] = {}
         self.history: list[list[PartitionMetadata]] = [[] for _ in range(cluster.partitions)]
         self.clients: list[App] = []
-        self.highest_outcome = [-1] * cluster.partitions
+        self.highest_outcome = [-1] * cluster.partitions  # acknowledged to some client
+        self.highest_known = [-1] * cluster.partitions  # the same, or read as the committed mark by some client
         self._marks: dict[tuple[str, int, int], int] = {}
         self._metadata_paths = {
             cluster_paths(ROOT).partition(partition): partition for partition in range(cluster.partitions)
@@ -209,7 +210,14 @@ class Observer:
         self.tell("on_committed", client, token, transaction_id)
         token.outcome = "committed"
         self.world.trace(f"{token} committed as {transaction_id}")
-        self.highest_outcome[token.partition] = max(self.highest_outcome[token.partition], transaction_id)
+        for highest in (self.highest_outcome, self.highest_known):
+            highest[token.partition] = max(highest[token.partition], transaction_id)
+
+    def read(self, client: App, partition: int, floor: int, mark: int) -> None:
+        """A client read the committed mark; `floor` was known to be committed when it began."""
+        self.counts["marks read"] += 1
+        self.tell("on_read", client, partition, floor, mark)
+        self.highest_known[partition] = max(self.highest_known[partition], mark)
 
     def failed(self, client: App, token: Token, failed: Any) -> None:
         """A client was told that its append failed."""

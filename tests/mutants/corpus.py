@@ -383,8 +383,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "newest answer taken for the oldest",
         "store.replica_link",
-        "last, size = self.flight.popleft()",
-        "last, size = self.flight.pop()",
+        "last, size, round_number = self.flight.popleft()",
+        "last, size, round_number = self.flight.pop()",
     ),
     Mutant(
         "tail dropped before it is committed",
@@ -715,6 +715,31 @@ CORPUS: tuple[Mutant, ...] = (
         "client.gate",
         "return all(",
         "return any(",
+    ),
+    # ---- marks confirmed by a quorum -----------------------------------------------------------------------------
+    Mutant(
+        "mark answered by a server that may be deposed",
+        "server.partition",
+        "if self._known and self._rules.marks_confirmed:",
+        "if self._known and not self._rules.marks_confirmed:",
+    ),
+    Mutant(
+        "mark confirmed by the vote of an append that left before the question",
+        "store.session",
+        "self._confirmations.heard(link.replica, link.answered())",
+        "link.answered(), self._confirmations.heard(link.replica, self._confirmations.wanted)",
+    ),
+    Mutant(
+        "mark confirmed by one storage node",
+        "store.confirmations",
+        "self.confirmed = sorted(self._heard.values(), reverse=True)[self._quorum - 1]",
+        "self.confirmed = max(self._heard.values())",
+    ),
+    Mutant(
+        "mark confirmed by a session that ended",
+        "server.partition",
+        "        self._marks.session_ended()\n",
+        "",
     ),
 )
 """A survivor names a missing scenario."""

@@ -163,6 +163,15 @@ class PartitionReads:
             self._ask_mark(now)
         return answered
 
+    def on_mark_refused(self, req_id: ReqId, now: int) -> bool:
+        """The server cannot say what is committed, for want of a quorum: ask again after a pause."""
+        question = self._mark_question
+        if question is None or req_id != make_req_id(self._client_id, self.generation, self.partition, question):
+            return False
+        self._mark_question = None
+        self._mark_at = now + self._settings.not_ready_ms
+        return True
+
     def deadline(self) -> int | None:
         """When `due` has something to do."""
         return earliest(self._mark_at, self._paused[0][0] if self._paused else None, self._silent_at())

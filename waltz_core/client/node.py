@@ -47,7 +47,7 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, make_req_id
+from waltz_core.ids import Endpoint, make_req_id, req_partition
 from waltz_core.machine import Rng, earliest
 from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
@@ -384,7 +384,12 @@ class ClientNode:
         if isinstance(message, HighWaterMarkResponse):
             self._on_mark(message, link, now, out)
             return
+        if isinstance(message, ErrorResponse) and self._on_mark_refused(message, link, now):
+            return
         if self._on_capabilities(message, link) or self._membership.on_message(message, link, now, out):
+            return
+        if isinstance(message, ErrorResponse):
+            self._on_error(message, link, now, out)
             return
         partition = self._by_key.get(message.req_id[8:12])
         if partition is None or partition.link is not link:
@@ -399,9 +404,20 @@ class ClientNode:
             partition.on_mount_response(message, now, out)
         elif isinstance(message, AppendRefused):
             partition.on_refused(message, now, out)
-        elif isinstance(message, ErrorResponse) and message.code == ErrorCode.BEFORE_START:
+
+    def _on_mark_refused(self, message: ErrorResponse, link: Link, now: int) -> bool:
+        if message.code not in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED):
+            return False
+        reads = self._reads.get(req_partition(message.req_id))
+        return reads is not None and reads.link is link and reads.on_mark_refused(message.req_id, now)
+
+    def _on_error(self, message: ErrorResponse, link: Link, now: int, out: list[Effect]) -> None:
+        partition = self._by_key.get(message.req_id[8:12])
+        if partition is None or partition.link is not link:
+            return
+        if message.code == ErrorCode.BEFORE_START:
             partition.on_before_start(message.req_id, message.message or "the log begins later", now, out)
-        elif isinstance(message, ErrorResponse) and message.code == ErrorCode.NOT_ALLOWED:
+        elif message.code == ErrorCode.NOT_ALLOWED:
             text = message.message or "not allowed"
             if self._complaints.get(link.endpoint) != text:
                 self._complaints[link.endpoint] = text
@@ -424,7 +440,7 @@ class ClientNode:
                 out.append(complaint(number, message.transaction_id, text))
 
     def _on_mark(self, message: HighWaterMarkResponse, link: Link, now: int, out: list[Effect]) -> None:
-        number = int.from_bytes(message.req_id[8:12], "big", signed=True)
+        number = req_partition(message.req_id)
         reads = self._reads.get(number)
         if reads is None or reads.link is not link:
             return

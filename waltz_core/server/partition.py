@@ -35,9 +35,10 @@ from waltz_core.server.appender import Append, Appender, Committed, Dropped, Pas
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FeedCache, encode_frames
-from waltz_core.server.fetches import Answer, DataFetches
+from waltz_core.server.fetches import DataFetches
 from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
 from waltz_core.server.journal_format import Mode
+from waltz_core.server.marks import MarkReads
 from waltz_core.server.members import Members
 from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
@@ -261,6 +262,7 @@ class PartitionServer:
         self._fetches = DataFetches(partition_id, data_cache, tickets, self._held, rules)
         self._ranges = RangeReads(tickets, self._held)
         self._ranges.where_before = config.archive
+        self._marks = MarkReads(self._held)
         self._starts: list[tuple[int, ReqId, int]] = []  # who waits for which log start
         self._header_reads: dict[int, int] = {}  # token → first
         self._verdicts: list[Verdict] = []
@@ -382,6 +384,7 @@ class PartitionServer:
         self._appender.drop_queue(self._verdicts)
         self._settle(now)
         self._let_go()
+        self._answer(self._marks.close("the partition is closed"))
         self._enter(now, Phase.CLOSED, "")
 
     def _let_go(self) -> None:
@@ -441,6 +444,7 @@ class PartitionServer:
         self._fetches.gone(peer.conn)
         for waiting in self._barriers.values():
             waiting[:] = [barrier for barrier in waiting if barrier.conn != peer.conn]
+        self._marks.gone(peer.conn)
         self._held_feeds = [held for held in self._held_feeds if held[0].conn != peer.conn]
 
     # ---- messages of clients -----------------------------------------------------------------
@@ -468,7 +472,7 @@ class PartitionServer:
             case messages.FlushRequest(req_id):
                 self._barrier(peer, _Flush(peer.conn, req_id))
             case messages.HighWaterMarkRequest(req_id):
-                self._out.append(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, self.high_water_mark)))
+                self._on_mark(now, peer, req_id)
             case messages.TransactionDataRequest():
                 self._on_data(peer, message)
             case OversizedAppend():
@@ -478,6 +482,13 @@ class PartitionServer:
                 self._out.append(
                     CloseConn(peer.conn, f"{type(message).__name__} is not a message for a server's partition")
                 )
+
+    def _on_mark(self, now: int, peer: Peer, req_id: ReqId) -> None:
+        """Somebody asks for the committed mark; before the first session it is a number that is no mark, at once."""
+        if self._known and self._rules.marks_confirmed:
+            self._marks.ask(now, peer.conn, peer.owner, req_id, peer.version)
+        else:
+            self._out.append(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, self.high_water_mark)))
 
     def _on_mount(self, peer: Peer, message: messages.MountRequest) -> None:
         assert peer.client_id is not None
@@ -727,7 +738,16 @@ class PartitionServer:
         self._answer(self._fetches.launch(self._appender.commit_mark, read))
         self._ranges.launch(self._appender.commit_mark, read_range)
 
-    def _answer(self, answers: Sequence[Answer]) -> None:
+    def _read_marks(self) -> None:
+        """Answer what is confirmed, and let the storage nodes confirm, for all who ask now, that we still serve."""
+        session = self.session
+        # Launching may have ended it, for a checkpoint.
+        if session is not None and session.state is SessionState.OPEN:
+            self._answer(self._marks.confirmed(session.confirmed, self._appender.commit_mark))
+            if self._marks.unasked:
+                self._marks.begin(session.confirm())
+
+    def _answer(self, answers: Sequence[tuple[int, messages.ClientMessage]]) -> None:
         self._out.extend(Reply(conn, message) for conn, message in answers)
 
     def _on_read_failed(self, now: int, note: ReadFailed) -> None:
@@ -1040,6 +1060,7 @@ class PartitionServer:
         self._states_write.forget()
         self._zk = {ticket: purpose for ticket, purpose in self._zk.items() if purpose not in ("states", "reread")}
         self.response_times.forget()
+        self._marks.session_ended()
         self._answer_starts(f"the store session ended: {reason}")
         if self.journal is not None:
             self.journal.session_ended()
@@ -1072,6 +1093,8 @@ class PartitionServer:
         if self.phase is Phase.OPEN:
             self._launch(now)
             self._fetch(now)
+            self._read_marks()
+        self._answer(self._marks.overdue(now, self.reason or "no quorum of storage nodes confirms it"))
         self._serve_feed(now)
         if self.session is not None:
             self._run_session(now)
@@ -1190,8 +1213,8 @@ class PartitionServer:
         """When `flush` must be called at the latest."""
         session = self.session.deadline() if self.session is not None else None
         journal = self.journal.deadline() if self.journal is not None else None
-        again = self._states_write.again_at
-        return earliest(session, self._retry_at, again, self._look_at, self._feed.deadline(now), journal)
+        feed, marks, again = self._feed.deadline(now), self._marks.deadline(), self._states_write.again_at
+        return earliest(session, self._retry_at, again, self._look_at, feed, marks, journal)
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""

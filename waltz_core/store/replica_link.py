@@ -88,7 +88,7 @@ class ReplicaLink:
         self.state = LinkState.DIALING
         self.next = 0  # first id not sent yet
         self.acked = -1  # highest id it said is durable
-        self.flight: deque[tuple[int, int]] = deque()  # (last id, bytes) of every append not answered
+        self.flight: deque[tuple[int, int, int]] = deque()  # (last id, bytes, round) of every append not answered
         self.flight_bytes = 0
         self.copying = False  # a read for its catch-up is under way
         self.denied: set[str] = set()  # sources that could not give out what it needs next
@@ -103,15 +103,21 @@ class ReplicaLink:
         self.next = next_id
         self.acked = next_id - 1
 
-    def sent(self, last: int, size: int) -> None:
-        """An append up to `last` was handed to the connection."""
+    def sent(self, last: int, size: int, round_number: int) -> None:
+        """An append up to `last` was handed to the connection, in a round of confirmations."""
         self.next = last + 1
-        self.flight.append((last, size))
+        self.flight.append((last, size, round_number))
         self.flight_bytes += size
 
-    def answered(self) -> None:
-        """The oldest append is durable there."""
-        last, size = self.flight.popleft()
+    def answered(self) -> int:
+        """The oldest append is durable there; returns the round in which it left."""
+        last, size, round_number = self.flight.popleft()
         self.flight_bytes -= size
         assert last > self.acked
         self.acked = last
+        return round_number
+
+    @property
+    def last_round(self) -> int:
+        """The round in which the newest append in flight left; 0 when there is none."""
+        return self.flight[-1][2] if self.flight else 0

@@ -25,6 +25,7 @@ from waltz_core.store.calls import (
     StorageMessage,
     StorageNews,
 )
+from waltz_core.store.confirmations import Confirmations
 from waltz_core.store.quorum import majority
 from waltz_core.store.recovery import Recovery
 from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink, Tail
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _GREET_AGAIN_MS = 1000
 _REJOIN_MS = 10_000  # a replica that lost its chance in this session is back for so long before a new one begins
+_NO_ID = -1  # no log holds it
 _FAILED_MS = 60_000  # the same for one that failed and stayed connected
 _ASK_AGAIN_MS = 10_000  # after so long a source that could not give out a record is asked for it again
 
@@ -241,6 +243,7 @@ class StoreSession:
         self._tickets = tickets
         self._config = config
         self._links = {replica: ReplicaLink(replica) for replica in replicas}
+        self._confirmations = Confirmations(self._quorum)
         self._routes = ReadRoutes()
         self._recovery = Recovery(
             partition_id,
@@ -374,6 +377,16 @@ class StoreSession:
         assert self._tail is not None
         self._tail.add(batch, self._commit_mark)
 
+    def confirm(self) -> int:
+        """Begin a round: it is confirmed once a quorum has answered what is sent from now on."""
+        assert self.state is SessionState.OPEN
+        return self._confirmations.want()
+
+    @property
+    def confirmed(self) -> int:
+        """The newest round that is: when it began, no later session had committed anything."""
+        return self._confirmations.confirmed
+
     def committed(self, mark: int) -> None:
         """The quorum holds everything up to `mark`."""
         self._commit_mark = mark
@@ -402,6 +415,8 @@ class StoreSession:
             for link in self._links.values():
                 if link.state is LinkState.FOLLOWING:
                     self._follow(now, link)
+                    if self._confirmations.must_ask(link.replica, link.last_round):
+                        self._ask_whether_ours(link)
             self._release()
         if self.state is not SessionState.ENDED:
             self._tell_put_aside()
@@ -694,7 +709,7 @@ class StoreSession:
             ticket = self._tickets.take()
             self._expect_appended(ticket, link)
             self._out.append(StorageAppend(link.replica, ticket, self.session_id, self._partition_id, batch))
-            link.sent(batch.last, len(batch.encoded))
+            link.sent(batch.last, len(batch.encoded), self._confirmations.wanted)
 
     def _expect_appended(self, ticket: int, link: ReplicaLink) -> None:
         self._waiting[ticket] = (
@@ -704,8 +719,22 @@ class StoreSession:
 
     def _on_appended(self, link: ReplicaLink) -> None:
         if link.state is LinkState.FOLLOWING:
-            link.answered()
+            self._confirmations.heard(link.replica, link.answered())
             self._notes.append(Voted(link.replica, link.acked))
+
+    def _ask_whether_ours(self, link: ReplicaLink) -> None:
+        """Make a replica check our session id: by a request that reads nothing and that 0.13.2 knows, too.
+
+        Ours answer it beside the writes, 0.13.2 after those that came before. A refusal ends the session, as that
+        of an append does.
+        """
+
+        def answered(now: int, replica: str, answer: StorageMessage) -> None:
+            self._confirmations.answered(replica)
+
+        self._confirmations.ask(link.replica)
+        nothing = messages.RecordHeaderRequest(self.session_id, 0, self._partition_id, _NO_ID)
+        self._call(link.replica, nothing, answered)
 
     def _catch_up(self, now: int, link: ReplicaLink) -> None:
         """Copy committed records that the tail does not hold any more from another replica."""
@@ -748,7 +777,8 @@ class StoreSession:
                 messages.AppendRequest(self.session_id, 0, self._partition_id, records, False),
             )
         )
-        link.sent(records[-1].transaction_id, sum(len(item.data) + 40 for item in records))
+        size = sum(len(item.data) + 40 for item in records)
+        link.sent(records[-1].transaction_id, size, self._confirmations.wanted)
 
     def _release(self) -> None:
         """Batches that every following replica was sent need not be kept."""

@@ -11,6 +11,7 @@ from tests.model.invariants.committed_stays import CommittedStays
 from tests.model.invariants.dense_ids import DenseIds
 from tests.model.invariants.feeds import Feeds
 from tests.model.invariants.journalled import Journalled
+from tests.model.invariants.linearizable_reads import LinearizableReads
 from tests.model.invariants.lock_soundness import LockSoundness
 from tests.model.invariants.log_order import LogOrder
 from tests.model.invariants.marks import Marks
@@ -35,6 +36,7 @@ ALL: tuple[type[Invariant], ...] = (
     Journalled,
     Outcomes,
     RealTime,
+    LinearizableReads,
     Truncation,
     Bounds,
     Witness,

@@ -63,6 +63,9 @@ class Invariant:
     def on_failed(self, client: Any, token: Token, failed: Any) -> None:
         """A client was told that an append did not commit, or that nobody knows."""
 
+    def on_read(self, client: Any, partition: int, floor: int, mark: int) -> None:
+        """A client read the committed mark; when it began, some client knew that `floor` is committed."""
+
     def on_second(self) -> None:
         """A second of simulated time has passed."""
 

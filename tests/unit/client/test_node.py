@@ -35,6 +35,8 @@ from waltz_core.edge import Closed, Dialed, Received, Report, Writable, ZkState,
 from waltz_core.ids import make_req_id, req_sequence
 from waltz_core.rules import LEGACY
 from waltz_core.wire.client_messages import (
+    ErrorCode,
+    ErrorResponse,
     FeedSuspended,
     HighWaterMarkRequest,
     HighWaterMarkResponse,
@@ -466,6 +468,21 @@ def test_a_partition_that_is_not_open_yet_is_asked_again() -> None:
     (request,) = desk.take(RPC)
     desk.send(HighWaterMarkResponse(request.req_id, -1), kind=RPC)
     assert desk.node.status(0, desk.now).phase is Phase.MOUNTING
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_READY, ErrorCode.NOT_SERVED])
+def test_a_server_without_a_quorum_is_asked_again_after_a_pause(code: ErrorCode) -> None:
+    desk = Desk()
+    desk.step(ReadMark(0, "a"))
+    desk.connect()
+    (question,) = desk.take(RPC)
+    assert desk.send(ErrorResponse(question.req_id, code, "no quorum"), kind=RPC) == []
+    desk.step(ReadMark(0, "b"))
+    assert desk.take(RPC) == []
+    desk.wait(desk.settings.not_ready_ms)
+    assert desk.send(ErrorResponse(question.req_id, code, "late"), kind=RPC) == []
+    (again,) = desk.take(RPC)
+    assert desk.send(HighWaterMarkResponse(again.req_id, 3), kind=RPC) == [MarkRead(0, 3, ("a", "b"))]
 
 
 def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:

@@ -39,10 +39,13 @@ def test_a_link_counts_what_is_under_way() -> None:
     link = ReplicaLink("a:1")
     link.state = LinkState.RECOVERING
     link.follow(10)
-    link.sent(12, 100)
-    link.sent(13, 50)
-    link.answered()
+    link.sent(12, 100, 3)
+    link.sent(13, 50, 4)
+    assert link.last_round == 4
+    assert link.answered() == 3
     assert (link.acked, link.next, link.flight_bytes) == (12, 14, 50)
+    assert link.answered() == 4
+    assert link.last_round == 0
 
 
 def test_reads_are_shared_in_proportion_to_speed() -> None:

@@ -1,0 +1,206 @@
+"""Reads of the committed mark: never of the past, whoever serves, and never without a quorum."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tests.model.cluster import SimCluster
+from tests.model.test_server import Client, opened
+from tests.model.world import SimNode
+from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.server.marks import PATIENCE_MS
+from waltz_core.wire import client_messages as messages
+
+nodes = pytest.mark.parametrize("storage_rules", [SAFE, LEGACY], ids=["our nodes", "nodes of 0.13.2"])
+
+
+def two_servers(storage_rules: SafetyRules, rules: SafetyRules = SAFE) -> tuple[SimCluster, SimNode, int]:
+    """One partition, two servers; returns the one that serves it, and the number of the other."""
+    cluster = opened(servers=2, storage_rules=storage_rules, server_rules=(rules, rules))
+    number = next(n for n, server in enumerate(cluster.servers) if server.machine._partitions)
+    return cluster, cluster.servers[number], 1 - number
+
+
+def marks(client: Client) -> list[int]:
+    """What it was answered."""
+    return [one.high_water_mark for one in client.received if isinstance(one, messages.HighWaterMarkResponse)]
+
+
+def refusals(client: Client) -> list[int]:
+    """The codes of the errors that it was answered."""
+    return [one.code for one in client.received if isinstance(one, messages.ErrorResponse)]
+
+
+def commit(client: Client, count: int = 1) -> None:
+    """Append, one after the other, and see each in the feed."""
+    for _ in range(count):
+        seen = len(client.feed())
+        client.append(b"a transaction", mark=-1)
+        client.wait(lambda seen=seen: len(client.feed()) > seen)
+
+
+def listen(client: Client, milliseconds: int) -> None:
+    """Let time pass, and take what comes."""
+    client.world.run(client.world.now + milliseconds)
+    client.wait(lambda: True)
+
+
+def header_requests(cluster: SimCluster) -> list[int]:
+    """How many questions each storage node was asked that are no append."""
+    return [storage.node.machine.replicas[0].counters["record-header-request"] for storage in cluster.storages]
+
+
+@nodes
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+def test_a_server_deposed_while_it_was_paused_answers_no_mark(
+    storage_rules: SafetyRules, version: int, on: bool
+) -> None:
+    """0.13.2, and ours without the rule, answers what it last knew: an acknowledged append is not in it."""
+    rules = attrs.evolve(SAFE, marks_confirmed=on)
+    cluster, server, successor = two_servers(storage_rules, rules)
+    reader = Client(cluster, version=version, server=1 - successor)
+    server.freeze()
+    heir = cluster.servers[successor]
+    assert cluster.world.run_while(lambda: not heir.machine._partitions, 60_000)
+    assert cluster.world.run_while(lambda: bool(heir.machine._partitions[0].trouble(heir.clock)), 60_000)
+    writer = Client(cluster, server=successor, client_id=8)
+    writer.generation = heir.machine._partitions[0].generation
+    writer.mount()
+    commit(writer)
+    server.thaw()
+    reader.send(messages.HighWaterMarkRequest(reader.req_id()))
+    listen(reader, 20_000)
+    assert marks(reader) == ([] if on else [-1])
+    assert refusals(reader) == ([messages.ErrorCode.NOT_READY] if on and version == 5 else [])
+
+
+@nodes
+def test_without_a_quorum_nobody_gets_a_mark(storage_rules: SafetyRules) -> None:
+    """Codec 5 is answered NOT_READY after a while; older codecs wait until it can be confirmed."""
+    cluster = opened(storage_rules=storage_rules)
+    writer = Client(cluster)
+    writer.mount()
+    commit(writer, 3)
+    ours, older = Client(cluster, client_id=8), Client(cluster, client_id=9, version=4)
+    for storage in cluster.storages[:2]:
+        storage.node.freeze()
+    ours.send(messages.HighWaterMarkRequest(ours.req_id()))
+    older.send(messages.HighWaterMarkRequest(older.req_id()))
+    listen(ours, PATIENCE_MS - 100)
+    assert ours.received == []
+    listen(ours, 200)
+    listen(older, 0)
+    assert (marks(ours), refusals(ours), older.received) == ([], [messages.ErrorCode.NOT_READY], [])
+    for storage in cluster.storages[:2]:
+        storage.node.thaw()
+    older.wait(lambda: older.received)
+    assert marks(older) == [2]
+
+
+@nodes
+def test_a_question_outlives_the_session_that_was_to_confirm_it(storage_rules: SafetyRules) -> None:
+    cluster = opened(storage_rules=storage_rules)
+    writer, reader = Client(cluster), Client(cluster, client_id=8, version=4)
+    writer.mount()
+    commit(writer, 3)
+    for storage in cluster.storages[:2]:
+        storage.node.freeze()
+    reader.send(messages.HighWaterMarkRequest(reader.req_id()))
+    listen(reader, 100)
+    for storage in cluster.storages[:2]:
+        storage.crash(power=False)
+    listen(reader, 10_000)
+    assert reader.received == []
+    for storage in cluster.storages[:2]:
+        storage.start()
+    reader.wait(lambda: reader.received)
+    assert marks(reader) == [2]
+
+
+@nodes
+def test_one_slow_storage_node_delays_no_mark(storage_rules: SafetyRules) -> None:
+    cluster = opened(storage_rules=storage_rules)
+    reader = Client(cluster)
+    cluster.storages[2].node.freeze()
+    for _ in range(5):
+        before = cluster.world.now
+        reader.ask(messages.HighWaterMarkRequest(reader.req_id()))
+        assert cluster.world.now - before < 100
+    assert marks(reader) == [-1] * 5
+
+
+def test_questions_of_one_moment_share_one_request_to_each_storage_node_and_no_sync() -> None:
+    cluster = opened()
+    reader = Client(cluster)
+    cluster.world.network.piece = 1 << 20
+    operations: list[object] = []
+    for storage in cluster.storages:
+        storage.disk.on_operation = operations.append
+    asked = header_requests(cluster)
+    reader.send(*[messages.HighWaterMarkRequest(reader.req_id()) for _ in range(100)])
+    reader.wait(lambda: len(reader.received) == 100)
+    listen(reader, 100)
+    assert marks(reader) == [-1] * 100
+    assert [now - before for now, before in zip(header_requests(cluster), asked, strict=True)] == [1, 1, 1]
+    assert operations == []
+
+
+def test_the_vote_of_an_append_that_leaves_with_the_question_confirms_it() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    cluster.world.network.piece = 1 << 20
+    asked = header_requests(cluster)
+    data = bytearray()
+    append = messages.AppendRequest(client.req_id(), -1, (), (), (), 0, b"", 0)
+    for message in (append, messages.HighWaterMarkRequest(client.req_id())):
+        client.connection.encode(message, data)
+    client.peer.send(bytes(data))
+    client.wait(lambda: marks(client))
+    assert marks(client) == [0]
+    assert header_requests(cluster) == asked
+
+
+@nodes
+def test_an_append_that_left_before_the_question_confirms_nothing(storage_rules: SafetyRules) -> None:
+    """Its votes, late, come to a server that has been succeeded since they were given."""
+    cluster, server, successor = two_servers(storage_rules)
+    client = Client(cluster, server=1 - successor)
+    client.mount()
+    from_nodes = {(storage.node.name, server.name) for storage in cluster.storages}
+    to_nodes = {(server.name, storage.node.name) for storage in cluster.storages}
+    cluster.world.network.cut |= from_nodes
+    client.append(b"x")
+    listen(client, 100)
+    cluster.world.zookeeper.expire(server, 60_000)  # it notices late
+    heir = cluster.servers[successor]
+    assert cluster.world.run_while(lambda: not heir.machine._partitions, 60_000)
+    assert cluster.world.run_while(lambda: bool(heir.machine._partitions[0].trouble(heir.clock)), 60_000)
+    writer = Client(cluster, server=successor, client_id=8)
+    writer.generation = heir.machine._partitions[0].generation
+    writer.mount()
+    commit(writer)
+    cluster.world.network.cut |= to_nodes
+    client.send(messages.HighWaterMarkRequest(client.req_id()))
+    listen(client, 10)
+    cluster.world.network.heal(from_nodes)
+    client.wait(lambda: refusals(client))
+    assert client.feed() != []  # the votes did come
+    assert marks(client) == []
+
+
+def test_a_partition_that_moves_answers_those_who_still_wait() -> None:
+    cluster, server, _ = two_servers(SAFE)
+    ours = Client(cluster, server=cluster.servers.index(server))
+    older = Client(cluster, server=cluster.servers.index(server), version=4, client_id=8)
+    for storage in cluster.storages:
+        storage.node.freeze()
+    ours.send(messages.HighWaterMarkRequest(ours.req_id()))
+    older.send(messages.HighWaterMarkRequest(older.req_id()))
+    listen(ours, 100)
+    cluster.world.zookeeper.expire(server, 0)
+    ours.wait(lambda: ours.received, PATIENCE_MS - 1_000)
+    listen(older, 0)
+    assert (refusals(ours), older.received) == ([messages.ErrorCode.NOT_READY], [])

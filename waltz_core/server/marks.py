@@ -1,0 +1,125 @@
+"""Questions for the committed mark, answered only by a server that still owns the partition.
+
+A question waits → is in a round of the store session → is answered with the committed mark when a quorum of storage
+nodes has confirmed the round (`waltz_core.store.confirmations`). When the session ends first, it waits for the next.
+Nobody gets a mark that was not confirmed: codec 5 is answered NOT_READY after a while, older codecs, which have no
+such answer, wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from waltz_core.ids import ReqId
+from waltz_core.record import record
+from waltz_core.server.turns import Shares
+from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
+
+PATIENCE_MS = 4_000
+"""A client of codec 5 waits for so long; ours give up a silent server after the same time."""
+_EXTENDED = 5  # codec since which everything can be answered by an error
+
+Answer: TypeAlias = tuple[int, HighWaterMarkResponse | ErrorResponse]
+"""A connection and what it is told."""
+
+
+@record
+class _Question:
+    conn: int
+    req_id: ReqId
+    due: int | None  # when it gets NOT_READY; None = never
+
+
+class MarkReads:
+    """Questions of one partition, in the order in which they came.
+
+    `held` counts what waits for each connection, in all partitions together.
+    """
+
+    __slots__ = ("_asked", "_due", "_held", "_waiting")
+
+    def __init__(self, held: Shares) -> None:
+        self._held = held
+        self._waiting: list[_Question] = []  # for a round
+        self._asked: deque[tuple[int, list[_Question]]] = deque()  # round, those in it
+        self._due: int | None = None  # when the first one is overdue
+
+    @property
+    def unasked(self) -> bool:
+        """A round is wanted."""
+        return bool(self._waiting)
+
+    def ask(self, now: int, conn: int, owner: str, req_id: ReqId, version: int) -> None:
+        """A client wants the mark."""
+        self._held.add(conn, owner, 1)
+        due = now + PATIENCE_MS if version >= _EXTENDED else None
+        self._waiting.append(_Question(conn, req_id, due))
+        if self._due is None:
+            self._due = due
+
+    def begin(self, number: int) -> None:
+        """Those that wait are in a round."""
+        self._asked.append((number, self._waiting))
+        self._waiting = []
+
+    def confirmed(self, number: int, mark: int) -> list[Answer]:
+        """A round, and all before it, is confirmed."""
+        answers: list[Answer] = []
+        while self._asked and self._asked[0][0] <= number:
+            _, questions = self._asked.popleft()
+            for one in questions:
+                self._held.free(one.conn, 1)
+                answers.append((one.conn, HighWaterMarkResponse(one.req_id, mark)))
+        self._look()
+        return answers
+
+    def session_ended(self) -> None:
+        """No round of it will be confirmed."""
+        self._waiting = [one for _, questions in self._asked for one in questions] + self._waiting
+        self._asked.clear()
+
+    def overdue(self, now: int, why: str) -> list[Answer]:
+        """NOT_READY for those that have waited long enough."""
+        if self._due is None or now < self._due:
+            return []
+        late = [one for one in self._all() if one.due is not None and one.due <= now]
+        self._keep(lambda one: one.due is None or one.due > now)
+        return self._refused(late, why)
+
+    def close(self, why: str) -> list[Answer]:
+        """The partition goes. Clients of older codecs ask again when they mount at its next server."""
+        refused = [one for one in self._all() if one.due is not None]
+        for one in self._all():
+            if one.due is None:
+                self._held.free(one.conn, 1)
+        self._keep(lambda one: False)
+        return self._refused(refused, why)
+
+    def gone(self, conn: int) -> None:
+        """A connection ended: nobody waits for its answers."""
+        if self._waiting or self._asked:
+            self._keep(lambda one: one.conn != conn)
+
+    def deadline(self) -> int | None:
+        """When the first one is overdue."""
+        return self._due
+
+    def _all(self) -> Iterator[_Question]:
+        for _, questions in self._asked:
+            yield from questions
+        yield from self._waiting
+
+    def _keep(self, wanted: Callable[[_Question], bool]) -> None:
+        self._asked = deque((number, list(filter(wanted, questions))) for number, questions in self._asked)
+        self._waiting = list(filter(wanted, self._waiting))
+        self._look()
+
+    def _look(self) -> None:
+        self._due = next((one.due for one in self._all() if one.due is not None), None)
+
+    def _refused(self, questions: Sequence[_Question], why: str) -> list[Answer]:
+        for one in questions:
+            self._held.free(one.conn, 1)
+        return [(one.conn, ErrorResponse(one.req_id, ErrorCode.NOT_READY, why)) for one in questions]
