@@ -116,7 +116,7 @@ class Moving:
         node = self._run.cluster.servers[number]
         answers = node.alive and not node.frozen
         found = node.machine._partitions.items() if answers else ()
-        health = {partition_id: partition.healthy for partition_id, partition in found}
+        health = {partition_id: not partition.trouble(node.clock) for partition_id, partition in found}
         return ServerView(ServerDescriptor(number, Endpoint(node.name, 6000)), health=health if answers else None)
 
     @staticmethod

@@ -284,7 +284,7 @@ class Run:
             for server in self.cluster.servers
             if server.alive
             for partition_id, partition in server.machine._partitions.items()
-            if partition.healthy
+            if not partition.trouble(server.clock)
         }
 
     def unsettled(self) -> str:
