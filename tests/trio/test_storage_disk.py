@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -46,6 +47,7 @@ from waltz_core.storage.effects import (
 from waltz_core.storage.node import StorageNode
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
+from waltz_trio.storage.syncs import SyncTimes
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "storage_dirs"
 
@@ -330,3 +332,119 @@ async def test_a_thread_that_ends_by_an_error_fails_the_disk_with_the_reason(tmp
                 await trio.testing.wait_all_tasks_blocked()
     [reason] = completions.failures
     assert reason.startswith("thread waltz-disk of the disk ended by an error in this process: AssertionError")
+
+
+# ---- many files in one group -----------------------------------------------------------------------
+
+
+class WatchedFiles(Files):
+    """Real files that note what was written and synced, in order; and fail where they are asked to."""
+
+    def __init__(self, directory: Path, *, whole: bool) -> None:
+        super().__init__(directory)
+        self.log: list[tuple[str, str]] = []
+        self.calls = 0  # syncs of any kind
+        self.broken: set[str] = set()  # files whose sync fails
+        self.whole_fails = False
+        if not whole:
+            self._sync_whole = None
+        elif self._sync_whole is None:
+            self._sync_whole = os.sync  # a file system that the call is not relied on for
+
+    def apply(self, operation: Any) -> None:
+        if isinstance(operation, SyncFile):
+            self.calls += 1
+            if operation.path in self.broken:
+                raise OSError(errno.EIO, "input/output error")
+        super().apply(operation)
+        self.log.append((type(operation).__name__, operation.path))
+
+    def sync_whole(self) -> None:
+        written = [path for kind, path in self.log if kind == "WriteAt"]
+        self.calls += 1
+        if self.whole_fails:
+            raise OSError(errno.EIO, "input/output error")
+        super().sync_whole()
+        self.log += [("SyncFile", path) for path in written]
+
+
+FILES = 40
+
+
+async def many(disk: Disk, found: Completions, first: int) -> list[DiskEvent]:
+    """One append to each of many files; what became of them."""
+    for number in range(FILES):
+        path = f"{number}"
+        disk.perform(DiskBatch(first + number, (WriteAt(path, 8 * first, b"8 bytes!"), SyncFile(path))))
+    return [await found.of(first + number) for number in range(FILES)]
+
+
+@asynccontextmanager
+async def watched(path: Path, *, whole: bool) -> AsyncIterator[tuple[Disk, WatchedFiles, Completions]]:
+    """A disk of `FILES` files, and a check that nothing is answered before its own file was synced."""
+    files, found = WatchedFiles(path, whole=whole), Completions()
+
+    def deliver(events: Sequence[DiskEvent]) -> None:
+        for event in events:
+            if isinstance(event, DiskDone) and event.ticket > FILES:
+                mine = str((event.ticket - 1) % FILES)
+                kinds = [kind for kind, path in list(files.log) if path == mine]
+                assert kinds[-1] == "SyncFile", kinds
+        found.deliver(events)
+
+    disk = Disk(files, deliver, found.failures.append)
+    try:
+        for number in range(FILES):
+            disk.perform(DiskBatch(number + 1, (Create(f"{number}"),)))
+        await found.of(FILES)
+        yield disk, files, found
+    finally:
+        await disk.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_answer_never_precedes_the_sync_of_its_own_file(tmp_path: Path, whole: bool) -> None:
+    async with watched(tmp_path, whole=whole) as (disk, files, found):
+        for round_ in range(1, 20):
+            outcomes = await many(disk, found, 1 + FILES * round_)
+            assert all(isinstance(one, DiskDone) for one in outcomes)
+        appends = 19 * FILES
+        assert files.calls == disk.statistics.syncs <= appends  # none is synced twice for one answer
+        assert whole == any(kind == "SyncFile" and at == "39" for kind, at in files.log if files.calls < appends)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_failed_sync_fails_every_append_to_that_file_and_no_other(tmp_path: Path, whole: bool) -> None:
+    """Where the whole file system reports an error, which may be another process's, each file is asked for its own."""
+    async with watched(tmp_path, whole=whole) as (disk, files, found):
+        files.whole_fails = True
+        assert all(isinstance(one, DiskDone) for one in await many(disk, found, 1 + FILES))
+        files.broken = {"3", "17"}
+        outcomes = await many(disk, found, 1 + 2 * FILES)
+        failed = {number for number, one in enumerate(outcomes) if isinstance(one, DiskFailed)}
+        assert failed == {3, 17}
+
+
+async def test_a_file_on_another_file_system_is_synced_for_itself(tmp_path: Path) -> None:
+    async with watched(tmp_path, whole=True) as (disk, files, found):
+        await many(disk, found, 1 + FILES)
+        files._open["5"].device += 1  # as if its directory were a mount of its own
+        for round_ in range(2, 5):
+            await many(disk, found, 1 + FILES * round_)
+        assert files.calls == disk.statistics.syncs
+        assert not files.covered("5")
+        assert files.covered("6")
+
+
+def test_the_faster_way_is_taken_and_the_other_one_tried_again() -> None:
+    times = SyncTimes()
+    assert times.choose(100)
+    times.took(True, 100, 0.010)
+    assert not times.choose(100)
+    times.took(False, 100, 0.100)
+    chosen = [times.choose(100) for _ in range(100)]
+    assert chosen.count(False) in (1, 2)
+    assert sum(times.choose(2) for _ in range(100)) in (1, 2)  # two files are synced sooner than everything
+    for _ in range(50):
+        times.took(True, 100, 1.0)  # another process fills the cache
+    assert sum(times.choose(100) for _ in range(100)) in (1, 2)

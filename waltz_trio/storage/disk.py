@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TypeAlias
 
 import trio
@@ -29,6 +29,7 @@ from waltz_core.storage.effects import (
 from waltz_trio.log import described
 from waltz_trio.mailbox import Mailbox
 from waltz_trio.storage.files import Files, kind_of
+from waltz_trio.storage.syncs import FileSyncs
 
 READERS = 2
 Deliver: TypeAlias = Callable[[Sequence[DiskEvent]], object]
@@ -39,9 +40,9 @@ _STOP = object()
 
 
 class DiskStatistics:
-    """Counts since the start; written by the writer thread, read by anybody."""
+    """Counts since the start; written by the threads of the disk, read by anybody."""
 
-    __slots__ = ("batches", "groups", "recent_ms", "sync_seconds", "syncs")
+    __slots__ = ("_mutex", "batches", "groups", "recent_ms", "sync_seconds", "syncs")
 
     def __init__(self) -> None:
         self.batches = 0
@@ -49,6 +50,14 @@ class DiskStatistics:
         self.syncs = 0
         self.sync_seconds = 0.0
         self.recent_ms: deque[float] = deque(maxlen=100)  # the last syncs
+        self._mutex = Lock()
+
+    def synced(self, seconds: float) -> None:
+        """A file, a directory, or the whole file system was synced."""
+        with self._mutex:
+            self.syncs += 1
+            self.sync_seconds += seconds
+            self.recent_ms.append(seconds * 1000)
 
     @property
     def sync_ms(self) -> float:
@@ -73,6 +82,7 @@ class Disk:
     ) -> None:
         self.files = files
         self.statistics = DiskStatistics()
+        self._syncs = FileSyncs(files, self._apply, self.statistics.synced, lambda: self._mailbox.closed)
         self._failed = failed
         self._token = token or trio.lowlevel.current_trio_token()
         self._mailbox = Mailbox(deliver, self._token)
@@ -148,6 +158,7 @@ class Disk:
                 item = self._batches.get()
             if group and not self._mailbox.closed:
                 self._mailbox.post(self._carry_out(group))
+        self._syncs.close()
 
     def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
         """Write all batches, then sync every file they end with, each once."""
@@ -165,15 +176,11 @@ class Disk:
                 continue
             for sync in syncs:
                 wanted.setdefault(sync, []).append(batch.ticket)
-        # Files before directories: a name must not become durable before what it stands for.
-        for sync in sorted(wanted, key=lambda one: type(one) is SyncDirectory):
-            if self._mailbox.closed:
-                return []
-            try:
-                self._apply(sync)
-            except Exception as error:
-                for ticket in wanted[sync]:
-                    failures.setdefault(ticket, error)
+        for sync, why in self._sync_all(list(wanted)):
+            for ticket in wanted[sync]:
+                failures.setdefault(ticket, why)
+        if self._mailbox.closed:
+            return []
         self.statistics.batches += len(group)
         self.statistics.groups += 1
         return [
@@ -181,14 +188,23 @@ class Disk:
             for batch in group
         ]
 
+    def _sync_all(self, wanted: list[_Sync]) -> Iterator[tuple[_Sync, Exception]]:
+        """Make files durable, then directories: a name must not become durable before what it stands for."""
+        files = [sync for sync in wanted if isinstance(sync, SyncFile)]
+        if files and not self._mailbox.closed:
+            yield from self._syncs.sync(files).items()
+        for sync in wanted:
+            if isinstance(sync, SyncDirectory) and not self._mailbox.closed:
+                try:
+                    self._apply(sync)
+                except Exception as error:
+                    yield sync, error
+
     def _apply(self, operation: Operation) -> None:
         if type(operation) is SyncFile or type(operation) is SyncDirectory:
             start = time.perf_counter()
             self.files.apply(operation)
-            spent = time.perf_counter() - start
-            self.statistics.syncs += 1
-            self.statistics.sync_seconds += spent
-            self.statistics.recent_ms.append(spent * 1000)
+            self.statistics.synced(time.perf_counter() - start)
         else:
             self.files.apply(operation)
 

@@ -26,6 +26,7 @@ from waltz_core.storage.effects import (
     Unlink,
     WriteAt,
 )
+from waltz_trio.storage.syncfs import whole_sync_of
 
 OPEN_FILES_MAX = 512  # file descriptors kept, of all partitions together
 _LOCKED_BYTES = 128  # Java: ControlFile locks the header
@@ -37,10 +38,11 @@ _IN_USE: set[tuple[int, int]] = set()  # control files locked by this process, w
 class _Open:
     """An open file and how many are using it just now."""
 
-    __slots__ = ("fd", "gone", "users")
+    __slots__ = ("device", "fd", "gone", "users")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.device = os.fstat(fd).st_dev
         self.users = 0
         self.gone = False  # to be closed by its last user
 
@@ -62,6 +64,9 @@ class Files:
         # Closing any descriptor of a file gives up every record lock that the process has on it, so the
         # control file is worked on through the descriptor that holds the lock, which is never closed before the end.
         self._control = _Open(fd)
+        # Opened before anything is written: what it reports are the errors since.
+        self._root = _Open(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._sync_whole = whole_sync_of(self._root.fd)
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation.
@@ -98,6 +103,29 @@ class Files:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
+
+    @property
+    def syncs_whole(self) -> bool:
+        """Whether `sync_whole` can be relied on here."""
+        return self._sync_whole is not None
+
+    def covered(self, path: str) -> bool:
+        """Whether `sync_whole` makes a file durable: it is open, and on the file system of the directory.
+
+        A file whose descriptor was closed meanwhile is synced for itself: an error of its writes would be told there.
+        """
+        with self._mutex:
+            file = self._control if path == control.NAME else self._open.get(path)
+            return file is not None and file.device == self._root.device
+
+    def sync_whole(self) -> None:
+        """Make everything durable that was written to the file system before this call, by anybody.
+
+        Raises:
+            OSError: something was not, perhaps nothing of ours.
+        """
+        assert self._sync_whole is not None
+        self._sync_whole()
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes of a file, fewer at its end.
@@ -150,6 +178,7 @@ class Files:
             if not self._control.gone:
                 self._control.gone = True
                 os.close(self._control.fd)
+                os.close(self._root.fd)
                 _IN_USE.discard(self._identity)
 
     @contextlib.contextmanager

@@ -1,0 +1,123 @@
+"""Makes many files durable at once: in parallel, or by one sync of their file system, whichever is faster here.
+
+A storage node serves hundreds of partitions, each with files of its own; one `fdatasync` after the other costs the
+device as many flushes. `syncfs` costs one, but it also writes what other processes have left in the cache of the same
+file system. So both are timed, and the cheaper one is used; the other is tried again now and then.
+
+What a failure means (docs/adr/0016-syncing-many-files.md): `syncfs` reports an error of *any* file of the file system,
+also of other processes, and does not say of which. It is then asked file by file, and each file answers for itself: an
+error that befell it stays with its descriptor until it is asked. So no file counts as durable after a failure unless
+its own `fdatasync` says so, and the trouble of others stops nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+from waltz_core.storage.effects import SyncFile
+from waltz_trio.storage.files import Files
+
+THREADS = 4  # more of them wait for the same journal of the file system
+_TRY_EVERY = 64  # groups after which the slower way is timed again
+_NEWEST = 0.25  # weight of the newest time
+
+Failures = dict[SyncFile, Exception]
+
+
+class SyncTimes:
+    """Which way is faster for a number of files: what one sync of all costs, and what each file costs otherwise."""
+
+    __slots__ = ("_all", "_each", "_groups")
+
+    def __init__(self) -> None:
+        self._all: float | None = None  # seconds of one sync of the file system
+        self._each: float | None = None  # seconds for each file, several at a time
+        self._groups = 0
+
+    def choose(self, count: int) -> bool:
+        """Whether the file system is to be synced as a whole, for a group of `count` files."""
+        self._groups += 1
+        if self._all is None or self._each is None:
+            return self._all is None
+        faster = self._all < self._each * count
+        return faster != (self._groups % _TRY_EVERY == 0)
+
+    def took(self, whole: bool, count: int, seconds: float) -> None:
+        """A group of `count` files took so long."""
+        if whole:
+            self._all = seconds if self._all is None else self._all + _NEWEST * (seconds - self._all)
+        else:
+            each = seconds / count
+            self._each = each if self._each is None else self._each + _NEWEST * (each - self._each)
+
+
+class FileSyncs:
+    """Syncs groups of files. Used by one thread; `close` when it ends."""
+
+    def __init__(
+        self,
+        files: Files,
+        sync_one: Callable[[SyncFile], None],
+        note: Callable[[float], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Sync files of a data directory.
+
+        Args:
+            sync_one: makes one file durable, and counts that; called by several threads.
+            note: called with the seconds of each sync of the whole file system.
+            stopped: whether nothing is to be synced any more, and nobody waits for it.
+        """
+        self._files = files
+        self._stopped = stopped
+        self._sync_one = sync_one
+        self._note = note
+        self._times = SyncTimes()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def sync(self, wanted: Sequence[SyncFile]) -> Failures:
+        """Make files durable; returns those that may not be, each with its error."""
+        if len(wanted) == 1:
+            return self._some(wanted)
+        whole = [sync for sync in wanted if self._files.covered(sync.path)] if self._files.syncs_whole else []
+        if len(whole) < len(wanted) or not self._times.choose(len(whole)):
+            return self._several(wanted)
+        start = perf_counter()
+        try:
+            self._files.sync_whole()
+        except OSError:
+            return self._several(wanted)  # somebody's error: each of ours is asked for itself
+        seconds = perf_counter() - start
+        self._note(seconds)
+        self._times.took(True, len(whole), seconds)
+        return {}
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _several(self, wanted: Sequence[SyncFile]) -> Failures:
+        """Each file for itself, a few at a time."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, "waltz-sync")
+        start = perf_counter()
+        failures: Failures = {}
+        parts = [wanted[at::THREADS] for at in range(min(THREADS, len(wanted)))]
+        for failed in self._pool.map(self._some, parts):
+            failures.update(failed)
+        self._times.took(False, len(wanted), perf_counter() - start)
+        return failures
+
+    def _some(self, wanted: Sequence[SyncFile]) -> Failures:
+        failures: Failures = {}
+        for sync in wanted:
+            if self._stopped():
+                break
+            try:
+                self._sync_one(sync)
+            except Exception as error:
+                failures[sync] = error
+        return failures
