@@ -66,6 +66,11 @@ class Access:
         return f"{self._who} ({', '.join(sorted(role.value for role in self._roles)) or 'no role'})"
 
     @property
+    def roles(self) -> frozenset[Role]:
+        """All of its roles."""
+        return self._roles
+
+    @property
     def carries_others(self) -> bool:
         """Whether it may use client ids that others claimed, and request ids of others."""
         return Role.PROXY in self._roles

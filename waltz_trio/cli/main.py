@@ -20,6 +20,7 @@ _NOUNS = {
     "performance": "how fast a cluster takes and gives transactions",
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
+    "certificates": "an authority, certificates, roles and keys for a cluster; when they end, and new ones",
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
 }

@@ -51,10 +51,13 @@ def issue(
     ca_key = serialization.load_pem_private_key(authority.key, None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
+    lifetime = min(lifetime, ca.not_valid_after_utc - datetime.datetime.now(datetime.UTC))
+    builder = _builder(_name(common_name), ca.subject, key.public_key(), lifetime)
+    if hosts:
+        names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
     certificate = (
-        _builder(_name(common_name), ca.subject, key.public_key(), lifetime)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
@@ -99,6 +102,25 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def key_store(name: str, pair: KeyPair, authority: bytes, password: str) -> bytes:
+    """A PKCS12 key store of a key and its certificate, for Java."""
+    key = serialization.load_pem_private_key(pair.key, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return pkcs12.serialize_key_and_certificates(
+        name.encode(),
+        key,
+        x509.load_pem_x509_certificate(pair.certificate),
+        [x509.load_pem_x509_certificate(authority)],
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+
+
+def trust_store(authority: bytes, password: str) -> bytes:
+    """A PKCS12 trust store with one authority, as Java marks what it trusts."""
+    trusted = pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(authority), b"authority")
+    return pkcs12.serialize_java_truststore([trusted], serialization.BestAvailableEncryption(password.encode()))
 
 
 # ---- reading ----

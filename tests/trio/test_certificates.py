@@ -1,0 +1,164 @@
+"""`waltz certificates`: what it writes, that it keeps what exists, and when certificates end."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from waltz_core.errors import ConfigError
+from waltz_core.roles import Role
+from waltz_trio.cli.certificates import main
+from waltz_trio.cli.main import main as waltz
+from waltz_trio.config import Config, tls_settings
+from waltz_trio.net.tls import ClientTls, server_context
+from waltz_trio.role_file import read_roles, roles_of
+
+HOSTS = "localhost,127.0.0.1"
+ALL = (
+    "--server",
+    f"s1={HOSTS}",
+    "--storage",
+    f"n1={HOSTS}",
+    "--client",
+    "orders",
+    "--reader",
+    "report",
+    "--admin",
+    "ann",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "tls"
+    assert main(["make", str(made), *ALL]) == 0
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_private_files_are_for_their_owner_alone(folder: Path) -> None:
+    public = {folder / "ca.pem", folder / "trust.p12"}
+    for path in (folder, *folder.rglob("*")):
+        expected = 0o700 if path.is_dir() else 0o644 if path in public else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("s1", "server.ssl."), ("n1", "storage.ssl."), ("orders", "client.ssl."), ("ann", "ssl.")]
+)
+@pytest.mark.parametrize("form", ["keys", "java"])
+def test_the_keys_of_a_process_are_all_that_it_needs(folder: Path, name: str, prefix: str, form: str) -> None:
+    config = Config.load(str(folder / f"{name}.{form}.yml"))
+    assert config.unknown() == ()
+    tls = tls_settings(config, prefix)
+    assert tls.trusts
+    ClientTls(tls)
+    if name in ("s1", "n1"):
+        server_context(tls)
+        assert (roles_of(config, tls).rules is not None) == (form == "keys")
+
+
+def test_each_name_has_the_role_it_was_made_for_and_nobody_else_has_one(folder: Path) -> None:
+    roles = read_roles(str(folder / "roles.yml"))
+    found = {name: roles.access((name,), "").roles for name in ("s1", "n1", "orders", "report", "ann", "x")}
+    assert found == {
+        "s1": {Role.SERVER},
+        "n1": {Role.STORAGE},
+        "orders": {Role.CLIENT},
+        "report": {Role.CLIENT},
+        "ann": {Role.ADMIN},
+        "x": frozenset(),
+    }
+    assert roles.access(("orders",), "").writes(0)
+    assert not roles.access(("report",), "").writes(0)
+
+
+def test_a_second_run_changes_nothing_and_more_names_add_to_what_is_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (folder / "roles.yml").open("a") as file:
+        file.write("# mine\n")
+    before = contents(folder)
+    assert main(["make", str(folder), *ALL]) == 0
+    assert contents(folder) == before
+    assert "nothing was changed" in capsys.readouterr().out
+    assert main(["make", str(folder), *ALL, "--client", "billing"]) == 0
+    after = contents(folder)
+    assert after.pop("roles.yml") == before.pop("roles.yml") + b'- {certificate: "billing", role: client, write: all}\n'
+    assert {name: data for name, data in after.items() if name in before} == before
+    (folder / "orders.p12").unlink()
+    assert main(["make", str(folder), *ALL]) == 0
+    ClientTls(tls_settings(Config.load(str(folder / "orders.java.yml")), "client.ssl."))
+
+
+def test_what_contradicts_the_files_that_are_there_is_refused(folder: Path, tmp_path: Path) -> None:
+    before = contents(folder)
+    for arguments, text in (
+        (("--server", "s1=elsewhere"), "is not for elsewhere; to replace it: waltz certificates renew"),
+        (("--admin", "orders"), "makes orders client, not admin"),
+        (("--server", "s2"), "expected NAME=HOST"),
+        (("--client", "a=b"), "expected NAME alone"),
+        (("--client", "a/b"), "cannot be a name"),
+        (("--client", "ca"), "cannot be a name"),
+        (("--client", "a", "--reader", "a"), "named twice"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            main(["make", str(folder), *arguments])
+    assert contents(folder) == before
+    other = tmp_path / "other"
+    main(["make", str(other), "--client", "orders"])
+    (folder / "orders.pem").write_bytes((other / "orders.pem").read_bytes())
+    with pytest.raises(ConfigError, match="is not of the authority"):
+        main(["make", str(folder), "--client", "orders"])
+    (folder / "authority" / "ca-key.pem").unlink()
+    with pytest.raises(ConfigError, match="nothing can be signed"):
+        main(["make", str(folder), "--client", "more"])
+
+
+def test_an_empty_directory_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert waltz(["certificates", "make", str(tmp_path / "new")]) == 1
+    assert "name at least one process" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert waltz(["certificates", "list", str(tmp_path)]) == 1
+
+
+def test_certificates_that_end_soon_are_listed_and_renewed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(folder)]) == 0
+    assert main(["make", str(folder), "--client", "brief", "--days", "5"]) == 0
+    capsys.readouterr()
+    assert main(["list", str(folder), "--json"]) == 1
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["brief"]["days_left"] in (4, 5)
+    assert rows["s1"]["hosts"] == HOSTS.split(",")
+    before = contents(folder)
+    assert main(["renew", str(folder)]) == 0
+    after = contents(folder)
+    assert {name for name in after if after[name] != before[name]} == {"brief.pem", "brief.p12"}
+    assert main(["list", str(folder)]) == 0
+    ClientTls(tls_settings(Config.load(str(folder / "brief.java.yml")), "client.ssl."))
+
+
+def test_a_certificate_is_replaced_when_it_is_named(folder: Path) -> None:
+    before = contents(folder)
+    assert main(["renew", str(folder), "s1=localhost,10.0.0.7"]) == 0
+    after = contents(folder)
+    assert {name for name in after if after[name] != before[name]} == {"s1.pem", "s1.p12"}
+    assert main(["make", str(folder), "--server", "s1=10.0.0.7"]) == 0
+    with pytest.raises(ConfigError, match="no certificate of nobody"):
+        main(["renew", str(folder), "nobody"])
+
+
+def test_paths_are_those_of_the_hosts_to_which_the_files_are_copied(tmp_path: Path) -> None:
+    main(["make", str(tmp_path / "tls"), "--storage", "n1=host-1", "--installed-at", "/etc/waltz"])
+    keys = yaml.safe_load((tmp_path / "tls" / "n1.keys.yml").read_text())
+    assert keys["storage.ssl.certificate"] == "/etc/waltz/n1.pem"
+    assert keys["security.roles"] == "/etc/waltz/roles.yml"
+    with pytest.raises(ConfigError, match="absolute path"):
+        main(["make", str(tmp_path / "tls"), "--installed-at", "etc"])
