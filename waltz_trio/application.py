@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -48,6 +48,7 @@ from waltz_core.errors import (
 )
 from waltz_core.machine import earliest
 from waltz_core.record import record
+from waltz_trio.arguments import whole
 from waltz_trio.background import Background, background
 from waltz_trio.pump import now_ms
 from waltz_trio.values import Append, Batch, Receipt, Retry, lock_hashes
@@ -191,7 +192,7 @@ class Application(AbstractAsyncContextManager["Application"]):
 
     # ---- deciding ------------------------------------------------------------------------------------
 
-    async def submit(
+    def submit(
         self,
         decide: Callable[[Any, *Ts], Append | Awaitable[Append | None] | None],
         *args: *Ts,
@@ -199,7 +200,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         until: str = "committed",
         decline: str = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
-    ) -> Receipt | None:
+    ) -> Coroutine[Any, Any, Receipt | None]:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
 
         `decide(state, *args)` gets what the view reads with (a cursor, a dict), which it cannot change, and returns an
@@ -226,6 +227,19 @@ class Application(AbstractAsyncContextManager["Application"]):
             PartitionUnavailableError: the partition is paused.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
+        self._client._unstarted += 1
+        return self._submit(decide, args, partition, until, decline, retry)
+
+    async def _submit(
+        self,
+        decide: Callable[..., Any],
+        args: tuple[Any, ...],
+        partition: int,
+        until: str,
+        decline: str,
+        retry: Retry,
+    ) -> Receipt | None:
+        self._client._unstarted -= 1
         if until not in ("committed", "applied"):
             raise ValueError(f"until is 'committed' or 'applied', not {until!r}")
         if decline not in ("confirmed", "local"):
@@ -241,7 +255,7 @@ class Application(AbstractAsyncContextManager["Application"]):
                     case SubmitDone(_, transaction_id, attempts, conflicts):
                         if transaction_id is None:
                             return None
-                        return Receipt(partition, transaction_id, attempts, conflicts, call.result)
+                        return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
                     case GaveUp(_, attempts):
                         raise RetriesExhaustedError(attempts) from self._cause(part, call)
                     case OutcomeUnknown():
@@ -327,7 +341,7 @@ class Application(AbstractAsyncContextManager["Application"]):
     # ---- inside --------------------------------------------------------------------------------------
 
     def _part(self, partition: int) -> _Part:
-        part = self._parts.get(partition)
+        part = self._parts.get(whole(partition, "a partition"))
         if part is None:
             raise ValueError(f"partition {partition} is not materialized here")
         return part

@@ -226,7 +226,7 @@ class Client:
         self._room = RepeatedEvent()
         self._settled: trio.Event | None = None
         self._sends = 0
-        self._unstarted = 0  # calls of `append` and `send` that nobody has awaited
+        self._unstarted = 0  # calls of `append`, `send` and `submit` that nobody has awaited
         self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
         self._closing = False
         self._feeds: dict[int, Feed] = {}
@@ -753,8 +753,8 @@ class Client:
         """
         if self._unstarted:
             raise RuntimeError(
-                f"{self._unstarted} calls of append or send were not awaited, and appended nothing; write: "
-                "await client.append(...), await client.send(...)"
+                f"{self._unstarted} calls of append, send or submit were not awaited, and appended nothing; write: "
+                "await client.append(...), await app.submit(...)"
             )
 
     def _end(self, driver: NodeDriver) -> None:

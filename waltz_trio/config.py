@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from operator import index
 from os import PathLike
 from pathlib import Path
 
@@ -329,12 +330,16 @@ def _to_text(key: Key, value: object) -> str:
 
 
 def _to_number(key: Key, value: object) -> int:
+    number: int | None
     if isinstance(value, str):
         number = _parse_number(key, value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = value
     else:
-        raise ConfigError(f"{key.name}: expected a whole number, found {value!r}")
+        try:
+            number = index(value)  # type: ignore[arg-type]  # of any whole type: mappings are made by programs
+        except TypeError:
+            number = None
+        if number is None or isinstance(value, bool):
+            raise ConfigError(f"{key.name}: expected a whole number, found {value!r}")
     limit = 1 << _BITS[key.kind]
     if not -limit <= number < limit:
         raise ConfigError(f"{key.name}: {number} does not fit {_BITS[key.kind] + 1} bits")

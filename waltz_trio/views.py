@@ -15,6 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from waltz_core.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
 from waltz_core.log import MARKER_HEADER
+from waltz_trio.arguments import mark as mark_of
+from waltz_trio.arguments import whole
 from waltz_trio.states import Journal, can_be_wrapped, wrapped
 from waltz_trio.values import Batch, Transaction
 
@@ -133,7 +135,7 @@ class DictView(Generic[S]):
 
     def seed(self, partition: int, mark: int) -> None:
         """Begin behind `mark`; the state must be that of this mark."""
-        self.marks[partition] = mark
+        self.marks[whole(partition, "a partition")] = mark_of(mark, "mark")
 
     def load_mark(self, partition: int) -> int:
         """-1, or the seeded mark."""
@@ -248,6 +250,7 @@ class SqliteView:
 
     def seed_all(self, marks: Mapping[int, int], load: Callable[[sqlite3.Cursor], None]) -> None:
         """Set data and the marks of several partitions in one SQL transaction."""
+        marks = {whole(partition, "a partition"): mark_of(mark, "mark") for partition, mark in marks.items()}
         with self._session() as session, session.transaction("IMMEDIATE") as cursor:
             self._check_identity(cursor)
             with session.foreign():

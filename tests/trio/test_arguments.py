@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -13,6 +14,7 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
+from waltz_trio.config import Config
 from waltz_trio.values import lock_hashes
 
 
@@ -48,6 +50,9 @@ async def test_every_whole_number_will_do(number: Any) -> None:
             async with client.materialize(waltz.DictView(lambda txn, state: None), [one]) as app:
                 await app.caught_up(one)
                 assert app.mark(one) == 1
+                receipt = await app.submit(lambda state: waltz.Append(b"c"), partition=one, until="applied")
+                assert receipt is not None
+                assert type(receipt.partition) is int
 
 
 async def test_a_header_is_compared_and_not_looked_for() -> None:
@@ -188,6 +193,21 @@ def test_ids_of_locks_may_be_of_any_whole_type() -> None:
     lock_hashes([("a", numpy.uint8(7))], names)
     lock_hashes([("a", 7)], names)
     assert names[0] == names[1]
+
+
+def test_marks_and_keys_may_be_of_any_whole_type(tmp_path: Path) -> None:
+    view = waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None)
+    view.seed(Shard.SECOND, numpy.int64(7), lambda db: None)
+    assert view.load_mark(1) == 7
+    view.close()
+    states = waltz.DictView(lambda txn, state: None)
+    states.seed(numpy.int8(1), numpy.int64(7))
+    assert states.marks == {1: 7}
+    with pytest.raises(TypeError, match="mark is a whole number, found '7'"):
+        states.seed(0, "7")  # type: ignore[arg-type]
+    assert Config({"client.sendWindow": numpy.int64(4096)}).number("client.sendWindow") == 4096
+    with pytest.raises(waltz.ConfigError, match=r"expected a whole number, found 4096\.5"):
+        Config({"client.sendWindow": 4096.5})
 
 
 # ---- one lock in two partitions ------------------------------------------------------------------
