@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal, TypeVarTuple
 
 import trio
 
@@ -133,7 +133,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         partitions: tuple[int, ...],
         batch_limit: int,
         max_in_flight: int,
-        on_poison: str,
+        on_poison: Literal["stop", "pause"],
         catch_up: bool,
     ) -> None:
         if on_poison not in _POISON:
@@ -197,8 +197,8 @@ class Application(AbstractAsyncContextManager["Application"]):
         decide: Callable[[Any, *Ts], Append | Awaitable[Append | None] | None],
         *args: *Ts,
         partition: int,
-        until: str = "committed",
-        decline: str = "confirmed",
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
     ) -> Coroutine[Any, Any, Receipt | None]:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.

@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import trio
 from trio_util import RepeatedEvent
@@ -425,7 +425,7 @@ class Client:
         *,
         batch_limit: int = 1000,
         max_in_flight: int | None = None,
-        on_poison: str = "stop",
+        on_poison: Literal["stop", "pause"] = "stop",
         catch_up: bool = True,
     ) -> Application:
         """Keep a view up to date with partitions (all by default) and submit transactions based on it.
