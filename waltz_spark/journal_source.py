@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
 from waltz_spark.errors import OptionError
 from waltz_spark.journal import DDL, JournalFile, find_journals, read_table
 from waltz_spark.options import read_values
 from waltz_spark.refusals import in_one_line, rows_in_one_line
+from waltz_spark.spark_api import DataSource, DataSourceReader, InputPartition
 
 NAME = "waltz.journal"
 

@@ -10,16 +10,17 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 
 from waltz_spark.errors import OptionError
 from waltz_spark.refusals import in_one_line
 from waltz_spark.sink_options import SinkOptions, parse_sink_options
 from waltz_spark.sink_state import SinkState
+from waltz_spark.spark_api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    need_streams,
+)
 from waltz_spark.writing import (
     Job,
     TaskResult,
@@ -97,6 +98,7 @@ def stream_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> St
 
     Errors as `plan_job` and `check_arranged`.
     """
+    need_streams(reading=False)
     options = checked_options(values, schema.names, overwrite=overwrite)
     check_arranged(options, schema)
     if options.batch_id is not None:

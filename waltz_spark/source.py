@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
-from pyspark.sql.datasource import (
+
+from waltz_spark import planning
+from waltz_spark.columns import TYPES, Condition, Shape, spark_ddl
+from waltz_spark.errors import OptionError, UnreachableError, WentBackError
+from waltz_spark.inventory import Inventory, Look, batch_bounds, check_believed, check_start
+from waltz_spark.options import Options, parse_options
+from waltz_spark.planning import EARLIEST, Range, Vector, clip
+from waltz_spark.reading import Patience, read_batches
+from waltz_spark.refusals import in_one_line, rows_in_one_line
+from waltz_spark.spark_api import (
+    PUSH_FILTERS,
+    READS_STREAMS,
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
@@ -24,26 +35,17 @@ from pyspark.sql.datasource import (
     IsNotNull,
     LessThan,
     LessThanOrEqual,
-)
-from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
+    need_streams,
 )
-
-from waltz_spark import planning
-from waltz_spark.columns import TYPES, Condition, Shape, spark_ddl
-from waltz_spark.errors import OptionError, UnreachableError, WentBackError
-from waltz_spark.inventory import Inventory, Look, batch_bounds, check_believed, check_start
-from waltz_spark.options import Options, parse_options
-from waltz_spark.planning import EARLIEST, Range, Vector, clip
-from waltz_spark.reading import Patience, read_batches
-from waltz_spark.refusals import in_one_line, rows_in_one_line
 
 NAME = "waltz"
 _ID_MAX = 2**63 - 1
 _OPERATORS = {LessThan: "<", LessThanOrEqual: "<=", GreaterThan: ">", GreaterThanOrEqual: ">="}
+_COMPARISONS = (EqualTo, EqualNullSafe, LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)
 _ROW_COLUMNS = ("header", "client_id", "generation", "seq")
 
 
@@ -100,8 +102,10 @@ class WaltzDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looke
         return BatchReader(parse_options(self.options))
 
     @in_one_line
-    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802
         """A streaming reader."""
+        if not READS_STREAMS:
+            return NoStream()
         return StreamReader(parse_options(self.options))
 
     @in_one_line
@@ -131,7 +135,7 @@ class _Pushdown:
     when it is off.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(PUSH_FILTERS) if PUSH_FILTERS is not None else None
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
@@ -149,7 +153,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not loo
         self.partitions_only: frozenset[int] | None = None
         self.first_id = 0
         self.last_id = _ID_MAX
-        self.pushFilters = _Pushdown(self)
+        if PUSH_FILTERS is not None:
+            self.pushFilters = _Pushdown(self)
 
     def take_filters(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Use what can be used; yields what Spark must still check."""
@@ -228,7 +233,7 @@ def _values(one: Filter) -> tuple[int, ...] | None:
     """The numbers of a comparison, None if it is none, or not with whole numbers."""
     if isinstance(one, In):
         found = tuple(one.value)
-    elif isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual | GreaterThan | GreaterThanOrEqual):
+    elif isinstance(one, _COMPARISONS):
         found = (one.value,)
     else:
         return None
@@ -236,6 +241,29 @@ def _values(one: Filter) -> tuple[int, ...] | None:
 
 
 # ---- streaming -------------------------------------------------------------------------------
+
+
+class NoStream(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is not looked into
+    """Says what a stream needs; PySpark 4.0 shows errors of a reader, but none of those that make one."""
+
+    @in_one_line
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Refused."""
+        need_streams(reading=True)
+        return {}
+
+    @in_one_line
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Refused."""
+        return self.initialOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
+        """There are none."""
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """There is nothing."""
+        return iter(())
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
