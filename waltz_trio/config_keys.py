@@ -646,6 +646,27 @@ _STORAGE = (
         low=1,
     ),
     Key(
+        "storage.queueBytesMax",
+        Kind.SIZE,
+        Use.STORAGE,
+        "appends that may wait for one partition before further ones are refused; one is always taken",
+        default=256 * MIB,
+        unit="bytes",
+        original=False,
+        low=MIB,
+    ),
+    Key(
+        "storage.parkedBytesMax",
+        Kind.SIZE,
+        Use.STORAGE,
+        "requests of one connection that cannot be served yet, as it takes no answers or waits for a change; above it "
+        "the connection is not read from",
+        default=16 * MIB,
+        unit="bytes",
+        original=False,
+        low=1024,
+    ),
+    Key(
         "storage.reserve",
         Kind.SIZE,
         Use.STORAGE,

@@ -188,6 +188,8 @@ class StorageProcess:
                 greeting_ms=config.number("network.handshakeTimeout"),
                 places=places_of(config),
                 gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,
+                queue_bytes_max=config.number("storage.queueBytesMax"),
+                parked_bytes_max=config.number("storage.parkedBytesMax"),
             )
         )
         driver = NodeDriver(

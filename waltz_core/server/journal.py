@@ -146,6 +146,11 @@ class Journal:
         """Why appends are refused, empty if they are not."""
         return f"the decision journal cannot be written: {self.trouble}" if self._sync and self.trouble else ""
 
+    @property
+    def waiting(self) -> int:
+        """Writes that are kept: under way, to be tried again, or done with batches that may not leave yet."""
+        return len(self._writes)
+
     def deadline(self) -> int | None:
         """When what failed is tried again."""
         return self._retry_at
@@ -185,8 +190,10 @@ class Journal:
     def session_ended(self) -> None:
         """What has not left will not: the next session decides it again."""
         self._batches.clear()
-        for write in self._writes.values():
+        for write in list(self._writes.values()):
             write.batches = []
+            if write.done:
+                self._forget(write)
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -229,8 +236,8 @@ class Journal:
         if self.trouble and not any(one.ticket < 0 for one in self._writes.values()):
             reports.append(Report(Level.INFO, f"partition {self._partition_id}: the decision journal is written again"))
             self.trouble = ""
-        if not self._sync:
-            self._forget(write)
+        if not write.batches:
+            self._forget(write)  # `ready` looks for batches, and only while a session is open
 
     def ready(self) -> list[Batch]:
         """Batches whose decisions are on disk, and those of all before them."""

@@ -384,6 +384,8 @@ class PartitionServer:
         self._appender.drop_queue(self._verdicts)
         self._settle(now)
         self._let_go()
+        self._retry_at = self._look_at = None  # a pause that is under way must not end with a read
+        self._states_write.forget()
         self._answer(self._marks.close("the partition is closed"))
         self._enter(now, Phase.CLOSED, "")
 

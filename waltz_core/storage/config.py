@@ -19,6 +19,8 @@ class StorageConfig:
     segment_size_threshold: int = 1_000_000_000  # bytes
     read_size_max: int = 8 << 20  # bytes of one list answer; at least one record is given
     queue_count_max: int = 4096  # requests that may wait for one partition
+    queue_bytes_max: int = 256 << 20  # bytes of appends that may; one is always taken
+    parked_bytes_max: int = 16 << 20  # bytes of requests of one connection that cannot be served yet
     shown_directory: str = "<dir>"  # the data directory, for messages to people
     wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970
     frame_size_max: int = 1 << 30

@@ -97,6 +97,7 @@ class _Peer:
         "name",
         "opened",
         "parked",
+        "parked_bytes",
         "writable",
     )
 
@@ -120,6 +121,7 @@ class _Peer:
         self.closing = False
         self.held = False  # no bytes are taken from it for the time being
         self.parked: deque[Message] = deque()
+        self.parked_bytes = 0  # that came with them, at most; counted anew once there are none
 
 
 class _Change:
@@ -442,20 +444,28 @@ class StorageNode:
             return
         messages: list[Message] = []
         failure: str | None = None
+        size = peer.connection.gathered + len(data)
         try:
             peer.connection.receive(data, messages)  # type: ignore[arg-type]  # each protocol has its own messages
         except ProtocolError as error:
             failure = str(error)
         if peer.parked or not peer.writable or peer.busy:
             peer.parked.extend(messages)
-            if len(peer.parked) > PARKED_MAX and not peer.held:
-                peer.held = True
-                out.append(Reading(peer.conn, False))
         else:
             self._serve(peer, messages, out)
+        if peer.parked:
+            self._hold(peer, size - peer.connection.gathered, out)
         if failure is not None:
             self._drop(peer, failure, out)
         self._count_gathered(peer, out)
+
+    def _hold(self, peer: _Peer, size: int, out: list[object]) -> None:
+        """Requests that took `size` bytes were parked, or some of them: read no more where that is too much."""
+        peer.parked_bytes += size
+        much = len(peer.parked) > PARKED_MAX or peer.parked_bytes > self.config.parked_bytes_max
+        if much and not peer.held:
+            peer.held = True
+            out.append(Reading(peer.conn, False))
 
     def _count_gathered(self, peer: _Peer, out: list[object]) -> None:
         """Bound what unfinished frames hold: of strangers each, of all together."""
@@ -496,6 +506,8 @@ class StorageNode:
         if peer.parked and peer.writable and not peer.busy:
             messages, peer.parked = list(peer.parked), deque()
             self._serve(peer, messages, out)
+        if not peer.parked:
+            peer.parked_bytes = 0
         if peer.held and not peer.parked and not peer.closing:
             peer.held = False
             out.append(Reading(peer.conn, True))
@@ -508,6 +520,7 @@ class StorageNode:
         self._admission.gone(peer.conn)
         peer.connection.forget()
         peer.parked.clear()
+        peer.parked_bytes = 0
         self._gathered -= peer.gathered
         peer.gathered = 0
         out.append(CloseConn(peer.conn, reason))

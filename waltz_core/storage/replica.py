@@ -37,7 +37,7 @@ from waltz_core.storage.refusals import (
 )
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.storage.side import Belongs
-from waltz_core.storage.transcode import AppendRun, Incoming, StoredAppend, run_of
+from waltz_core.storage.transcode import AppendRun, Incoming, StoredAppend, run_of, size_of
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.shared import FailureCode
@@ -126,6 +126,7 @@ class StorageReplica(Custody):
         own = "append", "append-batches", "repaired-records", "scrubbed-records", "scrub-passes"
         self.counters: dict[str, int] = dict.fromkeys([*own, *_COUNTERS.values()], 0)
         self._lane: deque[_Job] = deque()
+        self._lane_bytes = 0  # of the appends in it
         self._exclusive_waiting = 0  # jobs in the lane beside which no read may run
         self._busy = False  # a job of the lane is under way
         self._exclusive = False  # and no read may run beside it
@@ -157,6 +158,13 @@ class StorageReplica(Custody):
             text = f"{SE}partition {self.partition_id}: too many requests are waiting"
             self._fail(conn, message, Refusal(text, FailureCode.OVERLOADED))
             return
+        size = size_of(message)
+        limit = self._shared.config.queue_bytes_max
+        if size and self._lane_bytes and self._lane_bytes + size > limit:
+            text = f"{SE}partition {self.partition_id}: appends of {self._lane_bytes} bytes are waiting, of {limit}"
+            self._fail(conn, message, Refusal(f"{text} (storage.queueBytesMax)", FailureCode.OVERLOADED))
+            return
+        self._lane_bytes += size
         if isinstance(message, _READS) and self._reads_at_once(message):
             self._reads += 1
             self._shared.runner.start(
@@ -322,6 +330,13 @@ class StorageReplica(Custody):
         self._lane.append(job)
         self._exclusive_waiting += job.exclusive
 
+    def _take(self) -> _Job:
+        """The job at the head of the lane, which it leaves."""
+        job = self._lane.popleft()
+        if job.message is not None:
+            self._lane_bytes -= size_of(job.message)
+        return job
+
     def pump(self, out: list[object]) -> None:
         """Start whatever can be started."""
         if self._pumping:
@@ -340,7 +355,7 @@ class StorageReplica(Custody):
                 continue
             if head.exclusive and (self._reads or self._busy_mark):
                 return
-            self._lane.popleft()
+            self._take()
             self._exclusive_waiting -= head.exclusive
             self._busy, self._exclusive = True, head.exclusive
             self._shared.runner.start(self._job(head), self._job_done, out)
@@ -531,7 +546,7 @@ class StorageReplica(Custody):
             conn = lane[0].conn
             refusal = self._refusal(message, message.used_by_offline_recovery)
             if refusal is not None:
-                lane.popleft()
+                self._take()
                 self._fail(conn, message, refusal)
                 continue
             if message.session_id > self.fence and not message.used_by_offline_recovery:
@@ -540,7 +555,7 @@ class StorageReplica(Custody):
                     self._shared.runner.start(self._fence_for(conn, message), self._job_done, out)
                     return
                 break
-            lane.popleft()
+            self._take()
             self.counters["append"] += 1
             if self._shared.no_room:
                 self._fail(conn, message, Refusal(f"{SE}{self._shared.no_room}", FailureCode.OVERLOADED))
@@ -567,7 +582,7 @@ class StorageReplica(Custody):
         try:
             yield from self._raise_fence(message.session_id)
         except DiskError as fault:
-            self._lane.popleft()
+            self._take()
             self._fail(conn, message, _io_refusal(fault))
 
     def _append(self, plan: AppendPlan, accepted: list[tuple[int, AppendRun]]) -> Procedure[None]:

@@ -74,6 +74,15 @@ def run_of(append: StoredAppend) -> AppendRun | None:
     )
 
 
+def size_of(message: Incoming) -> int:
+    """Bytes of the records that a request brings, 0 of any but an append."""
+    if type(message) is AppendRun:
+        return message.size
+    if type(message) is AppendRequest:
+        return sum(RECORD_SIZE_MIN + len(one.data) for one in message.records)
+    return 0
+
+
 def _decode_append(buffer: bytes, start: int, end: int) -> tuple[StoredAppend, int]:
     if end - start < 26:
         raise short(start, end, 26)

@@ -223,3 +223,28 @@ def test_in_async_a_disk_that_is_too_slow_costs_decisions_and_no_memory() -> Non
     gap, _ = entries(desk.write())
     assert isinstance(gap, Gap)
     assert (gap.count, gap.reason) == (20, "the disk is too slow")
+
+
+def test_in_sync_what_nothing_waits_for_is_forgotten_once_written_also_without_a_session() -> None:
+    """A partition that is not open refuses appends for as long as it takes; nobody asks what is ready meanwhile."""
+    desk = Desk(Mode.SYNC)
+    for sequence in range(300):
+        desk.journal.refused(0, -1, [append(sequence)], Refusal.GENERATION)
+        desk.answer(desk.write())
+    assert not desk.journal.blocked
+    assert desk.journal.waiting == 0
+
+
+def test_in_sync_what_an_ended_session_left_is_forgotten_once_written() -> None:
+    desk = Desk(Mode.SYNC)
+    desk.launch()
+    first = desk.write()
+    desk.launch()
+    second = desk.write()
+    desk.answer(second)  # before the first: its batch must wait
+    assert desk.journal.waiting == 2
+    desk.journal.session_ended()
+    assert desk.journal.waiting == 1
+    desk.answer(first)
+    assert desk.journal.waiting == 0
+    assert desk.journal.written == 2

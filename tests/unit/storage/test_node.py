@@ -587,6 +587,35 @@ def test_a_peer_that_does_not_read_is_not_served_and_then_not_read_from() -> Non
     assert slow.out[-1] == Reading(slow.storage.conn, True)
 
 
+def test_a_few_large_requests_of_a_peer_that_does_not_read_are_enough_to_be_read_from_no_more() -> None:
+    """Before, 600 of any size were kept: with frames of a gigabyte that is no bound."""
+    slow = Slow(filled(1, parked_bytes_max=10_000))
+    slow.step(Writable(slow.storage.conn, False))
+    for seq_num in range(3):
+        assert slow.out == []
+        slow.send(wire.AppendRequest(5, seq_num, 0, some(1, 1, 4_000), False))
+    assert slow.out == [Reading(slow.storage.conn, False)]
+    slow.step(Writable(slow.storage.conn, True))
+    slow.release()
+    assert slow.out[-1] == Reading(slow.storage.conn, True)
+    slow.step(Writable(slow.storage.conn, False))
+    slow.send(wire.AppendRequest(5, 9, 0, some(1, 1, 4_000), False))
+    assert slow.out[-1] == Reading(slow.storage.conn, True)  # what was parked before counts no more
+
+
+def test_appends_of_too_many_bytes_for_one_partition_are_refused_and_one_is_always_taken() -> None:
+    slow = Slow(filled(1, queue_bytes_max=10_000))
+    for number in range(1, 5):
+        slow.send(wire.AppendRequest(5, number, 0, some(number, 1, 20_000), False))
+    slow.release()
+    found = slow.answers()
+    assert [type(one) for one in found].count(wire.SuccessResponse) == 2  # one on its way to the disk, one behind it
+    assert all("storage.queueBytesMax" in str(one.message) for one in found if isinstance(one, wire.FailureResponse))
+    slow.send(wire.AppendRequest(5, 9, 0, some(3, 1, 20_000), False))
+    slow.release()
+    assert slow.answers() == [wire.SuccessResponse(5, 9, 0)]
+
+
 def test_answers_to_a_connection_that_is_gone_are_dropped() -> None:
     slow = Slow(filled(1))
     slow.send(wire.AppendRequest(5, 1, 0, some(1, 1), False))
