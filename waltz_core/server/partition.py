@@ -401,9 +401,12 @@ class PartitionServer:
         self._held_feeds = []
 
     def link_up(self, now: int, event: LinkUp) -> None:
-        """A connection to a storage node stands."""
+        """A connection to a storage node stands: what was waited for may be over, and with it the back-off."""
         if self.session is not None:
             self.session.link_up(now, event)
+        elif self.phase is Phase.WAITING:
+            self._retry_ms = 0
+            self._retry_at = now
 
     def link_down(self, now: int, event: LinkDown) -> None:
         """A connection to a storage node ended."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HELLO_TEXT = "Waltz Storage Client"
 VERSIONS = frozenset({0, 1})  # 0 is all that 0.13.2 speaks
+_DIAL_PAUSE_MAX_MS = 1_000  # a node that is back is noticed within this, however long it was away
 _QUEUE_FACTOR = 3  # how many times the time-out a request may wait behind others that are answered
 
 
@@ -111,7 +112,7 @@ class StoragePool:
         self._frame_size_max = frame_size_max
         self._answer_timeout_ms = answer_timeout_ms
         self._retry_min_ms = retry_min_ms
-        self._retry_max_ms = retry_max_ms
+        self._retry_max_ms = min(retry_max_ms, _DIAL_PAUSE_MAX_MS)
         self._versions = versions
         self._retry_ms = retry_min_ms
         self._retry_at: int | None = None

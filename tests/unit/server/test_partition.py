@@ -8,6 +8,7 @@ from waltz_core.edge import ZkError, ZkFailed, ZkGet
 from waltz_core.machine import Tickets
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.partition import PartitionConfig, PartitionEffect, PartitionServer, Phase
+from waltz_core.store.calls import LinkUp
 
 
 def flushed(partition: PartitionServer, now: int) -> list[PartitionEffect]:
@@ -36,6 +37,15 @@ def test_after_a_pause_the_metadata_is_read_again() -> None:
     due = partition.deadline(0)
     assert due is not None
     assert [type(effect) for effect in flushed(partition, due)] == [ZkGet]
+
+
+def test_a_storage_node_that_answers_again_ends_the_back_off() -> None:
+    partition = waiting()
+    due = partition.deadline(0)
+    assert due is not None
+    partition.link_up(1, LinkUp("s0:1"))
+    assert due > 1
+    assert [type(effect) for effect in flushed(partition, 1)] == [ZkGet]
 
 
 def test_a_partition_that_was_closed_reads_nothing_any_more() -> None:

@@ -22,7 +22,7 @@ MAX = messages.MaxTransactionIdRequest(3, 0, 1, False)
 class Bench:
     """A pool, and the storage node's end of its connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_max_ms: int = 400) -> None:
         numbers = count(1)
         self.pool = StoragePool(
             "node:7",
@@ -33,7 +33,7 @@ class Bench:
             frame_size_max=1 << 20,
             answer_timeout_ms=1000,
             retry_min_ms=100,
-            retry_max_ms=400,
+            retry_max_ms=retry_max_ms,
         )
         self.now = 0
         self.out: list[PoolEffect] = []
@@ -282,3 +282,15 @@ def test_a_node_that_nobody_needs_is_not_reported() -> None:
     bench.pool.closed(0, "the peer closed the connection", bench.out, bench.notes)
     assert reports(bench) == []
     assert bench.pool.trouble == "the peer closed the connection"
+
+
+def test_a_node_that_was_away_for_long_is_dialed_again_within_a_second() -> None:
+    bench = Bench(retry_max_ms=20_000)
+    bench.pool.want(0, 1, bench.out)
+    for now in range(0, 60_000, 2_000):
+        bench.pool.closed(now, "connection refused", bench.out, bench.notes)
+        due = bench.pool.deadline()
+        assert due is not None
+        assert due - now <= 1_000
+        bench.pool.step(due, bench.out)
+        assert bench.pool.state is PoolState.DIALING
