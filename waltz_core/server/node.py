@@ -116,7 +116,7 @@ _EXTENDED = 5  # codec since which every request can be answered by an error
 _APPENDS = frozenset({messages.AppendRequest, messages.NamedAppendRequest})
 _REQUEST_COST = 5  # of handling one request, where an append, which comes in runs, counts 1
 _TURN_COST = 500  # of what one connection may have handled at once; more waits for its turn
-_STEP_COST = 4_000  # of such turns in one step: some milliseconds
+_STEP_COST = 1_000  # of such turns in one step: one or two milliseconds, which everybody else waits
 _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
 
 
