@@ -140,12 +140,12 @@ def test_only_who_sends_too_much_is_held_back() -> None:
         writer.append(b"y")
         cluster.world.run(cluster.world.now + 1)
     other.append(b"z")
-    answer = other.ask(messages.HighWaterMarkRequest(other.req_id()))
-    assert answer.high_water_mark == 299
-    writer.send(messages.HighWaterMarkRequest(writer.req_id()))
+    answer = other.ask(messages.ServerPartitionsAssignmentRequest(other.req_id()))
+    assert answer.partitions == (0,)
+    writer.send(messages.ServerPartitionsAssignmentRequest(writer.req_id()))
     cluster.world.run(cluster.world.now + 1_000)
     writer.wait(lambda: True)
-    assert not any(isinstance(one, messages.HighWaterMarkResponse) for one in writer.received)
+    assert not any(isinstance(one, messages.ServerPartitionsAssignmentResponse) for one in writer.received)
     cluster.storages[0].start()
     writer.wait(lambda: len(writer.feed()) == 451, 60_000)
 
