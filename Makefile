@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-long check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
+.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
 
 install: .venv/installed
 
@@ -53,13 +53,17 @@ test-long: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(PYTEST) -m slow tests/unit tests/trio tests/docs tests/processes; \
+	$(PYTEST) -m slow tests/unit tests/trio tests/docs tests/processes tests/attacks; \
 	$(PYTEST) -m slow --dist loadfile tests/spark; \
 	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
 
 # Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.
 interop: install
 	@$(BIN)/python -m tests.interop $(if $(JSON),--json $(JSON))
+
+# Hostile peers at every port beside an honest load, with their bars; SECONDS_EACH (4) of each measurement.
+attacks: install
+	@$(BIN)/python -m tests.attacks --seconds $(or $(SECONDS_EACH),4) $(if $(JSON),--json $(JSON))
 
 bench: install
 	$(BIN)/python -m benchmarks.append $(if $(JSON),--json $(JSON))

@@ -728,6 +728,13 @@ async def test_a_silent_port_is_no_http_port(nursery: trio.Nursery) -> None:
             await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), NetLimits(handshake_timeout=0.1))
 
 
+async def test_a_port_of_ours_that_nobody_vouches_for_is_no_http_port(nursery: trio.Nursery, tmp_path: Path) -> None:
+    _, endpoint = await server_side(nursery)
+    settings = signed(tmp_path, make_ca("another"), "client")
+    with pytest.raises(DialError, match="its certificate is refused"):
+        await dial_stream(endpoint, ClientTls(settings), LIMITS)
+
+
 async def test_http_at_a_port_of_ours_gets_an_answer_that_says_so(nursery: trio.Nursery) -> None:
     _, endpoint = await server_side(nursery)
     answer = bytearray()
