@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep corruption
+.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes corruption
 
 install: .venv/installed
 
@@ -42,7 +42,7 @@ test: install
 	$(MAKE) --no-print-directory check; \
 	$(PYTEST) tests/unit tests/witness tests/vectors tests/model \
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
-	$(PYTEST) $(LONG) tests/mutants tests/decoders; \
+	$(PYTEST) $(LONG) tests/mutants tests/decoders tests/driver_crashes; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..200 --jobs 2; \
 	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/docs tests/processes tests/interop; \
 	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
@@ -115,6 +115,10 @@ fuzz-decoders: install
 # Every state of the disk in which a power failure may leave a storage node, for lives of LENGTH (6) requests; one core.
 crash-sweep: install
 	@$(BIN)/python -m tests.model.crash_sweep --length $(or $(LENGTH),6) $(if $(JSON),--json $(JSON))
+
+# Real drivers on a real directory, replayed with a power failure behind every call; each sync left out, moved, misdirected.
+driver-crashes: install
+	@$(BIN)/python -m tests.driver_crashes --words $(or $(WORDS),30) $(if $(JSON),--json $(JSON))
 
 # Three replicas of four records, each copy good or bad: 4,096 cases; two to three minutes of one core.
 corruption: install

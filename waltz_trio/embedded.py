@@ -26,6 +26,7 @@ from waltz_core.cluster.store_metadata import StoreChange, full_store
 from waltz_core.errors import ConfigError, WaltzError
 from waltz_core.ids import Endpoint
 from waltz_core.record import record
+from waltz_trio import durable
 from waltz_trio.admin import PortError, open_admin
 from waltz_trio.cluster_admin import change_store, create_cluster, read_store_params
 from waltz_trio.config import Config
@@ -404,14 +405,15 @@ def open_directory(
     else:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists and holds no cluster ({_DESCRIPTION} is missing)")
-        path.mkdir(parents=True, exist_ok=True)
+        durable.make_directories(path)
         count = 3 if storage_nodes is None else storage_nodes
         free = free_ports(2 * count)
         ports = tuple(zip(free[::2], free[1::2], strict=True))
         layout = Layout(partitions or DEFAULT_PARTITIONS, ports, False)
         write_layout(path, layout)
     for index in range(len(layout.storage_ports)):
-        (path / f"storage-{index}").mkdir(0o700, exist_ok=True)
+        durable.make_directory(path / f"storage-{index}")
+    durable.sync_directory(path)  # before anything in them is acknowledged
     return path, layout
 
 
@@ -439,12 +441,7 @@ def write_layout(path: Path, layout: Layout) -> None:
         "storagePorts": layout.storage_ports,
         "complete": layout.complete,
     }
-    fresh = path / (_DESCRIPTION + ".new")
-    with fresh.open("w") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path / _DESCRIPTION)
+    durable.replace_file(path / _DESCRIPTION, json.dumps(content, indent=2).encode())
 
 
 def _with_complete(layout: Layout) -> Layout:
@@ -453,25 +450,20 @@ def _with_complete(layout: Layout) -> Layout:
 
 def make_certificates(directory: Path, host: str = HOST) -> None:
     """An authority of the cluster and one certificate for all its nodes, unless they are there for this host."""
-    directory.mkdir(exist_ok=True)
+    durable.make_directories(directory)
     node_file = directory / "node.pem"
     if node_file.exists() and (host == HOST or host in host_names(node_file.read_bytes())):
         return
     ca_files = directory / "ca.pem", directory / "ca.key"
     if not ca_files[0].exists():
         ca = make_ca("Waltz development cluster")
-        _write_private(ca_files[1], ca.key)
-        ca_files[0].write_bytes(ca.certificate)
+        durable.replace_file(ca_files[1], ca.key)
+        durable.replace_file(ca_files[0], ca.certificate)
     ca = KeyPair(ca_files[0].read_bytes(), ca_files[1].read_bytes())
     node = issue(ca, "waltz node", tuple(dict.fromkeys((*local_names(), host))))
-    _write_private(directory / "node.key", node.key)
-    node_file.write_bytes(node.certificate)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    # The certificate says that the key is there: it comes last.
+    durable.replace_file(directory / "node.key", node.key)
+    durable.replace_file(node_file, node.certificate)
 
 
 def free_ports(count: int) -> list[int]:

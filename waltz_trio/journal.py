@@ -24,6 +24,7 @@ from waltz_core.ids import Endpoint
 from waltz_core.record import record
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Mode, Started, encode_entry, sound_size
+from waltz_trio import durable
 from waltz_trio.log import described
 from waltz_trio.mailbox import Mailbox
 
@@ -160,9 +161,9 @@ class JournalFiles:
         try:
             data = b"".join([write.data for write in writes])
             file = self._file(partition_id, writes[0].key)
-            _write_all(file.handle, data)
+            durable.write_all(file.handle, data)
             if any(write.sync for write in writes):
-                os.fdatasync(file.handle)
+                durable.sync_data(file.handle)
         except Exception as error:  # of any type: this thread serves every partition
             self._leave(partition_id)
             if isinstance(error, OSError):
@@ -183,25 +184,25 @@ class JournalFiles:
             return found
         folder = self._directory / str(partition_id)
         if partition_id not in self._counted:
-            folder.mkdir(0o700, exist_ok=True)
+            durable.make_directory(folder)
             self._counted[partition_id] = self._look(folder)
         last, counted = self._counted[partition_id]
         path = folder / file_name(last + 1)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = durable.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         file = _Open(handle, last + 1, path)
         now_us = time.time_ns() // 1000
         start = Started(key, partition_id, last + 1, counted, now_us, self._mode, str(self._endpoint))
         data = encode_entry(start)
         try:
-            _write_all(handle, data)
+            durable.write_all(handle, data)
             if self._mode is Mode.SYNC:
-                os.fdatasync(handle)
+                # The entries that follow are synced with this one. Until then an empty file counts nothing.
                 for one in (folder, self._directory):
-                    _sync_folder(one)
+                    durable.sync_directory(one)
         except BaseException:
-            os.close(handle)
+            durable.close(handle)
             with contextlib.suppress(OSError):
-                path.unlink()
+                durable.unlink(path)
             raise
         file.size = len(data)
         self._files[partition_id] = file
@@ -228,7 +229,7 @@ class JournalFiles:
         file = self._files.pop(partition_id, None)
         if file is None:
             return
-        os.close(file.handle)
+        durable.close(file.handle)
         self._counted[partition_id] = file.number, file.size
         with contextlib.suppress(OSError):
             size = file.path.stat().st_size
@@ -244,7 +245,7 @@ class JournalFiles:
             oldest = self._old.popleft()
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    oldest.path.unlink()
+                    durable.unlink(oldest.path)
                 except OSError as error:
                     self._tell(Level.WARNING, f"{oldest.path} cannot be deleted: {error.strerror}")
                     return
@@ -258,15 +259,14 @@ class JournalFiles:
 
 def _lock(directory: Path) -> int:
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(0o700, exist_ok=True)
-        handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        durable.make_directories(directory)  # a file is no more durable than the directories above it
+        handle = durable.open_file(directory / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise ConfigError(f"server.journal.directory {directory}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(handle)
+        durable.close(handle)
         raise ConfigError(f"server.journal.directory {directory} is in use by another server") from error
     return handle
 
@@ -278,17 +278,3 @@ def _existing(directory: Path) -> list[_Old]:
             status = path.stat()
             found.append(_Old(status.st_mtime, path, status.st_size))
     return found
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -307,6 +307,9 @@ class Life:
         self.disk = Disk()
         self.process = Process(self.disk, 0)
         self.process.dial()
+        self._assign()
+
+    def _assign(self) -> None:
         answer = self.process.ask(1, admin.PartitionAssignmentRequest(1, (0,), True, False))
         assert isinstance(answer, admin.AdminSuccessResponse)
         self._greet(0)
@@ -453,19 +456,28 @@ class Sweep:
     ) -> None:
         """Start on one content of the disk; the start is cut off as well, once."""
         disk = Disk(files, directories)
-        process = Process.__new__(Process)
         watched = (lambda: self._cut(f"{word}+start", disk, promise, key, now, depth - 1)) if depth else None
         try:
-            _start(process, disk, now, watched)
-            process.on_operation = None
-            replica = process.node.replicas[0] if process.node.replicas else None
-            if replica is None or replica.state is not State.OPEN:
-                reason = "the node does not start" if replica is None else f"{replica.state.value}: {replica.reason}"
-                raise Violation(f"after a mere power failure: {reason}")
-            mark = replica.session_info().low_water_mark
-            promise.judge(replica.log_start, _records(process), replica.fence, mark)
+            judge(disk, promise, now, watched)
         except Violation as violation:
             self.violations.append(f"{word}: {violation}")
+
+
+def judge(disk: Disk, promise: Promise, now: int, watched: Any = None) -> None:
+    """Start a node on a disk and compare what it serves with what was promised.
+
+    Raises:
+        Violation: it breaks a promise.
+    """
+    process = Process.__new__(Process)
+    _start(process, disk, now, watched)
+    process.on_operation = None
+    replica = process.node.replicas[0] if process.node.replicas else None
+    if replica is None or replica.state is not State.OPEN:
+        reason = "the node does not start" if replica is None else f"{replica.state.value}: {replica.reason}"
+        raise Violation(f"after a mere power failure: {reason}")
+    mark = replica.session_info().low_water_mark
+    promise.judge(replica.log_start, _records(process), replica.fence, mark)
 
 
 def _records(process: Process) -> list[Record]:

@@ -15,10 +15,8 @@ What exists is kept. Only `renew` replaces anything, and it replaces certificate
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
-import os
 import re
 import secrets
 import sys
@@ -33,6 +31,7 @@ from cryptography.x509.oid import NameOID
 
 from waltz_core.errors import ConfigError
 from waltz_core.roles import Role
+from waltz_trio import durable
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.tls import KeyPair
 from waltz_trio.role_file import read_roles
@@ -122,7 +121,7 @@ def _make(arguments: argparse.Namespace) -> int:
     fresh = not (folder / "ca.pem").exists()
     if fresh and not wanted:
         raise ConfigError("name at least one process: --server, --storage, --client, --reader, --admin or --proxy")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    durable.make_directories(folder)
     authority = _authority(folder)
     for one in wanted:
         _check(folder, authority, one)
@@ -183,7 +182,7 @@ def _authority(folder: Path) -> KeyPair:
     if not certificate.exists():
         if key.exists():
             raise ConfigError(f"{key} is there and {certificate} is not: bring it back, or begin in another directory")
-        key.parent.mkdir(mode=0o700, exist_ok=True)
+        durable.make_directory(key.parent)  # its name is synced with the certificate, which comes last
         pair = make_ca(f"waltz authority {secrets.token_hex(4)}")
         _write(key, pair.key)
         _write(certificate, pair.certificate, 0o644)
@@ -353,23 +352,5 @@ def _days_left(certificate: x509.Certificate) -> int:
     return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
 
 
-def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file at once, or leave it as it was; nobody else can read it meanwhile."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode)
-        os.replace(fresh, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _write(path: Path, data: bytes, mode: int = durable.OWNER_ONLY) -> None:
+    durable.replace_file(path, data, mode)

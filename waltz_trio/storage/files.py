@@ -26,12 +26,11 @@ from waltz_core.storage.effects import (
     Unlink,
     WriteAt,
 )
+from waltz_trio import durable
 from waltz_trio.storage.syncfs import whole_sync_of
 
 OPEN_FILES_MAX = 512  # file descriptors kept, of all partitions together
 _LOCKED_BYTES = 128  # Java: ControlFile locks the header
-# The log holds what applications wrote: only the user who runs the node may read it. Java: takes what umask leaves.
-_FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
 _IN_USE: set[tuple[int, int]] = set()  # control files locked by this process, which record locks do not exclude
 
 
@@ -65,7 +64,7 @@ class Files:
         # control file is worked on through the descriptor that holds the lock, which is never closed before the end.
         self._control = _Open(fd)
         # Opened before anything is written: what it reports are the errors since.
-        self._root = _Open(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._root = _Open(durable.open_file(directory, os.O_RDONLY | os.O_DIRECTORY))
         self._sync_whole = whole_sync_of(self._root.fd)
 
     def apply(self, operation: Operation) -> None:
@@ -78,31 +77,27 @@ class Files:
         match operation:
             case WriteAt(offset=offset, data=data):
                 with self._file(path) as fd:
-                    _write_all(fd, data, offset)
+                    durable.write_all_at(fd, data, offset)
             case SyncFile():
                 with self._file(path) as fd:
-                    os.fdatasync(fd)
+                    durable.sync_data(fd)
             case Create() if path == control.NAME:
-                os.ftruncate(self._control.fd, 0)
+                durable.truncate(self._control.fd, 0)
             case Create():
                 self._forget(path)
-                os.close(os.open(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
+                durable.close(durable.open_file(self.directory / path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
             case Cut(size=size):
                 with self._file(path) as fd:
                     if os.fstat(fd).st_size > size:
-                        os.ftruncate(fd, size)
+                        durable.truncate(fd, size)
             case Unlink():
                 self._forget(path)
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.directory / path)
+                    durable.unlink(self.directory / path)
             case MakeDirectory():
-                _make_directory(self.directory / path)
+                durable.make_directory(self.directory / path)
             case SyncDirectory():
-                fd = os.open(self.directory / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                durable.sync_directory(self.directory / path)
 
     @property
     def syncs_whole(self) -> bool:
@@ -125,7 +120,7 @@ class Files:
             OSError: something was not, perhaps nothing of ours.
         """
         assert self._sync_whole is not None
-        self._sync_whole()
+        durable.sync_file_system(self.directory, self._sync_whole)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes of a file, fewer at its end.
@@ -173,12 +168,12 @@ class Files:
                 if one.users:
                     one.gone = True
                 else:
-                    os.close(one.fd)
+                    durable.close(one.fd)
             self._open.clear()
             if not self._control.gone:
                 self._control.gone = True
-                os.close(self._control.fd)
-                os.close(self._root.fd)
+                durable.close(self._control.fd)
+                durable.close(self._root.fd)
                 _IN_USE.discard(self._identity)
 
     @contextlib.contextmanager
@@ -190,7 +185,7 @@ class Files:
         with self._mutex:
             one = self._open.get(path)
             if one is None:
-                one = self._open[path] = _Open(os.open(self.directory / path, os.O_RDWR | os.O_CLOEXEC))
+                one = self._open[path] = _Open(durable.open_file(self.directory / path, os.O_RDWR))
                 self._shrink()
             else:
                 self._open.move_to_end(path)
@@ -201,7 +196,7 @@ class Files:
             with self._mutex:
                 one.users -= 1
                 if one.gone and not one.users:
-                    os.close(one.fd)
+                    durable.close(one.fd)
 
     def _shrink(self) -> None:
         while len(self._open) > self._open_max:
@@ -219,13 +214,7 @@ class Files:
         if one.users:
             one.gone = True
         else:
-            os.close(one.fd)
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    written = os.pwrite(fd, data, offset)
-    while written < len(data):
-        written += os.pwrite(fd, memoryview(data)[written:], offset + written)
+            durable.close(one.fd)
 
 
 def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
@@ -243,7 +232,7 @@ def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
         except CorruptionError as error:
             raise ConfigError(f"{directory}: {error}") from error
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        fd = durable.open_file(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise ConfigError(f"storage.directory: cannot open {path}: {error.strerror}") from error
     held = f"failed to acquire the lock on {path}: another storage process uses this directory"
@@ -255,17 +244,12 @@ def _lock(directory: Path) -> tuple[int, tuple[int, int]]:
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, 0, os.SEEK_SET)
     except OSError as error:
-        os.close(fd)
+        durable.close(fd)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise ConfigError(f"cannot lock {path}: {error.strerror}") from error
         raise ConfigError(held) from error
     _IN_USE.add(identity)
     return fd, identity
-
-
-def _make_directory(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(_DIRECTORY_MODE, exist_ok=True)
 
 
 def kind_of(error: OSError) -> FaultKind:

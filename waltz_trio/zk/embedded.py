@@ -20,6 +20,7 @@ import trio
 from waltz_core.cluster.znode_tree import StoredTree, Znode, ZnodeTree
 from waltz_core.edge import ZkChanged, ZkError, ZkEvent, ZkFailed, ZkRequest, ZkState, ZkStateChanged
 from waltz_core.errors import ConfigError, CorruptionError
+from waltz_trio import durable
 from waltz_trio.zk.background import background_nursery
 
 _FORMAT = "waltz znodes 1"
@@ -216,24 +217,14 @@ def _only_user(path: Path | None) -> Iterator[None]:
 
 
 def write_znodes(path: Path, stored: StoredTree) -> None:
-    """Replace the file durably: new file, sync, rename, sync of the directory."""
+    """Replace the file durably."""
     rows = [
         [z.path, None if z.data is None else z.data.hex(), z.version, z.created, z.czxid, z.mzxid, z.pzxid]
         for z in stored.znodes
     ]
     body = json.dumps({"zxid": stored.zxid, "znodes": rows}, separators=(",", ":"))
     text = f"{_FORMAT} {zlib.crc32(body.encode()):08x}\n{body}\n"
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    durable.replace_file(path, text.encode("ascii"))
 
 
 def read_znodes(path: Path) -> StoredTree | None:

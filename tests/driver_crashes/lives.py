@@ -1,0 +1,438 @@
+"""Lives of real drivers on a real directory, and what must be there after a power failure at any point of them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import queue
+import random
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any
+
+import attrs
+import trio
+from cryptography import x509
+
+from tests.driver_crashes.disk import Content, lay_out
+from tests.driver_crashes.recorder import Recorder
+from tests.model import crash_sweep
+from waltz_core.edge import Send, ZkCreate, ZkDone, ZkSet
+from waltz_core.errors import WaltzError
+from waltz_core.ids import Endpoint
+from waltz_core.server.journal import JournalWrite, JournalWritten
+from waltz_core.server.journal_format import Gap, Mode, Started, decode_entries, encode_entry, sound_size
+from waltz_core.storage.effects import (
+    Create,
+    DiskBatch,
+    DiskDone,
+    DiskList,
+    DiskRead,
+    MakeDirectory,
+    Operation,
+    SyncDirectory,
+    SyncFile,
+    WriteAt,
+)
+from waltz_trio.cli import certificates
+from waltz_trio.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
+from waltz_trio.journal import SUFFIX, JournalFiles
+from waltz_trio.net.tls import KeyPair, load_pair
+from waltz_trio.storage.disk import Disk
+from waltz_trio.storage.files import Files
+from waltz_trio.zk.embedded import open_embedded_znodes, read_znodes
+
+PATIENCE = 30.0  # seconds for one answer of a real disk
+_KEY = bytes(range(16))
+_INDEX_HEADER, _INDEX_ENTRY = 128, 8  # bytes
+
+
+@attrs.frozen
+class Life:
+    """One story of a driver, and the judgement of what a power failure leaves of it."""
+
+    name: str
+    run: Callable[[Path, Recorder], Awaitable[None]]
+    judge: Callable[[Content, Any], str | None]  # why what was acknowledged is not there
+
+
+def _never(reason: str) -> None:
+    raise AssertionError(reason)
+
+
+def _files(root: Path, *, whole: bool) -> Files:
+    """A data directory that is synced file by file, or as a whole: time decides in the product, the life here."""
+    files = Files(root)
+    files._sync_whole = (lambda: None) if whole else None  # what the call does, the simulated disk does
+    return files
+
+
+# ---- a storage node --------------------------------------------------------------------------
+
+
+class _RealDisk:
+    """The driver's disk, as the story in a thread of its own sees it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.open()
+
+    def open(self) -> None:
+        self._disk = trio.from_thread.run_sync(lambda: Disk(_files(self._root, whole=False), self._arrive, _never))
+
+    def _arrive(self, events: Sequence[Any]) -> None:
+        for event in events:
+            self._events.put(event)
+
+    def perform(self, effect: DiskBatch | DiskRead | DiskList) -> None:
+        self._disk.perform(effect)
+
+    def next(self) -> Any:
+        return self._events.get(timeout=PATIENCE)
+
+    def close(self) -> None:
+        trio.from_thread.run(self._disk.close)
+
+
+class _Process(crash_sweep.Process):
+    """A node whose effects a real disk carries out."""
+
+    def __init__(self, real: _RealDisk, now: int) -> None:
+        self.real = real
+        super().__init__(crash_sweep.Disk(), now)
+
+    def step(self, events: Sequence[Any]) -> None:
+        todo, pending = list(events), 0
+        while True:
+            out: list[Any] = []
+            self.node.step(self.now, todo, out)
+            todo = []
+            for effect in out:
+                if isinstance(effect, DiskBatch | DiskRead | DiskList):
+                    self.real.perform(effect)
+                    pending += 1
+                elif isinstance(effect, Send):
+                    self._conns[effect.conn].receive(effect.data, self._answers)
+            if not pending:
+                return
+            todo.append(self.real.next())
+            pending -= 1
+
+
+class _StorageLife(crash_sweep.Life):
+    """The requests of the crash sweep, with `r` for a process that ends and another that begins."""
+
+    def __init__(self, root: Path) -> None:
+        self.real = _RealDisk(root)
+        self.promise = crash_sweep.Promise()
+        self.disk = crash_sweep.Disk()
+        self.process = _Process(self.real, 0)
+        self.process.dial()
+        self._assign()
+
+    def do(self, letter: str) -> bool:
+        if letter != "r":
+            return super().do(letter)
+        self.real.close()
+        self.real.open()
+        now = self.process.now
+        self.process = _Process(self.real, now)
+        self.process.dial()
+        return True
+
+
+async def _run_storage(word: str, root: Path, recorder: Recorder) -> None:
+    def story() -> None:
+        life: Any = None
+        recorder.acknowledged = lambda: None if life is None else (copy.deepcopy(life.promise), life.process.now)
+        life = _StorageLife(root)
+        for letter in word:
+            life.do(letter)
+        life.real.close()
+
+    await trio.to_thread.run_sync(story)
+
+
+def _judge_storage(content: Content, acknowledged: Any) -> str | None:
+    if acknowledged is None:
+        return None  # the node was still being made
+    promise, now = acknowledged
+    files = tuple((name, data) for name, data in content.items() if data is not None)
+    directories = [name for name, data in content.items() if data is None]
+    try:
+        crash_sweep.judge(crash_sweep.Disk(files, directories), promise, now)
+    except crash_sweep.Violation as violation:
+        return str(violation)
+    # Ours rebuilds an index. 0.13.2 takes the highest id from its size, and must find the low-water mark there.
+    indexed = [
+        int(path.stem) + (len(data) - _INDEX_HEADER) // _INDEX_ENTRY - 1
+        for path, data in ((PurePath(name), data) for name, data in files)
+        if path.suffix == ".idx"
+    ]
+    if promise.floor >= promise.start and max(indexed, default=-1) < promise.floor:
+        return f"the indexes end at {max(indexed, default=-1)}, the low-water mark is {promise.floor}"
+    return None
+
+
+# ---- group commit ----------------------------------------------------------------------------
+
+_RECORD = 40  # bytes
+
+
+async def _run_groups(seed: int, whole: bool, root: Path, recorder: Recorder) -> None:
+    """Bursts of batches over several files: what is acknowledged is durable, whatever shared its syncs."""
+    rng = random.Random(seed)
+    names = [f"{folder}/{number}.seg" for folder in "01" for number in range(2)]
+    ends = dict.fromkeys(names, 0)
+    written: dict[int, list[tuple[str, int, bytes]]] = {}
+    done: list[int] = []
+    changed = trio.Event()
+
+    def deliver(events: Sequence[Any]) -> None:
+        nonlocal changed
+        for event in events:
+            assert isinstance(event, DiskDone), event
+            done.append(event.ticket)
+        changed.set()
+        changed = trio.Event()
+
+    def snapshot() -> list[tuple[str, int, bytes]]:
+        return [place for ticket in tuple(done) for place in written[ticket]]
+
+    recorder.acknowledged = snapshot
+    disk = Disk(_files(root, whole=whole), deliver, _never)
+    if whole:
+        disk._syncs._times.took(False, 1, 1e9)  # file by file has been slow
+        disk._syncs._times.took(True, 1, 0.0)
+    made: list[Operation] = [MakeDirectory("0"), MakeDirectory("1"), SyncDirectory("")]
+    made += [Create(name) for name in names]
+    made += [SyncFile(name) for name in names]
+    made += [SyncDirectory("0"), SyncDirectory("1")]
+    ticket = 1
+    written[ticket] = [(name, 0, b"") for name in names]
+    disk.perform(DiskBatch(ticket, tuple(made)))
+    for _ in range(6):
+        for _ in range(rng.randint(1, 4)):
+            ticket += 1
+            touched = rng.sample(names, rng.randint(1, 2))
+            operations: list[Operation] = []
+            written[ticket] = []
+            for name in touched:
+                data = f"{ticket:08}".encode() * (_RECORD // 8)
+                operations.append(WriteAt(name, ends[name], data))
+                written[ticket].append((name, ends[name], data))
+                ends[name] += _RECORD
+            disk.perform(DiskBatch(ticket, (*operations, *map(SyncFile, touched))))
+        with trio.fail_after(PATIENCE):
+            while len(done) < ticket:
+                await changed.wait()
+    await disk.close()
+
+
+def _judge_groups(content: Content, acknowledged: Any) -> str | None:
+    for name, offset, data in acknowledged:
+        held = content.get(name)
+        if held is None or held[offset : offset + len(data)] != data:
+            return f"{len(data)} bytes at {offset} of {name} were acknowledged"
+    return None
+
+
+# ---- the decision journal --------------------------------------------------------------------
+
+
+async def _run_journal(root: Path, recorder: Recorder) -> None:
+    acknowledged: list[tuple[int, int]] = []  # partition, number of the entry
+    recorder.acknowledged = lambda: tuple(acknowledged)
+    number = 0
+    for _ in range(2):
+        answers: list[Any] = []
+        changed = trio.Event()
+
+        def deliver(events: Sequence[Any], answers: list[Any] = answers) -> None:
+            nonlocal changed
+            answers += events
+            for event in events:
+                assert isinstance(event, JournalWritten), event
+                acknowledged.append((event.ticket % 2, event.ticket))
+            changed.set()
+            changed = trio.Event()
+
+        files = JournalFiles(
+            root / "journal", Mode.SYNC, 0, Endpoint("a", 1), deliver, lambda level, text: None, _never
+        )
+        for _ in range(4):
+            first = number
+            for _ in range(2):
+                number += 1
+                data = encode_entry(Gap(number, 0, 0, "x"))
+                files.perform(JournalWrite(number, number % 2, _KEY, data, True))
+            with trio.fail_after(PATIENCE):
+                while {answer.ticket for answer in answers} < set(range(first + 1, number + 1)):
+                    await changed.wait()
+        await files.close()
+
+
+def _counted(data: bytes, name: str) -> int:
+    """How many bytes of the file before a file says count; -1 if it does not say yet."""
+    first = next(iter(decode_entries(data[: sound_size(data)[0]], name)), None)
+    return first[1].previous_size if first is not None and isinstance(first[1], Started) else -1
+
+
+def _judge_journal(content: Content, acknowledged: Any) -> str | None:
+    held: set[tuple[int, int]] = set()
+    names = sorted(name for name, data in content.items() if data is not None and name.endswith(SUFFIX))
+    for at, name in enumerate(names):
+        data = content[name]
+        assert data is not None
+        partition = int(name.split("/")[1])
+        size, torn = sound_size(data)
+        following = names[at + 1] if at + 1 < len(names) and names[at + 1].split("/")[1] == str(partition) else None
+        if following is not None:
+            counted = _counted(content[following] or b"", following)
+            if counted > size:
+                return f"{name} has {size} sound bytes, the next file counts {counted}"
+        elif not torn and size < len(data):
+            return f"{name} is damaged at {size}"
+        held |= {(partition, entry.count) for _, entry in decode_entries(data[:size], name) if isinstance(entry, Gap)}
+    missing = sorted(set(acknowledged) - held)
+    return f"entries {missing} (partition, number) were acknowledged" if missing else None
+
+
+# ---- the files of an embedded cluster --------------------------------------------------------
+
+
+async def _run_znodes(root: Path, recorder: Recorder) -> None:
+    acknowledged: dict[str, bytes] = {}
+    recorder.acknowledged = lambda: dict(acknowledged)
+    async with open_embedded_znodes(root / "znodes") as store:
+        answers: list[Any] = []
+        changed = trio.Event()
+
+        def deliver(events: Sequence[Any]) -> None:
+            nonlocal changed
+            answers.extend(events)
+            changed.set()
+            changed = trio.Event()
+
+        with store.session(deliver) as session:
+            for number in range(4):
+                path, data = f"/node{number % 2}", f"value {number}".encode()
+                request = ZkCreate(number, path, data) if number < 2 else ZkSet(number, path, data, -1)
+                session.submit([request])
+                with trio.fail_after(PATIENCE):
+                    while not any(isinstance(event, ZkDone) and event.ticket == number for event in answers):
+                        await changed.wait()
+                acknowledged[path] = data
+
+
+def _on_disk(content: Content, look: Callable[[Path], str | None]) -> str | None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        lay_out(content, root)
+        try:
+            return look(root)
+        except (WaltzError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _judge_znodes(content: Content, acknowledged: Any) -> str | None:
+    def look(root: Path) -> str | None:
+        stored = read_znodes(root / "znodes")
+        held = {} if stored is None else {node.path: node.data for node in stored.znodes}
+        for path, data in acknowledged.items():
+            if (held.get(path) or b"") < data:  # later values are greater
+                return f"{path} was acknowledged with {data!r}, it holds {held.get(path)!r}"
+        return None
+
+    return _on_disk(content, look)
+
+
+async def _run_layout(root: Path, recorder: Recorder) -> None:
+    """A cluster's directory is made ready, then says that it is complete."""
+    stage = 0
+    recorder.acknowledged = lambda: stage
+    path, layout = open_directory(root / "deep" / "cluster", 2, 3)
+    stage = 1
+    write_layout(path, Layout(layout.partitions, layout.storage_ports, True))
+    stage = 2
+
+
+def _judge_layout(content: Content, acknowledged: Any) -> str | None:
+    def look(root: Path) -> str | None:
+        path = root / "deep" / "cluster"
+        if not acknowledged and not (path / "cluster.json").exists():
+            return None
+        layout = read_layout(path)
+        if acknowledged >= 1 and not all((path / f"storage-{number}").is_dir() for number in range(3)):
+            return "the directory of a storage node is gone with all that was acknowledged in it"
+        return "it is not complete any more" if acknowledged == 2 and not layout.complete else None
+
+    return _on_disk(content, look)
+
+
+async def _run_certificates(root: Path, recorder: Recorder) -> None:
+    authority = b""
+    recorder.acknowledged = lambda: authority
+    make_certificates(root / "tls")
+    authority = (root / "tls" / "ca.pem").read_bytes()
+
+
+def _judge_certificates(content: Content, acknowledged: Any) -> str | None:
+    def look(root: Path) -> str | None:
+        make_certificates(root / "tls")  # the next start makes what is missing
+        held = (root / "tls" / "ca.pem").read_bytes()
+        pair = KeyPair((root / "tls" / "node.pem").read_bytes(), (root / "tls" / "node.key").read_bytes())
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
+        x509.load_pem_x509_certificate(pair.certificate).verify_directly_issued_by(x509.load_pem_x509_certificate(held))
+        return "the authority that clients were shown is another one" if acknowledged not in (b"", held) else None
+
+    return _on_disk(content, look)
+
+
+async def _run_authority(root: Path, recorder: Recorder) -> None:
+    """`waltz certificates make`: what it has written when it returns stays."""
+    written: dict[str, bytes] = {}
+    recorder.acknowledged = lambda: dict(written)
+    folder = root / "certificates"
+    with contextlib.redirect_stdout(io.StringIO()):
+        status = certificates.main(["make", str(folder), "--server", "s1=localhost", "--client", "c1"])
+    assert status == 0
+    written |= {path.relative_to(root).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _judge_authority(content: Content, acknowledged: Any) -> str | None:
+    lost = sorted(name for name, data in acknowledged.items() if content.get(name) != data)
+    return f"{', '.join(lost)} were written" if lost else None
+
+
+# ---- all of them -----------------------------------------------------------------------------
+
+
+def storage_life(word: str) -> Life:
+    """A storage node that gets these requests of the crash sweep."""
+    return Life(f"storage {word}", partial(_run_storage, word), _judge_storage)
+
+
+def group_life(seed: int, *, whole: bool = False) -> Life:
+    """Bursts of batches, their files synced one by one or all at once."""
+    return Life(f"groups {seed}{' whole' if whole else ''}", partial(_run_groups, seed, whole), _judge_groups)
+
+
+OTHERS = (
+    Life("journal", _run_journal, _judge_journal),
+    Life("znodes", _run_znodes, _judge_znodes),
+    Life("layout", _run_layout, _judge_layout),
+    Life("certificates", _run_certificates, _judge_certificates),
+    Life("authority", _run_authority, _judge_authority),
+)
+WORDS = ("abm", "bbtw", "amrab", "babsw", "bmjra", "aabbmtr")
+
+
+def short_lives() -> tuple[Life, ...]:
+    """What `make test` runs."""
+    return (*map(storage_life, WORDS), group_life(1), group_life(2), group_life(3, whole=True), *OTHERS)
