@@ -20,6 +20,7 @@ _NOUNS = {
     "performance": "how fast a cluster takes and gives transactions",
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
+    "may-stop": "whether storage nodes or servers may be stopped now, and what that would mean",
     "certificates": "an authority, certificates, roles and keys for a cluster; when they end, and new ones",
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
@@ -72,7 +73,7 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
         return 2
     try:
-        module = importlib.import_module(_ELSEWHERE.get(noun, f"waltz_trio.cli.{noun}"))
+        module = importlib.import_module(_ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}"))
         return int(module.main(arguments[1:]))
     except ConfigError as error:
         print(f"waltz {noun}: {error}", file=sys.stderr)

@@ -45,7 +45,10 @@ class Command:
     meaning: str
     options: tuple[Option, ...]
     run: Callable[[Arguments], int]
-    operand: str = ""  # name of a required file argument, if there is one
+    operand: str = ""  # name of a required argument, if there is one
+    repeated: bool = False  # the operand may be given more than once
+    failed: int = 1  # exit status of whatever goes wrong, where 1 is an answer
+    example: str = ""  # a call, without the name of the program
 
 
 HELP = Option("h", "help", "Display help message", takes_value=False)
@@ -160,7 +163,7 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> int:
         raise  # nobody reads our output any more: no error to report, see `main`
     except (WaltzError, OSError) as problem_found:
         print(f"Error: {problem_found}", file=sys.stderr)
-        return 1
+        return command.failed
 
 
 def _list(commands: Sequence[Command], problem: str | None) -> str:
@@ -176,7 +179,7 @@ def usage(program: str, command: Command) -> str:
     line = [f"[--{option.long} | -{option.short}]" for option in options if not option.required]
     line += [f"<--{option.long} | -{option.short}>" for option in options if option.required]
     if command.operand:
-        line.append(f"<{command.operand}>")
+        line.append(f"<{command.operand}>{' ...' if command.repeated else ''}")
     heads = [
         f" -{option.short},--{option.long}{' <arg>' if option.takes_value else ''}"
         for option in sorted(options, key=lambda option: option.short)
@@ -192,6 +195,7 @@ def usage(program: str, command: Command) -> str:
             "",
             "options:",
             *rows,
+            *(("", f"example:\t{program} {command.example}") if command.example else ()),
         )
     )
 
@@ -233,8 +237,9 @@ def parse(command: Command, words: Sequence[str]) -> Arguments:
     missing = [option.short for option in command.options if option.required and option.long not in values]
     if missing:
         raise CommandError(f"Missing required option{'s' if len(missing) > 1 else ''}: {', '.join(missing)}")
-    if len(operands) > (1 if command.operand else 0):
-        raise CommandError(f"Unexpected argument: {operands[1 if command.operand else 0]}")
+    taken = len(operands) if command.repeated else 1 if command.operand else 0
+    if len(operands) > taken:
+        raise CommandError(f"Unexpected argument: {operands[taken]}")
     if command.operand and not operands:
         raise CommandError(f"Missing required argument: {command.operand}")
     return Arguments(values, tuple(operands))
