@@ -409,6 +409,29 @@ def test_preferred_partitions_move_to_the_server_that_asks() -> None:
     assert client.ask(messages.RemovePreferredPartitionRequest(client.req_id(), wanted)).result
 
 
+def test_a_preference_is_answered_when_zookeeper_has_it() -> None:
+    """As 0.13.2 answers: descriptor and assignment are written by then, and what survives a restart too."""
+    cluster = opened(servers=2, partitions=4)
+    client = Client(cluster)
+    mine = client.ask(messages.ServerPartitionsAssignmentRequest(client.req_id())).partitions
+    wanted = tuple(partition for partition in range(4) if partition not in mine)
+
+    def written() -> tuple[bool, bool, bool]:
+        zk, endpoint = cluster.world.zookeeper, Endpoint("server0", 6000)
+        nodes = {node.path: node.data for node in zk.tree.describe()}
+        listed = [data for path, data in nodes.items() if path.startswith(f"{PATHS.servers}/")]
+        (ours,) = (found for found in map(znodes.decode_server_descriptor, listed) if found.endpoint == endpoint)
+        assigned = dict(znodes.decode_partition_assignment(nodes[PATHS.servers]).of_server(ours.server_id))
+        kept = nodes.get(f"{ROOT}/preferred/{endpoint}")
+        return set(wanted) <= set(ours.preferred_partitions), set(wanted) <= set(assigned), bool(kept)
+
+    assert written() == (False, False, False)
+    assert client.ask(messages.AddPreferredPartitionRequest(client.req_id(), wanted)).result
+    assert written() == (True, True, True)
+    assert client.ask(messages.RemovePreferredPartitionRequest(client.req_id(), wanted)).result
+    assert written()[0] is False
+
+
 @pytest.mark.parametrize("rules", [SAFE, LEGACY])
 def test_preferred_partitions_survive_a_restart_of_the_server(rules: SafetyRules) -> None:
     """0.13.2 forgets them (tools-T13)."""

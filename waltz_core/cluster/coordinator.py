@@ -115,6 +115,11 @@ class EndpointsChanged:
 
 
 @record
+class PreferencesRegistered:
+    """ZooKeeper holds the preferred partitions of the last `set_preferred`, and an assignment that heeds them."""
+
+
+@record
 class ReplicasChanged:
     """The assignment of replicas to storage nodes; servers only."""
 
@@ -139,6 +144,7 @@ Notification: TypeAlias = (
     | OwnershipDoubtful
     | OwnershipConfirmed
     | EndpointsChanged
+    | PreferencesRegistered
     | ReplicasChanged
     | ClusterFailed
     | Left
@@ -207,6 +213,7 @@ class Coordinator:
         self._dirty = True
         self._round: _Round | None = None
         self._reassign = False
+        self._registering = False  # `PreferencesRegistered` is due
         self._reported: set[str] = set()
 
         self._cluster: tuple[str, int] | None = None  # name, number of partitions
@@ -281,10 +288,13 @@ class Coordinator:
         )
 
     def set_preferred(self, now: int, partitions: Sequence[int], out: list[CoordinatorEffect]) -> None:
-        """Replace the preferred partitions of our server, rewrite its descriptor, then have it reassigned."""
+        """Replace the preferred partitions of our server, rewrite its descriptor, then have it reassigned.
+
+        `PreferencesRegistered` follows once a reading shows both.
+        """
         assert self._manages is not None
         self._preferred = tuple(partitions)
-        self._reassign = True
+        self._reassign = self._registering = True
         self._dirty = True
         self._advance(now, out)
 
@@ -593,6 +603,9 @@ class Coordinator:
             self._apply(assignment, data, registered=bool(own), out=out)
         if self._manages is not None and self._keep_registered(now, own, out):
             self._coordinate(now, assignment, data, out)
+            if self._registering and not self._reassign:
+                self._registering = False
+                out.append(PreferencesRegistered())
 
     def _decode_members(self, found: _Round, out: list[CoordinatorEffect]) -> dict[int, ServerDescriptor] | None:
         members: dict[int, ServerDescriptor] = {}

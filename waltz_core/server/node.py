@@ -19,6 +19,7 @@ from waltz_core.cluster.coordinator import (
     Owned,
     OwnershipConfirmed,
     OwnershipDoubtful,
+    PreferencesRegistered,
     ReplicasChanged,
 )
 from waltz_core.edge import (
@@ -106,10 +107,11 @@ CAPABILITIES = (
 )
 """What this server does of codec 5."""
 
+_PreferenceAnswer: TypeAlias = messages.AddPreferredPartitionResponse | messages.RemovePreferredPartitionResponse
 _Bulk: TypeAlias = messages.TransactionDataResponse | messages.RecordRangeResponse | messages.RecordHeaderRangeResponse
 _BULK = (messages.TransactionDataResponse, messages.RecordRangeResponse, messages.RecordHeaderRangeResponse)
 _OUT_MAX = 8 << 20  # bytes for one connection in one step; further payloads wait until it took these
-_CHECKS_MAX = 100  # checks of storage nodes that one connection may wait for
+_CHECKS_MAX = 100  # checks of storage nodes, or changes of preferences, that one connection may wait for
 _REFUSALS_TOLD = 20  # different ones of one connection
 _EXTENDED = 5  # codec since which every request can be answered by an error
 
@@ -189,6 +191,8 @@ class ServerNode:
         self._claims = Claims()
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences = Preferences(config.root, config.endpoint, self._tickets, rules)
+        self._preferences_registered = True  # what was asked for last is in ZooKeeper
+        self._preferring: list[tuple[int, _PreferenceAnswer]] = []  # answers that wait for that
         self._data_cache = DataCache(config.data_cache_bytes)
         self._journals = Journals(config.journal)
         self._wall_offset = 0  # ms since 1970 minus our clock
@@ -678,6 +682,7 @@ class ServerNode:
         self._gathered -= conn.gathered
         self._restless.pop(conn.conn, None)
         self._subscribers.pop(event.conn, None)
+        self._preferring = [waiting for waiting in self._preferring if waiting[0] != event.conn]
         if conn.client_id is not None:
             self._claims.gone(conn.client_id, conn.conn)
         self._forget_work(conn)
@@ -774,12 +779,12 @@ class ServerNode:
                 wanted = {**self._preferred, **dict.fromkeys(partitions)}
                 done = self._prefer(now, conn, partitions, wanted)
                 self._audit(conn, "prefer", partitions, done)
-                self._reply(conn.conn, messages.AddPreferredPartitionResponse(req_id, done))
+                self._answer_preference(conn.conn, messages.AddPreferredPartitionResponse(req_id, done))
             case messages.RemovePreferredPartitionRequest(req_id, partitions):
                 wanted = {p: None for p in self._preferred if p not in partitions}
                 done = self._prefer(now, conn, partitions, wanted)
                 self._audit(conn, "do not prefer", partitions, done)
-                self._reply(conn.conn, messages.RemovePreferredPartitionResponse(req_id, done))
+                self._answer_preference(conn.conn, messages.RemovePreferredPartitionResponse(req_id, done))
             case messages.ClusterInfoRequest():
                 self._on_cluster_info(conn, message)
             case _:
@@ -856,8 +861,26 @@ class ServerNode:
         self._set_preferred(now, wanted)
         return True
 
+    def _answer_preference(self, conn_id: int, answer: _PreferenceAnswer) -> None:
+        """A refusal at once; what is done, once ZooKeeper has it, as 0.13.2 does."""
+        if answer.result:
+            if sum(waiting == conn_id for waiting, _ in self._preferring) >= _CHECKS_MAX:
+                self._close(conn_id, f"more than {_CHECKS_MAX} changes of preferred partitions at once")
+                return
+            self._preferring.append((conn_id, answer))
+            self._answer_preferring()
+        else:
+            self._reply(conn_id, answer)
+
+    def _answer_preferring(self) -> None:
+        if self._preferences_registered and self._preferences.kept:
+            waiting, self._preferring = self._preferring, []
+            for conn_id, answer in waiting:
+                self._reply(conn_id, answer)
+
     def _set_preferred(self, now: int, wanted: dict[int, None]) -> None:
         self._preferred = wanted
+        self._preferences_registered = False
         effects: list[CoordinatorEffect] = []
         self._coordinator.set_preferred(now, tuple(wanted), effects)
         self._on_coordinator_effects(now, effects)
@@ -1053,6 +1076,7 @@ class ServerNode:
                 return
             if self._preferences.answered(now, event):
                 self._on_kept_preferences(now)
+                self._answer_preferring()
                 return
             if self._client_ids.answered(now, event):
                 for conn_id, req_id, client_id in self._client_ids.take():
@@ -1081,6 +1105,9 @@ class ServerNode:
                     for partition_id, partition in self._partitions.items():
                         partition.set_replicas(now, assignments.storages_of(partition_id))
                         self._touched[partition_id] = None
+                case PreferencesRegistered():
+                    self._preferences_registered = True
+                    self._answer_preferring()
                 case EndpointsChanged():
                     self._endpoints = effect
                     for conn_id, req_id in self._subscribers.items():

@@ -47,6 +47,11 @@ class Preferences:
             self._retry_at = None
             self._go_on()
 
+    @property
+    def kept(self) -> bool:
+        """Whether ZooKeeper has everything that was to be kept."""
+        return self._wanted is None
+
     def requests(self) -> list[ZkRequest]:
         """What to ask ZooKeeper, since the last call."""
         requests, self._requests = self._requests, []
