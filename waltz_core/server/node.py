@@ -1101,10 +1101,7 @@ class ServerNode:
                 case Owned(partitions):
                     self._own(now, partitions)
                 case ReplicasChanged(assignments):
-                    self._replicas = assignments
-                    for partition_id, partition in self._partitions.items():
-                        partition.set_replicas(now, assignments.storages_of(partition_id))
-                        self._touched[partition_id] = None
+                    self._on_replicas(now, assignments)
                 case PreferencesRegistered():
                     self._preferences_registered = True
                     self._answer_preferring()
@@ -1112,16 +1109,20 @@ class ServerNode:
                     self._endpoints = effect
                     for conn_id, req_id in self._subscribers.items():
                         self._tell_cluster(conn_id, req_id, -1)
-                case OwnershipDoubtful():
-                    self._doubt(True)
-                case OwnershipConfirmed():
-                    self._doubt(False)
+                case OwnershipDoubtful() | OwnershipConfirmed():
+                    self._doubt(isinstance(effect, OwnershipDoubtful))
                 case ClusterFailed(reason):
                     self._end(now, reason)
                 case Left():
                     self._end(now, "")
                 case _:
                     self._out.append(effect)
+
+    def _on_replicas(self, now: int, assignments: ReplicaAssignments) -> None:
+        self._replicas = assignments
+        for partition_id, partition in self._partitions.items():
+            partition.set_replicas(now, assignments.storages_of(partition_id))
+            self._touched[partition_id] = None
 
     def _doubt(self, doubtful: bool) -> None:
         self._doubtful = doubtful
