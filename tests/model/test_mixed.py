@@ -162,7 +162,7 @@ class Mixed:
 
     def serves(self, server: SimNode) -> bool:
         partition = self._partition(server)
-        return partition is not None and partition.healthy
+        return partition is not None and not partition.trouble(server.clock)
 
     def reason(self) -> str:
         """What the server that has the partition says."""
