@@ -123,13 +123,13 @@ def test_the_command_knows_its_nouns(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["--help"]) == 0
     assert "server" in capsys.readouterr().out
     assert main(["--version"]) == 0
-    assert main([]) == 2
-    assert main(["nonsense"]) == 2
+    assert main([]) == 1
+    assert main(["nonsense"]) == 1
     assert "no 'nonsense'" in capsys.readouterr().err
 
 
 def test_it_refuses_to_run_without_assertions() -> None:
     found = subprocess.run([sys.executable, "-O", "-m", "waltz_trio.cli.main", "--help"], capture_output=True)
 
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert b"-O" in found.stderr

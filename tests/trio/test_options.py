@@ -106,10 +106,10 @@ def test_missing_and_unknown_subcommands_list_what_there_is(capsys: pytest.Captu
 def test_help_prints_the_usage_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_commands("tool", (COMMAND,), ("copy", "-s", "x", "-h")) == 0
     text = capsys.readouterr().out
-    assert (
-        "copy [--help | -h] [--delete | -d] [--batch-size | -b] <--source-storage | -s> <--storage-port | -sp>" in text
-    )
-    assert " -sp,--storage-port <arg>" in text
+    usage = " ".join(text.partition("\n\n")[0].split())
+    assert usage == "usage: tool copy [-h] -s HOST:ADMIN_PORT -sp PORT [-d] [-b N]"
+    assert "required options:\n  -s HOST:ADMIN_PORT, --source-storage HOST:ADMIN_PORT" in text
+    assert text.endswith("example:\n  tool copy -s storage-1:7073 -sp 7071\n")
 
 
 def test_a_failure_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

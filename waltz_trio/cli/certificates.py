@@ -32,6 +32,7 @@ from cryptography.x509.oid import NameOID
 from waltz_core.errors import ConfigError
 from waltz_core.roles import Role
 from waltz_trio import durable
+from waltz_trio.cli.help import Parser
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.tls import KeyPair
 from waltz_trio.role_file import read_roles
@@ -75,13 +76,20 @@ class _Wanted:
     hosts: tuple[str, ...]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="waltz certificates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def make_parser() -> Parser:
+    """The commands and their options."""
+    parser = Parser(
+        prog="waltz certificates",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example="waltz certificates list waltz-tls",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="make|list|renew")
-    make = commands.add_parser("make", help="make what is missing; what exists is kept")
+    make = commands.add_parser(
+        "make",
+        help="make what is missing; what exists is kept",
+        example="waltz certificates make waltz-tls --storage storage-1=HOST --server server-1=HOST --client orders",
+    )
     make.add_argument("directory", type=Path)
     for name, kind in _KINDS.items():
         metavar = "NAME=HOST[,HOST]" if kind.hosts else "NAME"
@@ -90,16 +98,27 @@ def main(argv: Sequence[str]) -> int:
     make.add_argument(
         "--installed-at", metavar="PATH", help="directory of the hosts to which the files are copied; default: this one"
     )
-    show = commands.add_parser("list", help="names and ends; status 1 if one ends soon")
+    show = commands.add_parser(
+        "list", help="names and ends; status 1 if one ends soon", example="waltz certificates list waltz-tls --json"
+    )
     show.add_argument("directory", type=Path)
     show.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
     show.add_argument("--json", action="store_true")
-    renew = commands.add_parser("renew", help="replace certificates, with new keys: those named, or that end soon")
+    renew = commands.add_parser(
+        "renew",
+        help="replace certificates, with new keys: those named, or that end soon",
+        example="waltz certificates renew waltz-tls --within 30",
+    )
     renew.add_argument("directory", type=Path)
     renew.add_argument("names", nargs="*", metavar="NAME[=HOST,HOST]", help="hosts: others than until now")
     renew.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
     renew.add_argument("--days", type=int, default=DAYS, help="that the new ones are good for (%(default)s)")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and run; returns the exit status."""
+    arguments = make_parser().parse_args(argv)
     work = {"make": _make, "list": _list, "renew": _renew}[arguments.command]
     try:
         return work(arguments)

@@ -196,7 +196,9 @@ def _with_client(work: Callable[[waltz.Client, Arguments], Awaitable[int]], argu
 
 # ---- the table -------------------------------------------------------------------------------
 
-CLIENT_CONFIG = Option("c", "cli-config-path", "Specify the client configuration file", required=True)
+CLIENT_CONFIG = Option(
+    "c", "cli-config-path", "Specify the client configuration file", required=True, sample="client.yml"
+)
 ACTIVE = Option("ap", "num-active-partitions", "Use partitions 0 to this minus 1 (default 1)")
 _EACH = Option("tpc", "txn-per-client", "Specify the number of transactions for each client", required=True)
 _INTERVAL = Option("i", "interval", "Specify the mean pause between transactions in milliseconds", required=True)

@@ -8,24 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waltz_core.errors import ConfigError
+from waltz_trio.cli.help import Parser
 from waltz_trio.demo.kills import AT_LEAST
+
+
+def make_parser() -> Parser:
+    """The actions and their options."""
+    parser = Parser(prog="waltz demo", description=__doc__, example="waltz demo run --seconds 60 --clients 4")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_run(actions)
+    _add_bank(actions)
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse and run; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="waltz demo", description=__doc__)
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    _add_run(actions)
-    _add_bank(actions)
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     return int(arguments.action(arguments))
 
 
-def _add_run(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_run(actions: argparse._SubParsersAction[Parser]) -> None:
     run = actions.add_parser(
         "run",
         help="clients move money while nodes and the whole cluster are killed; ends by proving the result",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        example="waltz demo run --seconds 60 --clients 4",
     )
     run.add_argument("--seconds", type=_positive(float), default=45.0, help="time under fire")
     run.add_argument("--clients", type=_positive(int), default=3, help="client processes, each with its own database")
@@ -42,8 +49,12 @@ def _add_run(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     run.set_defaults(action=_run)
 
 
-def _add_bank(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    bank = actions.add_parser("bank", help="a bank to try by hand; without arguments on a cluster of its own")
+def _add_bank(actions: argparse._SubParsersAction[Parser]) -> None:
+    bank = actions.add_parser(
+        "bank",
+        help="a bank to try by hand; without arguments on a cluster of its own",
+        example="waltz demo bank client.yml --database bank.db",
+    )
     bank.add_argument("config", nargs="?", metavar="CONFIG.yml", help="client configuration of a running cluster")
     bank.add_argument("--url", help="a running cluster, as `waltz dev` prints it")
     bank.add_argument(

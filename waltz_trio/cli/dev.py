@@ -11,15 +11,16 @@ import trio
 
 from waltz_core.errors import WaltzError
 from waltz_trio import log
+from waltz_trio.cli.help import Parser
 from waltz_trio.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
 from waltz_trio.process import raise_descriptors, tune_collector
 
 DEFAULT_PORT = 7801
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="waltz dev", description=__doc__)
+def make_parser() -> Parser:
+    """The options."""
+    parser = Parser(prog="waltz dev", description=__doc__, example="waltz dev --partitions 4 --directory waltz-data")
     parser.add_argument(
         "--directory", metavar="D", help="where data is kept over restarts; without it, a temporary one is used"
     )
@@ -39,7 +40,12 @@ def main(argv: Sequence[str]) -> int:
         "whoever reaches it may do everything",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log everything that happens, on standard error")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and run; returns the exit status."""
+    arguments = make_parser().parse_args(argv)
     log.set_up("info" if arguments.verbose else "warning")
     return trio.run(_run, arguments)
 

@@ -7,10 +7,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from waltz_core.errors import ConfigError
 
-_NOUNS = {
+if TYPE_CHECKING:
+    from waltz_trio.cli.options import Command
+
+NOUNS = {
     "dev": "a whole cluster in one process, for development",
     "server": "run, inspect or prefer a server",
     "storage": "run, inspect or repair storage nodes",
@@ -25,7 +30,7 @@ _NOUNS = {
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
 }
-_ELSEWHERE = {"spark": "waltz_spark.cli"}  # applications above this package
+ELSEWHERE = {"spark": "waltz_spark.cli"}  # applications above this package
 _EXTRAS = {  # what of this distribution brings a module that a client does not need
     "rich": "cli",
     "pyspark": "spark",
@@ -46,7 +51,10 @@ _CLOSED_OUTPUT = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     try:
-        status = _main(argv)
+        try:
+            status = _main(argv)
+        except SystemExit as ended:  # argparse: the help, or a wrong call
+            status = ended.code if isinstance(ended.code, int) else 1
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output wants no more of it (`| head`). Python flushes once more at exit, into nothing.
@@ -58,22 +66,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     if not __debug__:
         print("waltz: the assertions are part of the safety of this program; run it without -O", file=sys.stderr)
-        return 2
+        return 1
     arguments = list(sys.argv[1:] if argv is None else argv)
     noun = arguments[0] if arguments else ""
     if noun in ("", "-h", "--help", "help"):
         print(_usage())
-        return 0 if noun else 2
+        return 0 if noun else 1
     if noun == "--version":
         from waltz_trio.http import version
 
         print(f"waltz {version() or 'of unknown version'}")
         return 0
-    if noun not in _NOUNS:
+    if noun not in NOUNS:
         print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
-        return 2
+        return 1
     try:
-        module = importlib.import_module(_ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}"))
+        module = importlib.import_module(module_of(noun))
         return int(module.main(arguments[1:]))
     except ConfigError as error:
         print(f"waltz {noun}: {error}", file=sys.stderr)
@@ -88,8 +96,20 @@ def _main(argv: Sequence[str] | None) -> int:
         return 1
 
 
+def module_of(noun: str) -> str:
+    """Name of the module of a noun."""
+    return ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}")
+
+
+def commands_of(module: ModuleType) -> tuple[Command, ...]:
+    """The table of commands of such a module; empty if it has a parser of its own."""
+    if hasattr(module, "COMMAND"):
+        return (module.COMMAND,)
+    return (*getattr(module, "COMMANDS", ()), *getattr(module, "MORE_COMMANDS", ()))
+
+
 def _usage() -> str:
-    rows = "\n".join(f"  {noun:<12} {meaning}" for noun, meaning in _NOUNS.items())
+    rows = "\n".join(f"  {noun:<12} {meaning}" for noun, meaning in NOUNS.items())
     return f"usage: waltz NOUN ...\n\n{rows}\n\nwaltz NOUN --help tells more."
 
 

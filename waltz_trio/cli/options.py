@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from waltz_core.errors import WaltzError
+from waltz_trio.cli.help import USAGE_STATUS, parser_of
 
 PARTITIONS_MAX = 1_000_000
 
@@ -35,6 +36,7 @@ class Option:
     meaning: str
     required: bool = False
     takes_value: bool = True
+    sample: str = ""  # its value in the example of the help, where another one than usual
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Command:
     run: Callable[[Arguments], int]
     operand: str = ""  # name of a required argument, if there is one
     repeated: bool = False  # the operand may be given more than once
-    failed: int = 1  # exit status of whatever goes wrong, where 1 is an answer
+    failed: int = USAGE_STATUS  # exit status of whatever goes wrong, where 1 is an answer
     example: str = ""  # a call, without the name of the program
 
 
@@ -148,7 +150,7 @@ def run_commands(program: str, commands: Sequence[Command], argv: Sequence[str])
             return 0
         problem = f"Unknown subcommand: {argv[0]}" if argv else "Missing subcommand."
         print(_list(commands, problem))
-        return 1
+        return USAGE_STATUS
     return run_command(program, known[argv[0]], argv[1:])
 
 
@@ -175,29 +177,7 @@ def _list(commands: Sequence[Command], problem: str | None) -> str:
 
 def usage(program: str, command: Command) -> str:
     """The text of `--help`."""
-    options = (HELP, *command.options)
-    line = [f"[--{option.long} | -{option.short}]" for option in options if not option.required]
-    line += [f"<--{option.long} | -{option.short}>" for option in options if option.required]
-    if command.operand:
-        line.append(f"<{command.operand}>{' ...' if command.repeated else ''}")
-    heads = [
-        f" -{option.short},--{option.long}{' <arg>' if option.takes_value else ''}"
-        for option in sorted(options, key=lambda option: option.short)
-    ]
-    width = max(map(len, heads))
-    meanings = [option.meaning for option in sorted(options, key=lambda option: option.short)]
-    rows = [f"{head:<{width}}   {meaning}" for head, meaning in zip(heads, meanings, strict=True)]
-    return "\n".join(
-        (
-            " ".join(["usage:", program, *([command.name] if command.name else []), *line]),
-            "",
-            f"description:\t{command.meaning}",
-            "",
-            "options:",
-            *rows,
-            *(("", f"example:\t{program} {command.example}") if command.example else ()),
-        )
-    )
+    return parser_of(program, command).format_help().rstrip("\n")
 
 
 def parse(command: Command, words: Sequence[str]) -> Arguments:

@@ -23,6 +23,7 @@ from waltz_trio.cli.options import (
     Option,
     run_commands,
     show,
+    usage,
 )
 from waltz_trio.cli.tool import endpoint_of, explained, tls_of
 from waltz_trio.cli.zookeeper import load_config
@@ -41,7 +42,7 @@ _GROUP = "waltz-server."
 def run_server(argv: Sequence[str]) -> int:
     """`waltz server run CONFIG.yml`; returns the exit status."""
     if any(word in ("-h", "--help") for word in argv):
-        print("usage: waltz server run CONFIG.yml\n\nRuns a server until SIGINT or SIGTERM; see docs/configuration.md")
+        print(usage("waltz server", COMMANDS[0]))
         return 0
     if len(argv) != 1 or argv[0].startswith("-"):
         problem = "Missing Waltz server config path." if not argv else f"Unexpected argument: {argv[-1]}"
@@ -155,6 +156,7 @@ COMMANDS = (
         (),
         lambda arguments: run_server(arguments.operands),
         operand="CONFIG.yml",
+        example="server.yml",
     ),
     Command(
         "list",

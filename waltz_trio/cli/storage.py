@@ -29,6 +29,7 @@ from waltz_trio.cli.options import (
     confirm,
     run_commands,
     show,
+    usage,
 )
 from waltz_trio.cli.tool import Tool, Work, endpoint_of, explained, in_session
 from waltz_trio.cluster_admin import read_cluster
@@ -53,7 +54,7 @@ def run_node(argv: Sequence[str]) -> int:
     """`waltz storage run CONFIG.yml`; returns the exit status."""
     words = [word for word in argv if not word.startswith("-")]
     if any(word in ("-h", "--help") for word in argv):
-        print("usage: waltz storage run <config_path>")
+        print(usage("waltz storage", COMMANDS[0]))
         return 0
     unknown = [word for word in argv if word.startswith("-")]
     if unknown:
@@ -339,6 +340,7 @@ COMMANDS = (
         (),
         lambda arguments: run_node(arguments.operands),
         operand="CONFIG.yml",
+        example="storage.yml",
     ),
     _command(
         "list",
@@ -439,9 +441,11 @@ COMMANDS = (
     ),
 )
 
+MORE_COMMANDS = moves.COMMANDS
+
 
 def main(argv: Sequence[str]) -> int:
     """Run one sub-command; returns the exit status."""
     if argv and argv[0] == "run":
         return run_node(argv[1:])
-    return run_commands("waltz storage", (*COMMANDS, *moves.COMMANDS), argv)
+    return run_commands("waltz storage", (*COMMANDS, *MORE_COMMANDS), argv)
