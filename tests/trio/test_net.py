@@ -735,6 +735,14 @@ async def test_a_port_of_ours_that_nobody_vouches_for_is_no_http_port(nursery: t
         await dial_stream(endpoint, ClientTls(settings), LIMITS)
 
 
+async def test_a_tool_that_cannot_connect_says_so_in_the_words_that_scripts_match() -> None:
+    with socket.socket() as kept:  # bound, so that nobody else listens there
+        kept.bind(("127.0.0.1", 0))
+        endpoint = Endpoint("127.0.0.1", kept.getsockname()[1])
+        with pytest.raises(DialError, match=f"^failed to connect: {endpoint}: Connection refused$"):
+            await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), LIMITS)
+
+
 async def test_http_at_a_port_of_ours_gets_an_answer_that_says_so(nursery: trio.Nursery) -> None:
     _, endpoint = await server_side(nursery)
     answer = bytearray()

@@ -91,7 +91,7 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
         if isinstance(error, trio.TooSlowError):
             raise DialError(f"{endpoint} did not answer in time") from None
         if isinstance(error, OSError | ValueError):
-            raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
+            raise DialError(f"failed to connect: {endpoint}: {why(error)}") from error  # scripts match on it
         if isinstance(error, trio.BrokenResourceError):
             raise DialError(f"TLS with {endpoint} failed: {why(error.__cause__ or error)}") from error
         raise
