@@ -41,6 +41,7 @@ class PartitionReads:
         "_link",
         "_mark_at",
         "_mark_calls",
+        "_mark_owed_at",
         "_mark_question",
         "_paused",
         "_progress_at",
@@ -67,6 +68,7 @@ class PartitionReads:
         self._progress_at = 0  # when a read was sent while none was under way, or answered
         self._mark_calls: deque[tuple[int, object]] = deque()  # (first request id that may answer, token)
         self._mark_question: int | None = None  # sequence number of the question in flight
+        self._mark_owed_at = 0  # when the question in flight was asked first
         self._mark_at: int | None = None  # ask for the mark (again)
 
     @property
@@ -190,6 +192,14 @@ class PartitionReads:
         silent = self._silent_at()
         return silent is not None and now >= silent
 
+    def suspect_at(self) -> int | None:
+        """When a server that owes an answer has been silent for so long that another may serve this partition."""
+        reading = self._progress_at if self._in_flight else None
+        owed_since = earliest(reading, None if self._mark_question is None else self._mark_owed_at)
+        if owed_since is None or self._link is None or not self._rules.silent_peer_dropped:
+            return None
+        return max(owed_since, self._link.last_read) + self._settings.suspect_ms
+
     def _silent_at(self) -> int | None:
         """When the server has owed an answer for so long that it must be gone."""
         if not self._in_flight or self._link is None or not self._rules.silent_peer_dropped:
@@ -202,6 +212,8 @@ class PartitionReads:
             return
         if self._rules.mark_asked_again:
             self._mark_at = now + self._settings.mark_retry_ms
+        if self._mark_question is None:
+            self._mark_owed_at = now
         self._link.send(HighWaterMarkRequest(self._next_req_id()))
         self._mark_question = self._sequence
 

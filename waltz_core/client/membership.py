@@ -24,7 +24,7 @@ from waltz_core.edge import (
     ZkStateChanged,
 )
 from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.machine import Rng, Tickets
+from waltz_core.machine import Rng, Tickets, earliest
 from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class ServerMembership(Deaf):
         self._sequence = 0
         self._tried: dict[Endpoint, str] = {}  # while the cluster has not answered: why a server did not do
         self._asked_at: int | None = None  # an answer is owed since then
+        self._since = 0  # when the present server was chosen, asked, or answered last
         self._ask_at: int | None = None
         self._closed = False
 
@@ -211,9 +212,9 @@ class ServerMembership(Deaf):
         """The next question, or the end of patience with the last."""
         if self._closed:
             return None
-        if self._asked_at is not None:
-            return self._asked_at + self._settings.cluster_answer_ms
-        return self._ask_at
+        usual = self._ask_at if self._asked_at is None else self._asked_at + self._settings.cluster_answer_ms
+        hurry = self._hurry_at()
+        return usual if hurry is None else earliest(usual, max(hurry, self._since + self._settings.cluster_trouble_ms))
 
     def due(self, now: int, out: list[Effect]) -> None:
         """Ask again, or somebody else."""
@@ -221,7 +222,8 @@ class ServerMembership(Deaf):
         if due is None or now < due:
             return
         assert self._link is not None
-        if self._asked_at is None and self._link.ready and not self._troubled:
+        hurry = self._hurry_at()
+        if self._asked_at is None and self._link.ready and (hurry is None or now < hurry):
             self._ask(now)
         else:
             self._next(now)
@@ -252,12 +254,12 @@ class ServerMembership(Deaf):
         """Take the map, or an excuse."""
         if isinstance(message, ClusterInfoResponse):
             if link is self._link:
-                self._asked_at = None
-                self._ask_at = now + self._pause
+                self._asked_at, self._since = None, now
+                self._ask_at = now + self._settings.cluster_refresh_ms
             self._on_info(message, now, out)
             return True
         if isinstance(message, ErrorResponse) and link is self._link and self._asked_at is not None:
-            self._asked_at = None
+            self._asked_at, self._since = None, now
             self._ask_at = now + self._settings.not_ready_ms
             if self._client_id is None:
                 self._tried[link.endpoint] = f"does not tell about its cluster: {message.message}"
@@ -281,13 +283,14 @@ class ServerMembership(Deaf):
         """Ask nobody any more."""
         self._closed = True
 
-    @property
-    def _troubled(self) -> bool:
-        return self._node is not None and self._node.troubled
+    def _hurry_at(self) -> int | None:
+        """Since when, or from when on, the usual pauses are too long; None: they will do.
 
-    @property
-    def _pause(self) -> int:
-        return self._settings.cluster_trouble_ms if self._troubled else self._settings.cluster_refresh_ms
+        At once while a partition has no server that takes it, and when a server that owes an answer has been silent for
+        long: it may be cut off, and another one knows who serves instead.
+        """
+        assert self._node is not None
+        return 0 if self._node.troubled else self._node.suspect_at()
 
     def _on_info(self, info: ClusterInfoResponse, now: int, out: list[Effect]) -> None:
         assert self._node is not None
@@ -306,7 +309,7 @@ class ServerMembership(Deaf):
     def _go_to(self, server: Endpoint, now: int) -> None:
         assert self._node is not None
         self._link = self._node.link_to(server)
-        self._asked_at = None
+        self._asked_at, self._since = None, now
         # Should the connection not come to stand, somebody else is asked.
         self._ask_at = now + self._settings.cluster_answer_ms
         if self._link.ready:
@@ -326,4 +329,4 @@ class ServerMembership(Deaf):
         client_id = -1 if self._client_id is None else self._client_id
         wanted = self._client_id is None
         self._link.send(ClusterInfoRequest(make_req_id(client_id, 0, 0, self._sequence), wanted, True))
-        self._asked_at = now
+        self._asked_at = self._since = now

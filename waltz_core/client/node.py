@@ -242,6 +242,11 @@ class ClientNode:
         """An open partition has no server that takes it."""
         return any(partition.phase in _TROUBLED for partition in self._partitions.values())
 
+    def suspect_at(self) -> int | None:
+        """When to ask others who serves: a server that owes an answer will have been silent for long."""
+        partitions = (partition.suspect_at() for partition in self._partitions.values())
+        return earliest(*partitions, *(reads.suspect_at() for reads in self._reads.values()))
+
     def link_to(self, endpoint: Endpoint) -> Link:
         """The rpc connection to a server, dialed on demand; for the view of the cluster."""
         self._dial_wanted = True

@@ -624,6 +624,15 @@ class ClientPartition:
             return None
         return max(oldest[3], self._flush_sent_at) + self._settings.nudge_ms
 
+    def suspect_at(self) -> int | None:
+        """When a server that owes an answer has been silent for so long that another may serve this partition."""
+        if self._link is None or not self._rules.silent_peer_dropped:
+            return None
+        owed_since = self._progress_at if self._phase is Phase.MOUNTING else None
+        if self._phase is Phase.MOUNTED and (oldest := self.monitor.oldest()) is not None:
+            owed_since = oldest[3]
+        return None if owed_since is None else max(owed_since, self._link.last_read) + self._settings.suspect_ms
+
     def _silent_at(self) -> int | None:
         """When an answer is so late that something must be wrong."""
         if not self._rules.silent_peer_dropped:

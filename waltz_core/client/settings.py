@@ -16,6 +16,7 @@ class ClientSettings:
     keep_alive_ms: int = 600_000  # a connection idle for this long writes a keep-alive
     hello_ms: int = 10_000  # a peer that does not greet within this is given up
     silence_ms: int = 30_000  # a peer that owes an answer and sends nothing for this long is given up
+    suspect_ms: int = 3_000  # a peer that owes an answer and is silent for this long: others are asked who serves
     unmounted_warning_ms: int = 10_000  # a mount that takes longer is reported
     reconnect_base_ms: int = 50  # first pause before dialing again
     reconnect_cap_ms: int = 2_000  # longest pause

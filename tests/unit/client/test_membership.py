@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tests.unit.client.desk import A, B, Desk
 from tests.unit.cluster.coordinators import REQUESTS, ROOT, World
-from waltz_core.client.calls import CloseClient, ClusterLost, Joined, Open, Phase
+from waltz_core.client.calls import CloseClient, ClusterLost, Joined, Open, Phase, ReadMark
 from waltz_core.client.link import Kind
 from waltz_core.client.membership import ServerMembership, ZkMembership
 from waltz_core.client.settings import ClientSettings
@@ -149,13 +149,59 @@ def test_in_trouble_the_questions_come_faster() -> None:
     desk.step(Open(1, -1, True))
     assert desk.node.status(1, desk.now).phase is Phase.WAITING
     desk.connect()
-    desk.wait(30_000)
+    desk.wait(2_000)
     desk.connect()
     request = asked(desk, A)
     desk.send(info(request, ServerEntry(A, ()), ServerEntry(B, ()), client_id=-1), kind=RPC, server=A)
     desk.wait(2_000)
     desk.connect()
     assert asked(desk, B)
+
+
+def suspected(desk: Desk, limit: int = 60_000) -> int:
+    """After how long the client asks another server about the cluster; B answers."""
+    begin = desk.now
+    while not any(isinstance(message, ClusterInfoRequest) for message in desk.sent.get((B, RPC), ())):
+        assert desk.now - begin < limit, "nobody else is asked"
+        desk.wait(100)
+        desk.connect()
+    return desk.now - begin
+
+
+def told_by_one_server() -> Desk:
+    """A client that A serves, and that A tells about the cluster."""
+    desk = joined(ServerEntry(A, ((0, 1), (1, 1))), ServerEntry(B, ()))
+    desk.cut(RPC, SEED)
+    desk.step(Open(0, -1, True))
+    desk.connect()
+    desk.send(info(asked(desk, A), ServerEntry(A, ((0, 1), (1, 1))), ServerEntry(B, ())), kind=RPC, server=A)
+    (mount,) = desk.take(server=A)
+    desk.send(MountResponse(mount.req_id, PartitionState.READY), server=A)
+    assert desk.node.status(0, desk.now).phase is Phase.MOUNTED
+    return desk
+
+
+def test_when_a_server_owes_an_outcome_and_is_silent_another_is_asked_who_serves() -> None:
+    """It may be cut off or stopped, and then it is also the one that would have told so."""
+    desk = told_by_one_server()
+    desk.wait(20_000)
+    desk.submit(0)
+    assert suspected(desk) <= SETTINGS.suspect_ms + 200
+    request = asked(desk, B)
+    desk.send(info(request, AT_B, revision=2, client_id=-1), kind=RPC, server=B)
+    assert desk.node.status(0, desk.now).server == B
+
+
+def test_the_same_for_a_mark_that_is_owed() -> None:
+    desk = told_by_one_server()
+    desk.step(ReadMark(0, "a"))
+    assert suspected(desk) <= SETTINGS.suspect_ms + 200
+
+
+def test_a_client_to_which_nothing_is_owed_asks_nobody_else() -> None:
+    desk = told_by_one_server()
+    desk.wait(29_000)
+    assert (B, RPC) not in desk.sent
 
 
 def test_a_server_of_0_13_2_cannot_be_the_seed() -> None:
