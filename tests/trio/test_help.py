@@ -53,7 +53,7 @@ def test_the_example_of_a_command_is_a_right_call(program: str, command: Command
     text = usage(program, command)
     start = f"{program} {command.name}".strip()
     line = example_in(text)
-    assert line.startswith(f"{start} ")
+    assert f"{line} ".startswith(f"{start} ")
     given = parse(command, line[len(start) :].split())
     for option in command.options:
         assert f"--{option.long}" in text

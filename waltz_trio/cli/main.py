@@ -27,6 +27,7 @@ NOUNS = {
     "doctor": "what is wrong with a cluster, and the command that mends it",
     "may-stop": "whether storage nodes or servers may be stopped now, and what that would mean",
     "certificates": "an authority, certificates, roles and keys for a cluster; when they end, and new ones",
+    "completion": "completion of commands and options for bash, zsh and fish",
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
 }
