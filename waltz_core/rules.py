@@ -37,6 +37,7 @@ class SafetyRules:
     own_request_ids: bool = True  # ours: nobody appends under the request id of another client
     marks_confirmed: bool = True  # ours: a mark is answered only once a quorum says that nobody succeeded this server
     failed_fetch_forgotten: bool = True  # server-D13: one failed data fetch does not poison the key
+    waiting_mounts_answered: bool = True  # ours: a mount that waits when its partition is let go gets NOT_READY
     preferences_kept: bool = True  # tools-T13: preferred partitions survive a restart
     preferences_checked: bool = True  # server-D26: an empty list or a negative id is refused by an answer
 

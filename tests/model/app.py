@@ -77,11 +77,11 @@ class App:
         self._lives = 0
         self._flushes = 0
         self._opened: set[int] = set()
-        self._told_at = 0
+        self._moved_at: dict[int, int] = {}  # partition → when its feed, its mount or its appends were heard of last
         self._right: dict[int, int | None] | None = None  # its own marks, while it has those of another log
         self.node = SimNode(self.world, self.name, self._machine)
         self.node.uses_zookeeper = not habits.by_server
-        self.node.on_told = self._told
+        self.node.on_told = self._hear
         self.node.on_crash = self._crashed
         observer.clients.append(self)
 
@@ -103,7 +103,7 @@ class App:
     def start(self) -> None:
         """Start the process and follow every partition from where the application stands."""
         self.node.start()
-        self._told_at = self.world.now
+        self._moved_at = dict.fromkeys(range(self.observer.cluster.partitions), self.world.now)
         for partition in range(self.observer.cluster.partitions):
             self.open(partition)
 
@@ -152,8 +152,12 @@ class App:
 
     # ---- what it is told -----------------------------------------------------------------------
 
+    def _hear(self, told: Any) -> None:
+        if isinstance(told, Deliver | Committed | Failed | StatusChanged):
+            self._moved_at[told.partition] = self.world.now
+        self._told(told)
+
     def _told(self, told: Any) -> None:
-        self._told_at = self.world.now
         match told:
             case Deliver(partition, run):
                 self.observer.delivered(self, partition, run)
@@ -299,10 +303,22 @@ class App:
                     self.open(partition)
 
     def stuck_for(self) -> int:
-        """How long it has been told nothing, or has waited for a payload, in ms; 0 if it waits for nothing."""
-        since = min([self._told_at, *self.waiting_fetches.values()])
-        waited = self.world.now - since
-        return waited if waited > 5_000 and (self.loading or self.unsettled()) else 0
+        """How long a partition has got nowhere, or a payload has been waited for, in ms; 0 if nothing is waited for.
+
+        Payloads and marks that arrive say nothing: they come over a connection of their own, and go on coming
+        while the connection of mounts and appends leads to a host that is gone.
+        """
+        now = self.world.now
+        for partition in self._moved_at:
+            if not self._waits(partition):
+                self._moved_at[partition] = now
+        return now - min([*self._moved_at.values(), *self.waiting_fetches.values()], default=now)
+
+    def _waits(self, partition: int) -> bool:
+        status = self.node.machine.status(partition, self.node.clock)
+        if status.phase is not Phase.MOUNTED or status.in_flight or status.queued:
+            return True
+        return partition in self.feeding and self.applied[partition] != len(self.observer.logs[partition]) - 1
 
     def unsettled(self) -> str:
         """What this application still waits for, empty if nothing."""

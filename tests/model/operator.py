@@ -156,8 +156,10 @@ class Operator:
         for app in self.run.apps:
             if not app.node.alive:
                 self._restart(app.node, app.start)
-            elif app.habits.legacy and not self.run.faults.on and app.stuck_for() > PATIENCE_MS:
-                app.node.crash()  # client-C7: it waits for ever for a server whose host is gone, as 0.13.2 does
+            elif app.habits.legacy and app.stuck_for() > PATIENCE_MS and not self.run.faults.on:
+                # client-C7: with nothing to send it notices that a server's host is gone by its keep-alive only,
+                # 10 minutes after it wrote last.
+                app.node.crash()
                 self.run.observer.counts["legacy clients restarted"] += 1
 
     def _restart(self, node: SimNode, start: Any) -> None:

@@ -741,6 +741,13 @@ CORPUS: tuple[Mutant, ...] = (
         "        self._marks.session_ended()\n",
         "",
     ),
+    # ---- clients of 0.13.2 ---------------------------------------------------------------------------------------
+    Mutant(
+        "mount forgotten when its partition is let go",
+        "server.partition",
+        "if isinstance(barrier, _Mount) and self._rules.waiting_mounts_answered:",
+        "if isinstance(barrier, _Flush) and self._rules.waiting_mounts_answered:",
+    ),
 )
 """A survivor names a missing scenario."""
 

@@ -390,11 +390,19 @@ class PartitionServer:
         self._enter(now, Phase.CLOSED, "")
 
     def _let_go(self) -> None:
-        """Whoever waits here gets no answer from us; the count of what waits is the whole server's."""
+        """Whoever waits here is let go; the count of what waits is the whole server's.
+
+        Mounts are answered: a client of 0.13.2 sends the next one only after an answer, a cut, or a change of the
+        server, and if the partition comes back here it may see none of them. All else a client asks anew once it
+        has mounted.
+        """
         self._fetches.close()
         self._ranges.close()
         for barrier in [one for waiting in self._barriers.values() for one in waiting]:
             self._held.free(barrier.conn, 1)
+            if isinstance(barrier, _Mount) and self._rules.waiting_mounts_answered:
+                response = messages.MountResponse(barrier.req_id, messages.PartitionState.NOT_READY)
+                self._out.append(Reply(barrier.conn, response))
         for peer, _ in self._held_feeds:
             self._held.free(peer.conn, 1)
         self._barriers = {token: [] for token in self._barriers}
