@@ -41,6 +41,8 @@ def test_locks_are_validated_and_a_foreign_transaction_fails_it(cluster: Cluster
     assert run("client", "validate", "-tpc", "15", "-nc", "3", "-i", "1", "-ap", "2") == (0, "", "")
     marks = [run("client", "high-water-mark", "-p", str(partition))[1] for partition in range(3)]
     assert marks[2] == "Partition 2 current high watermark: -1\n"
+    shown = run("client", "high-water-mark", "-p", "2", "--json")[1]
+    assert json.loads(shown) == {"partition": 2, "high_water_mark": -1}
     assert sum(int(text.rsplit(" ", 1)[1]) + 1 for text in marks) == 45
 
     assert run("client", "create-producer", "-tpc", "5", "-i", "0", "-ap", "2")[0] == 0

@@ -140,6 +140,9 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     assert status == 1
     assert "Error: Invalid hostname or port: " in err
     assert "Invalid hostname or admin port: " in err
+    assert "failed to connect: " in err
+    status, out, _ = run("validate", "--json")
+    assert (status, len(json.loads(out)["failures"])) == (1, 2)
     status, _, err = run("sync-partitions")
     assert err.startswith("Error: Partition assignment cannot be fully synced. \n")
     assert len(json.loads(run("list", "-s", first, "-j")[1])["nodes"][0]["partitions"]) == 3
@@ -154,6 +157,7 @@ def test_availability_and_the_highest_id(cluster: Cluster, run: Run) -> None:
     fill(cluster, 0, 0, 7)
     ask = ("max-transaction-id", "-s", first, "-sp", data_port(cluster, 0), "-p", "0")
     assert run(*ask) == (0, "Max Transaction ID: 6\n", "")
+    assert json.loads(run(*ask, "--json")[1])["max_transaction_id"] == 6
     assert "cannot run offline recovery while partition is online" in run(*ask, "-o")[2]
     assert run("availability", "-s", first, "-p", "0", "-o", "false") == (0, "", "")
     _, _, err = run(*ask)

@@ -113,6 +113,7 @@ def test_the_life_of_storage_nodes(run: Run) -> None:
     status, key, _ = run("show-cluster-key")
     assert status == 0
     assert f"  key={key}" in out
+    assert json.loads(run("show-cluster-key", "--json")[1]) == {"key": key.strip()}
 
 
 LISTED = """\

@@ -145,6 +145,9 @@ def test_statistics_and_dumps(segment: Path, run: Run) -> None:
     assert "ReqId(c:3,g:1,p:0,s:3)" in text
     assert '00000000: 7b22 6e22 3a20 337d                      {"n": 3}' in text
     assert '"n": 9' in run("dump-segment", segment, "-r", "-d", "json")[1]
+    found = json.loads(run("dump-segment", segment, "-m", "-r", "-t", "3", "--json")[1])
+    assert found["header"]["key"] == str(UUID(bytes=KEY))
+    assert [(one["transaction_id"], one["data"]) for one in found["records"]] == [(3, b'{"n": 3}'.hex())]
     assert run("dump-segment", segment, "-r", "-t", "77")[2] == "Error: record not found for transaction id 77\n"
     assert run("dump-segment", segment)[2] == "Error: Must specify at least one of 'metadata' or 'record'\n"
     assert "classes of Java" in run("dump-segment", segment, "-r", "-d", "com.example.Thing")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,6 +14,7 @@ import waltz_trio as waltz
 from waltz_core.errors import WaltzError
 from waltz_trio.background import first_of
 from waltz_trio.cli.options import (
+    JSON,
     Arguments,
     Command,
     CommandError,
@@ -35,7 +37,10 @@ async def _high_water_mark(client: waltz.Client, arguments: Arguments) -> int:
         mark = await client.committed_mark(partition)
     except WaltzError as error:
         raise CommandError(f"Failed to get high watermark of partition {partition}. {error}") from error
-    print(f"Partition {partition} current high watermark: {mark}")
+    if arguments.flag("json"):
+        print(json.dumps({"partition": partition, "high_water_mark": mark}))
+    else:
+        print(f"Partition {partition} current high watermark: {mark}")
     return 0
 
 
@@ -208,7 +213,7 @@ COMMANDS = (
     Command(
         "high-water-mark",
         "Displays the committed mark of a partition",
-        (CLIENT_CONFIG, Option("p", "partition", "Specify the partition", required=True)),
+        (CLIENT_CONFIG, Option("p", "partition", "Specify the partition", required=True), JSON),
         partial(_with_client, _high_water_mark),
     ),
     Command(

@@ -217,6 +217,9 @@ def _dump_segment(arguments: Arguments) -> int:
     if not arguments.flag("metadata") and not arguments.flag("record"):
         raise CommandError("Must specify at least one of 'metadata' or 'record'")
     segment = SegmentFile(Path(arguments.operands[0]))
+    if arguments.flag("json"):
+        print(json.dumps(_segment_json(segment, arguments), indent=2))
+        return 0
     if arguments.flag("metadata"):
         header = segment.header
         print("[dumping data file header]")
@@ -228,6 +231,32 @@ def _dump_segment(arguments: Arguments) -> int:
         heads = ("TRANSACTION ID", "REQ ID", "HEADER", "CHECKSUM", "TRANSACTION DATA")
         print(table(heads, [_record_cells(one, arguments) for one in _chosen(segment, arguments)]))
     return 0
+
+
+def _segment_json(segment: SegmentFile, arguments: Arguments) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if arguments.flag("metadata"):
+        header = segment.header
+        found["header"] = {
+            "version": header.version,
+            "created_ms": header.created_ms,
+            "key": str(UUID(bytes=header.key)),
+            "partition": header.partition_id,
+            "first_transaction_id": header.first_id,
+        }
+    if arguments.flag("record"):
+        form = arguments.text_or_none("deserializer")
+        found["records"] = [
+            {
+                "transaction_id": one.transaction_id,
+                "req_id": one.req_id.hex(),
+                "header": one.header,
+                "checksum": one.checksum,
+                "data": one.data.hex() if form is None else _as_text(one.data, form),
+            }
+            for one in _chosen(segment, arguments)
+        ]
+    return found
 
 
 def _chosen(segment: SegmentFile, arguments: Arguments) -> Iterator[Record]:
@@ -362,6 +391,7 @@ COMMANDS = (
             Option("r", "record", "Print the records", takes_value=False),
             _ID,
             Option("d", "deserializer", "How to print payloads: text or json; in hexadecimal if not given"),
+            JSON,
         ),
         _dump_segment,
         operand="PATH.seg",

@@ -224,6 +224,8 @@ async def _validate(tool: Tool, arguments: Arguments) -> int:
     """Every port is tried; the original stopped at the first that failed."""
     maps = (await read_cluster(tool.zk, tool.paths)).maps
     failures = []
+    tried = [storage for storage, _ in sorted(maps.groups.groups)]
+    tried += [f"{storage.split(':')[0]}:{port}" for storage, port in sorted(maps.connections.connections)]
     for storage, _ in sorted(maps.groups.groups):
         try:
             async with explained("Invalid hostname or port: "), tool.data(parse_endpoint(storage)):
@@ -237,6 +239,9 @@ async def _validate(tool: Tool, arguments: Arguments) -> int:
                 pass
         except CommandError as error:
             failures.append(str(error).replace("\n", "", 1))
+    if arguments.flag("json"):
+        print(json.dumps({"ports": tried, "failures": failures}, indent=2))
+        return 1 if failures else 0
     if failures:
         raise CommandError("\n".join(failures))
     return 0
@@ -252,7 +257,11 @@ async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
         data = Endpoint(endpoint.host, arguments.number("storage-port"))
         async with tool.data(data, offline=arguments.flag("offline")) as port:
             port.session_id, port.partition_id = session_id, partition_id
-            print(f"Max Transaction ID: {await port.max_transaction_id()}")
+            highest = await port.max_transaction_id()
+    if arguments.flag("json"):
+        print(json.dumps({"storage": storage, "partition": partition_id, "max_transaction_id": highest}))
+    else:
+        print(f"Max Transaction ID: {highest}")
     return 0
 
 
@@ -379,7 +388,7 @@ COMMANDS = (
         "Sync partition ownership to storage nodes based on assignment specified in ZooKeeper",
         _sync_partitions,
     ),
-    _command("validate", "Validate Waltz storage node connectivity", _validate),
+    _command("validate", "Validate Waltz storage node connectivity", _validate, JSON),
     _command(
         "max-transaction-id",
         "Displays the max transaction ID",
@@ -388,6 +397,7 @@ COMMANDS = (
         Option("sp", "storage-port", "Specify the port of storage, where port is non-admin port", required=True),
         Option("p", "partition", "Specify the partition id whose max transaction ID to be returned", required=True),
         Option("o", "offline", "Check max transaction ID when storage is offline", takes_value=False),
+        JSON,
     ),
     _command(
         "repair",

@@ -270,7 +270,8 @@ async def _restore(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -
 
 
 async def _show_cluster_key(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
-    print((await read_store_params(zk, paths)).key_text())
+    key = (await read_store_params(zk, paths)).key_text()
+    print(json.dumps({"key": key}) if arguments.flag("json") else key)
     return 0
 
 
@@ -343,7 +344,7 @@ _RANGES = "multiple partitions as comma-separated int ranges such as 0-6,7,10-16
 
 COMMANDS = (
     _command("list", "Displays server metadata.", _list, LOGGER_OUTPUT, JSON),
-    _command("show-cluster-key", "Displays the cluster key.", _show_cluster_key),
+    _command("show-cluster-key", "Displays the cluster key.", _show_cluster_key, JSON),
     _command(
         "create",
         "Creates Waltz server metadata.",
