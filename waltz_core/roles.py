@@ -187,6 +187,7 @@ _READS = frozenset(
     {
         client.MountRequest,
         client.FeedRequest,
+        client.FeedWindowRequest,
         client.TransactionDataRequest,
         client.FlushRequest,
         client.HighWaterMarkRequest,

@@ -21,12 +21,14 @@ from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
     Capability,
+    ClientCapability,
     ClusterInfoRequest,
     ClusterInfoResponse,
     Conflict,
     FeedData,
     FeedRequest,
     FeedSuspended,
+    FeedWindowRequest,
     FlushRequest,
     FlushResponse,
     HighWaterMarkRequest,
@@ -84,7 +86,7 @@ class SmallView:
         partitions = len(self.servers[0].logs) if self.servers else 0
         capabilities = Capability.CLUSTER_INFO | Capability.CLUSTER_CHANGES | Capability.CLIENT_IDS
         if self.names:
-            capabilities |= Capability.NAMED_APPENDS | Capability.CONFLICT_CLASSES
+            capabilities |= Capability.NAMED_APPENDS | Capability.CONFLICT_CLASSES | Capability.FEED_WINDOWS
         conn.send(
             ClusterInfoResponse(
                 req_id, self.revision, "small", UUID(int=1), partitions, client_id, capabilities, entries
@@ -105,7 +107,8 @@ class Window:
     partition: int
     mark: int
     left: int
-    end: object
+    end: Any
+    cut: bool = False  # a mount that ends before the mark
 
 
 @attrs.define(eq=False)
@@ -117,6 +120,7 @@ class ServerConn:
     client: int | None = None
     net_seq: int | None = None
     windows: list[Window] = attrs.field(factory=list)
+    cuts: bool = False  # its client knows of feed windows
     open: bool = True
 
     def send(self, message: object) -> None:
@@ -133,6 +137,7 @@ class SmallServer:
         self.view = SmallView()
         self.window = window
         self.versions = versions
+        self.sent = 0  # transactions, in feeds
         self.owned: dict[int, int] = {}  # partition → generation
         self.conns: list[ServerConn] = []
         self.registered: dict[tuple[int, int], tuple[int, int]] = {}  # (client, partition) → generation, net seq
@@ -202,7 +207,9 @@ class SmallServer:
                 conn.send(MountResponse(message.req_id, PartitionState.READY))
             else:
                 end = MountResponse(message.req_id, PartitionState.READY)
-                conn.windows.append(Window(partition, message.client_mark, lag, end))
+                cut = conn.cuts and lag > self.window
+                count = self.window if cut else lag
+                conn.windows.append(Window(partition, message.client_mark, count, end, cut))
         return True
 
     def feed(self, conn: ServerConn, window: Window, count: int) -> bool:
@@ -214,9 +221,12 @@ class SmallServer:
             window.left -= 1
             count -= 1
             made = log.records[window.mark]
+            self.sent += 1
             conn.send(FeedData(made.req_id, window.mark, made.header))
         if window.left == 0:
             conn.windows.remove(window)
+            if window.cut:
+                conn.send(FeedSuspended(window.end.req_id))
             conn.send(window.end)
         return window.mark != before or window.left == 0
 
@@ -249,17 +259,29 @@ class SmallServer:
         elif isinstance(message, FlushRequest):
             self.queues[partition].append((conn, message))
         elif self._valid(conn, partition):
-            if isinstance(message, FeedRequest):
-                lag = self.logs[partition].mark - message.client_mark
-                assert lag >= 0, "a feed ahead of the log"
-                conn.windows.append(
-                    Window(partition, message.client_mark, max(lag, self.window), FeedSuspended(req_id))
-                )
+            if isinstance(message, FeedRequest | FeedWindowRequest):
+                self._feed(conn, partition, message)
             elif isinstance(message, Append) and req_generation(req_id) == self.owned[partition]:
                 self.queues[partition].append((conn, message))
 
+    def _feed(self, conn: ServerConn, partition: int, message: FeedRequest | FeedWindowRequest) -> None:
+        if conn.cuts:
+            self._replace(conn, partition)
+        lag = self.logs[partition].mark - message.client_mark
+        assert lag >= 0, "a feed ahead of the log"
+        count = message.count if isinstance(message, FeedWindowRequest) else max(lag, self.window)
+        conn.windows.append(Window(partition, message.client_mark, count, FeedSuspended(message.req_id)))
+
+    def _replace(self, conn: ServerConn, partition: int) -> None:
+        """End the feeds that were asked for before, each with its suspension."""
+        for window in [one for one in conn.windows if one.partition == partition]:
+            if isinstance(window.end, FeedSuspended):
+                conn.windows.remove(window)
+                conn.send(window.end)
+
     def _info(self, conn: ServerConn, message: ClusterInfoRequest) -> None:
         client_id = -1
+        conn.cuts = self.view.names and bool(message.capabilities & ClientCapability.FEED_WINDOWS)
         if message.client_id_wanted:
             client_id = self.view.last_client_id = self.view.last_client_id + 1
         self.view.subscribers = [one for one in self.view.subscribers if one[0] is not conn]

@@ -550,3 +550,73 @@ def test_a_cluster_that_is_not_there_ends_the_process_with_a_reason() -> None:
     assert cluster.world.run_while(lambda: cluster.servers[0].ended is None, 10_000)
     assert cluster.servers[0].ended is not None
     assert ROOT in cluster.servers[0].ended.reason
+
+
+def windowed(cluster: SimCluster) -> Client:
+    """A client that says that it knows of feed windows."""
+    client = Client(cluster, client_id=8)
+    info = client.ask(
+        messages.ClusterInfoRequest(client.req_id(), False, False, messages.ClientCapability.FEED_WINDOWS)
+    )
+    assert info.capabilities & messages.Capability.FEED_WINDOWS
+    client.received.clear()
+    return client
+
+
+def logged(cluster: SimCluster, count: int) -> None:
+    writer = Client(cluster)
+    writer.mount()
+    for number in range(count):
+        writer.append(b"%d" % number)
+    writer.wait(lambda: len(writer.feed()) == count)
+
+
+def test_a_feed_window_sends_what_the_client_has_room_for_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_core.server.partition._MOUNT_MAX", 4)
+    cluster = opened()
+    logged(cluster, 30)
+    client = windowed(cluster)
+    req_id = client.req_id()
+    ready, end = messages.MountResponse(req_id, messages.PartitionState.READY), messages.FeedSuspended(req_id)
+    client.send(messages.MountRequest(req_id, -1, 0))
+    client.wait(lambda: ready in client.received)
+    assert [message.transaction_id for message in client.feed()] == [0, 1, 2, 3]
+    assert client.received[-2:] == [end, ready]
+    client.received.clear()
+
+    client.send(messages.FeedWindowRequest(req_id, 3, 7))
+    client.wait(lambda: end in client.received)
+    assert [message.transaction_id for message in client.feed()] == list(range(4, 11))
+    cluster.world.run(cluster.world.now + 1_000)
+    client.wait(lambda: True)
+    assert len(client.feed()) == 7
+    assert client.received[-1] == end
+    client.received.clear()
+
+    client.send(messages.FeedWindowRequest(req_id, 10, 100))
+    client.wait(lambda: len(client.feed()) == 19)
+    assert end not in client.received, "it stays open at the mark"
+    client.send(messages.FeedWindowRequest(req_id, 29, 5))
+    client.wait(lambda: end in client.received, 1_000)
+
+
+def test_a_mount_is_cut_short_only_for_clients_that_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltz_core.server.partition._MOUNT_MAX", 4)
+    cluster = opened()
+    logged(cluster, 10)
+    plain = Client(cluster, client_id=9)
+    plain.mount()
+    assert len(plain.feed()) == 10
+    client = windowed(cluster)
+    client.send(messages.MountRequest(req_id := client.req_id(), 5, 0))
+    client.wait(lambda: messages.MountResponse(req_id, messages.PartitionState.READY) in client.received)
+    assert len(client.feed()) == 4
+    assert messages.FeedSuspended(req_id) not in client.received, "it reached the mark"
+
+
+def test_a_feed_window_of_nothing_costs_the_connection() -> None:
+    cluster = opened()
+    client = windowed(cluster)
+    req_id = client.mount()
+    client.send(messages.FeedWindowRequest(req_id, -1, 0))
+    client.wait(lambda: client.peer.closed)

@@ -66,6 +66,7 @@ class Link:
         "out",
         "reason",
         "state",
+        "windows",
         "writable",
     )
 
@@ -87,6 +88,7 @@ class Link:
         self.net_seq = -1
         self.writable = True
         self.explains: bool | None = None  # the server takes named appends, and tells why one is refused
+        self.windows = False  # the server takes feed requests for as much as there is room
         self.reason = ""
         self.last_read = self.last_write = self._since = 0
         self.out = bytearray()
@@ -124,6 +126,7 @@ class Link:
         self._encode = self._codec.encode
         self.writable = True
         self.explains = None
+        self.windows = False
         self.last_read = self.last_write = now
         self.out += self._codec.hello()
 

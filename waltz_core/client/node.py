@@ -54,6 +54,7 @@ from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,
     Capability,
+    ClientCapability,
     ClientMessage,
     ClusterInfoRequest,
     ClusterInfoResponse,
@@ -331,10 +332,14 @@ class ClientNode:
                 reads.on_link_ready(now)
 
     def _ask_capabilities(self, link: Link) -> None:
-        """Whether the server explains its refusals; until it has answered, appends go as 0.13.2 sends them."""
+        """What the server can do; until it has answered, appends and feed requests go as 0.13.2 sends them.
+
+        It reads this before the mount that follows, so a mount of any length is cut short already.
+        """
         if link.version >= _EXTENDED:
             # Negative: it must not be taken for an answer about partition 0.
-            link.send(ClusterInfoRequest(make_req_id(self._client_id, 0, 0, -1 - link.net_seq), False, False))
+            req_id = make_req_id(self._client_id, 0, 0, -1 - link.net_seq)
+            link.send(ClusterInfoRequest(req_id, False, False, ClientCapability.FEED_WINDOWS))
 
     def _on_capabilities(self, message: ClientMessage, link: Link) -> bool:
         """Take the answer; ask again with a mount if there was none: the server may not have joined its cluster yet."""
@@ -342,6 +347,7 @@ class ClientNode:
             return False
         if isinstance(message, ClusterInfoResponse):
             link.explains = bool(message.capabilities & Capability.NAMED_APPENDS)
+            link.windows = bool(message.capabilities & Capability.FEED_WINDOWS)
             return True
         if isinstance(message, MountResponse) and link.explains is None:
             self._ask_capabilities(link)

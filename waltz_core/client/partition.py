@@ -31,6 +31,7 @@ from waltz_core.wire.client_messages import (
     FeedData,
     FeedRequest,
     FeedSuspended,
+    FeedWindowRequest,
     FlushRequest,
     FlushResponse,
     LockFailure,
@@ -43,6 +44,7 @@ from waltz_core.wire.client_messages import (
 
 _SETTLED = (Phase.CLOSED, Phase.MOUNTED, Phase.CLIENT_AHEAD, Phase.BEFORE_START)  # nothing is under way
 _REQ_ID = Struct(">iiii").pack  # as make_req_id, for the hot path
+_COUNT_MAX = (1 << 31) - 1
 _RESUME_MS = 100  # a feed that has been quiet for this long is not what fills the buffer
 
 
@@ -58,13 +60,20 @@ class ClientPartition:
     the application is slow (what does not fit is dropped and asked for again) or has opened its feed at
     an older mark.
 
+    Servers that take feed windows are asked for what there is room for, and cut mounts short, so that a
+    transaction comes once to be delivered, and at most once before that to judge an append. Whoever has
+    an append to send mounts on and on until a mount reaches the mark: an append that carries an old mark
+    is refused for locks that its client might have known. Others go on with windows.
+
     Appends leave in the order of their submits, over one connection, never again: overtaking would break
     every verdict of the monitor.
     """
 
     __slots__ = (
+        "_behind",
         "_client_id",
         "_consumed",
+        "_cut",
         "_delivered",
         "_delivering",
         "_flush_asked_at",
@@ -108,6 +117,8 @@ class ClientPartition:
         self._link: Link | None = None
         self._sequence = 0
         self._session: ReqId | None = None  # request id of the last mount on this connection
+        self._cut = False  # that mount ends before the server's mark
+        self._behind = False  # no mount has brought us to the mark since we asked for less than there is
         self._seen = -1
         # delivery
         self._delivering = False
@@ -213,7 +224,8 @@ class ClientPartition:
         """Append a transaction, as soon as the partition is mounted."""
         self._submitted += 1
         link = self._link
-        if self._phase is Phase.MOUNTED and not self._queue and not self._parked and link is not None and link.writable:
+        ready = self._phase is Phase.MOUNTED and not self._queue and not self._parked and not self._behind
+        if ready and link is not None and link.writable:
             self._send_append(submit, self._submitted, link, now, out)
         elif self._phase is Phase.CLIENT_AHEAD:
             out.append(Failed(self.partition, submit.token, Reason.CLIENT_AHEAD))
@@ -321,8 +333,11 @@ class ClientPartition:
             self.give_up(Reason.CLIENT_AHEAD, out)
 
     def on_feed_suspended(self, message: FeedSuspended) -> None:
-        """The window is used up."""
-        if message.req_id != self._session or self._phase is not Phase.MOUNTED:
+        """The window is used up; in a mount: it ends before the mark."""
+        if message.req_id != self._session:
+            return
+        self._cut = self._phase is Phase.MOUNTING
+        if self._phase is not Phase.MOUNTED:
             return
         self._windows = max(0, self._windows - 1)
         if self._windows == 0:
@@ -466,13 +481,14 @@ class ClientPartition:
         self._sequence = sequence = _wrap(self._sequence + 1)
         return make_req_id(self._client_id, self.generation, self.partition, sequence)
 
-    def _try_mount(self, now: int, out: list[Effect]) -> None:
+    def _try_mount(self, now: int, out: list[Effect], *, onward: bool = False) -> None:
+        """Mount, if that is possible; `onward`, towards the mark, whether or not the application has room again."""
         if self._phase in (Phase.CLOSED, Phase.TAIL) or self._link is None or not self._link.ready:
             return
         self._enter(Phase.MOUNTING, now, out)
         self._session = self._next_req_id()
-        self._gap = self._gap and not self._roomy
-        self._parked = False
+        self._gap = self._gap and (onward or not self._roomy)
+        self._parked = self._cut = False
         self._windows = 0
         self._flush_sent = 0
         self._retry_at = self._resume_at = self._nudged = None
@@ -480,6 +496,10 @@ class ClientPartition:
         self._link.send(MountRequest(self._session, self._cursor, self._link.net_seq))
 
     def _on_mounted(self, now: int, out: list[Effect]) -> None:
+        self._behind = self._cut
+        if self._behind and not (self._delivering and self._judged):
+            self._try_mount(now, out, onward=True)
+            return
         self._enter(Phase.MOUNTED, now, out)
         if self.monitor.unresolved:
             self._send_flush(now)
@@ -516,14 +536,25 @@ class ClientPartition:
         assert self._link is not None
         assert self._session is not None
         self._resume_at = None
+        windows = self._delivering and self._link.windows
         if self._gap and self._roomy:
             self._gap = False
-        elif self._delivering and (self._gap or self._room <= 0) and self._judged:
-            self._parked = True
-            return
+        elif self._delivering and (self._gap or self._room <= 0 or (windows and not self._roomy)):
+            if self._judged:
+                self._parked = True
+                self._behind = self._behind or windows
+                return
+            # Nothing of what was seen is sent again for the sake of a verdict.
+            self._gap = self._gap or windows
         self._parked = False
         self._windows += 1
-        self._link.send(FeedRequest(self._session, self._cursor))
+        cursor = self._cursor
+        if windows and not self._gap:
+            # What the application got before it was seen needs no room.
+            count = min(self._room + max(self._delivered - cursor, 0), _COUNT_MAX)
+            self._link.send(FeedWindowRequest(self._session, cursor, count))
+        else:
+            self._link.send(FeedRequest(self._session, cursor))
 
     @property
     def _judged(self) -> bool:
@@ -534,6 +565,9 @@ class ClientPartition:
         """Send what is queued, as far as the connection takes it."""
         queue, link = self._queue, self._link
         assert link is not None
+        if queue and self._behind:
+            self._try_mount(now, out, onward=True)
+            return
         if queue and self._parked:
             self._ask_feed()
         while queue and link.writable:

@@ -24,8 +24,9 @@ class ClientSettings:
     fetch_cap_ms: int = 5_000
     fetch_in_flight_max: int = 512  # payload reads on their way, per partition
     mark_retry_ms: int = 1_000  # a mark not answered by then is asked for again
-    # Transactions delivered and not consumed, per partition. Half of it should exceed the server's smallest window
-    # (100): what was dropped is asked for with a window of its own, and one that is not used up stays open.
+    # Transactions delivered and not consumed, per partition; what a server is asked for. Half of it should exceed the
+    # smallest window of 0.13.2 (100): what was dropped is asked for with a window of its own, and one that is not used
+    # up stays open.
     feed_buffer_max: int = 100_000
     cluster_refresh_ms: int = 30_000  # how often a server is asked for the map although nothing seems to have changed
     cluster_trouble_ms: int = 2_000  # the same while a partition is not mounted; another server is asked each time

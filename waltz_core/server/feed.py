@@ -53,16 +53,24 @@ class _State(enum.Enum):
 
 
 class _Subscription:
-    __slots__ = ("closing", "conn", "owner", "position", "remaining", "state")
+    __slots__ = ("closing", "conn", "cut", "owner", "position", "remaining", "state")
 
     def __init__(
-        self, conn: int, owner: str, position: int, remaining: int, closing: MountResponse | FeedSuspended
+        self,
+        conn: int,
+        owner: str,
+        position: int,
+        remaining: int,
+        closing: MountResponse | FeedSuspended,
+        *,
+        cut: bool,
     ) -> None:
         self.conn = conn
         self.owner = owner  # of the connection
         self.position = position  # last id sent
         self.remaining = remaining  # ids left in its budget
         self.closing = closing  # goes out behind the last one
+        self.cut = cut  # a mount that ends before the mark: FeedSuspended comes first
         self.state = _State.LAGGING
 
 
@@ -126,6 +134,8 @@ class Feed:
         budget: int,
         closing: MountResponse | FeedSuspended,
         owner: str = "",
+        *,
+        cut: bool = False,
     ) -> None:
         """Start a feed behind `client_mark` for `budget` transactions.
 
@@ -133,7 +143,7 @@ class Feed:
         """
         assert budget > 0
         assert client_mark <= self._mark
-        subscription = _Subscription(conn, owner, client_mark, budget, closing)
+        subscription = _Subscription(conn, owner, client_mark, budget, closing, cut=cut)
         self._positions[conn] = max(client_mark, self._positions.get(conn, client_mark))
         others = self._of.setdefault(conn, [])
         others.append(subscription)
@@ -291,5 +301,7 @@ class Feed:
         self.served += count
         if subscription.remaining:
             return False
+        if subscription.cut:
+            out.append(SendReply(subscription.conn, FeedSuspended(subscription.closing.req_id)))
         out.append(SendReply(subscription.conn, subscription.closing))
         return True

@@ -104,6 +104,7 @@ CAPABILITIES = (
     | messages.Capability.STATISTICS
     | messages.Capability.PARTITION_STATUS
     | messages.Capability.STORAGE_NODES
+    | messages.Capability.FEED_WINDOWS
 )
 """What this server does of codec 5."""
 
@@ -925,6 +926,7 @@ class ServerNode:
             self._pools[storage].unwant(CHECK)
 
     def _on_cluster_info(self, conn: _ClientConn, request: messages.ClusterInfoRequest) -> None:
+        conn.feed_windows = bool(request.capabilities & messages.ClientCapability.FEED_WINDOWS)
         if request.subscribe:
             self._subscribers[conn.conn] = request.req_id
         else:

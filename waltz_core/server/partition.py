@@ -85,6 +85,7 @@ _HEAD = Struct(">ii")  # the first two of the four ints of a request id: client 
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _EXTENDED = 5  # codec since which everything can be answered by an error
 _BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
+_MOUNT_MAX = 10_000  # transactions that a mount brings a client that goes on by itself
 _LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at for an operator's word
 _STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
@@ -114,7 +115,7 @@ class PartitionConfig:
 class Peer:
     """What the server knows of one client connection; owned by the node, read by partitions."""
 
-    __slots__ = ("carries_others", "client_id", "conn", "net_sequence", "owner", "version", "who")
+    __slots__ = ("carries_others", "client_id", "conn", "feed_windows", "net_sequence", "owner", "version", "who")
 
     def __init__(self, conn: int, owner: str = "", who: str = "", *, carries_others: bool = False) -> None:
         self.conn = conn
@@ -124,6 +125,7 @@ class Peer:
         self.client_id: int | None = None  # of the first message
         self.net_sequence: int | None = None  # of the first mount
         self.version = 0
+        self.feed_windows = False  # its mounts may be cut short
 
 
 @record
@@ -164,6 +166,7 @@ _PartitionMessage: TypeAlias = (
     | messages.AppendRequest
     | messages.NamedAppendRequest
     | messages.FeedRequest
+    | messages.FeedWindowRequest
     | messages.TransactionDataRequest
     | messages.FlushRequest
     | messages.HighWaterMarkRequest
@@ -177,6 +180,7 @@ class _Mount:
     req_id: ReqId
     client_mark: int
     version: int
+    feed_windows: bool
 
 
 @record
@@ -258,7 +262,7 @@ class PartitionServer:
         self._decided = 0  # appends by then
         self._held = held if held is not None else Shares()
         self._barriers: dict[int, list[_Mount | _Flush]] = {}  # token → who waits for it
-        self._held_feeds: list[tuple[Peer, messages.FeedRequest]] = []
+        self._held_feeds: list[tuple[Peer, messages.FeedRequest | messages.FeedWindowRequest]] = []
         self._fetches = DataFetches(partition_id, data_cache, tickets, self._held, rules)
         self._ranges = RangeReads(tickets, self._held)
         self._ranges.where_before = config.archive
@@ -480,7 +484,7 @@ class PartitionServer:
         match message:
             case messages.MountRequest():
                 self._on_mount(peer, message)
-            case messages.FeedRequest():
+            case messages.FeedRequest() | messages.FeedWindowRequest():
                 self._on_feed(peer, message)
             case messages.FlushRequest(req_id):
                 self._barrier(peer, _Flush(peer.conn, req_id))
@@ -507,7 +511,8 @@ class PartitionServer:
         assert peer.client_id is not None
         assert peer.net_sequence is not None
         if self._members.mount(peer.client_id, peer.conn, req_generation(message.req_id), peer.net_sequence):
-            self._barrier(peer, _Mount(peer.conn, peer.owner, message.req_id, message.client_mark, peer.version))
+            mark, version = message.client_mark, peer.version
+            self._barrier(peer, _Mount(peer.conn, peer.owner, message.req_id, mark, version, peer.feed_windows))
 
     def _on_appends(self, now: int, peer: Peer, requests: list[Append]) -> None:
         self.counters["transaction"] += len(requests)
@@ -593,7 +598,7 @@ class PartitionServer:
             if type(request) is messages.NamedAppendRequest
         )
 
-    def _on_feed(self, peer: Peer, message: messages.FeedRequest) -> None:
+    def _on_feed(self, peer: Peer, message: messages.FeedRequest | messages.FeedWindowRequest) -> None:
         if peer.client_id is None or not self._members.valid(peer.client_id, peer.net_sequence):
             return
         if self.phase is not Phase.OPEN:
@@ -612,12 +617,19 @@ class PartitionServer:
                 )
             )
             return
-        floor = self._config.min_fetch_size
-        if peer.version >= 5:
-            floor = _BUDGET_EXTENDED
+        budget = max(gap, self._config.min_fetch_size)
+        if type(message) is messages.FeedWindowRequest:
+            budget = message.count
+            if budget < 1:
+                problem = f"partition {self.partition_id}: feed asked for {budget} transactions, expected at least 1"
+                self._out.append(CloseConn(peer.conn, problem))
+                return
+        elif peer.version >= _EXTENDED:
+            budget = max(gap, _BUDGET_EXTENDED)
+        if peer.version >= _EXTENDED:
             self._feed.replace(peer.conn)  # 0.13.2 asks for one at a time, and counts on each
         closing = messages.FeedSuspended(message.req_id)
-        self._subscribe(peer.conn, peer.owner, message.req_id, message.client_mark, max(gap, floor), closing)
+        self._subscribe(peer.conn, peer.owner, message.req_id, message.client_mark, budget, closing)
 
     def _subscribe(
         self,
@@ -627,11 +639,13 @@ class PartitionServer:
         client_mark: int,
         budget: int,
         closing: messages.MountResponse | messages.FeedSuspended,
+        *,
+        cut: bool = False,
     ) -> None:
         if client_mark < -1:
             # Java serves ids from client_mark + 1 on, which exist only from 0.
             client_mark = -1
-        self._feed.subscribe(conn, req_id, client_mark, budget, closing, owner)
+        self._feed.subscribe(conn, req_id, client_mark, budget, closing, owner, cut=cut)
 
     def _barrier(self, peer: Peer, barrier: _Mount | _Flush) -> None:
         token = self._appender.barrier(self._tickets.take())
@@ -654,8 +668,12 @@ class PartitionServer:
             return
         state = messages.PartitionState.CLIENT_AHEAD if gap < 0 else messages.PartitionState.READY
         response = messages.MountResponse(barrier.req_id, state)
+        if barrier.feed_windows:
+            self._feed.replace(barrier.conn)
         if gap > 0:
-            self._subscribe(barrier.conn, barrier.owner, barrier.req_id, barrier.client_mark, gap, response)
+            cut = barrier.feed_windows and gap > _MOUNT_MAX
+            budget = _MOUNT_MAX if cut else gap
+            self._subscribe(barrier.conn, barrier.owner, barrier.req_id, barrier.client_mark, budget, response, cut=cut)
         else:
             self._out.append(Reply(barrier.conn, response))
 

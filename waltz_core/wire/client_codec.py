@@ -27,6 +27,7 @@ from waltz_core.wire.client_messages import (
     FeedData,
     FeedRequest,
     FeedSuspended,
+    FeedWindowRequest,
     FlushRequest,
     FlushResponse,
     HighWaterMarkRequest,
@@ -396,6 +397,7 @@ V5 = V4.plus(
     layout(46, ErrorResponse, REQ_ID, INT32, STRING),
     fixed(47, StorageNodesRequest, "16s"),
     layout(48, StorageNodesResponse, REQ_ID, list_of(_STORAGE_NODE)),
+    fixed(49, FeedWindowRequest, "16sqi"),
 )
 
 VERSIONS = range(6)

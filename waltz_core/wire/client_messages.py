@@ -230,6 +230,13 @@ class Capability(enum.IntFlag):
     STATISTICS = 256
     PARTITION_STATUS = 512
     STORAGE_NODES = 1024
+    FEED_WINDOWS = 2048  # and mounts are cut short for clients that say that they know it
+
+
+class ClientCapability(enum.IntFlag):
+    """What a client says of itself in its ClusterInfoRequest."""
+
+    FEED_WINDOWS = 1  # it goes on by itself behind a mount that was cut short
 
 
 @record
@@ -239,7 +246,7 @@ class ClusterInfoRequest:
     req_id: ReqId
     client_id_wanted: bool  # allocate a client id
     subscribe: bool  # send a new answer whenever it changes; the last request on a connection decides
-    capabilities: int = 0  # of the client; no bit is defined yet
+    capabilities: int = 0  # ClientCapability
 
 
 @record
@@ -441,6 +448,15 @@ class PartitionStatusResponse:
 
 
 @record
+class FeedWindowRequest:
+    """FeedRequest for as many transactions as the client has room for."""
+
+    req_id: ReqId
+    client_mark: int
+    count: int
+
+
+@record
 class StorageNodesRequest:
     """Ask which storage nodes the server uses, and why it cannot use the others."""
 
@@ -527,5 +543,6 @@ ClientMessage: TypeAlias = (
     | PartitionStatusResponse
     | StorageNodesRequest
     | StorageNodesResponse
+    | FeedWindowRequest
     | ErrorResponse
 )
