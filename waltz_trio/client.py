@@ -124,6 +124,10 @@ class Pending:
             await self._event.wait()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+        return self._found()
+
+    def _found(self) -> Receipt:
+        """The outcome, once it is known; errors as `outcome`."""
         found = self._outcome
         assert found is not None
         if isinstance(found, Failed):

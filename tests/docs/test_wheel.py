@@ -20,7 +20,7 @@ import pytest
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.test_pages import Reader
 
-PACKAGES = {"waltz_core", "waltz_trio", "waltz_spark", "pyspark_waltz", "pyspark_waltz_journal"}
+PACKAGES = {"waltz_core", "waltz_trio", "waltz_sync", "waltz_spark", "pyspark_waltz", "pyspark_waltz_journal"}
 SIZE_MAX = 100 << 20  # of everything that a client needs
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED_AS = {"PyYAML": "yaml", "trio-util": "trio_util"}
@@ -126,7 +126,7 @@ def test_the_first_program_runs(programs: Path, tmp_path: Path) -> None:
         reader.leaves()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/howto/saga.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/saga.md", "docs/howto/threads.md"])
 def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, page: str) -> None:
     for block in blocks_of(page):
         if "file" in block.marks:

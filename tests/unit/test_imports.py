@@ -1,9 +1,16 @@
-"""The core does no I/O: a clean interpreter that imports all of it loads nothing which could."""
+"""Imports point downwards: the core does no I/O, and nothing below a front for applications knows of it.
+
+A clean interpreter that imports all of the core loads nothing which could do input or output.
+"""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 _IMPORT_ALL = """
 import sys
@@ -22,3 +29,21 @@ print(*sorted(banned & (set(sys.modules) - before)))
 def test_no_module_of_the_core_loads_anything_that_does_input_or_output() -> None:
     done = subprocess.run([sys.executable, "-c", _IMPORT_ALL], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr
+
+
+def imported_by(package: str) -> set[str]:
+    """Top-level names that any module of a package imports."""
+    found: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_the_front_for_threads_is_above_the_drivers_and_beside_the_pipeline() -> None:
+    for package in ("waltz_core", "waltz_trio", "waltz_spark"):
+        assert "waltz_sync" not in imported_by(package), package
+    assert not imported_by("waltz_sync") & {"waltz_spark", "asyncio", "anyio"}

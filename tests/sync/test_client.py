@@ -1,0 +1,343 @@
+"""The client for threads on a real cluster: values, marks, time-outs, errors, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import waltz_sync as waltz
+from tests.sync.conftest import ClusterThread
+
+TEXT = waltz.Utf8()
+REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST", default="none")
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "waltz_sync"]
+
+
+@pytest.fixture
+def client(cluster: ClusterThread) -> Iterator[waltz.Client]:
+    with waltz.open_client(cluster.url) as client:
+        yield client
+    assert threads() == []
+
+
+def texts(client: waltz.Client, partition: int, after: int, count: int) -> list[str]:
+    found: list[str] = []
+    with client.feed(partition, after=after) as feed:
+        for txn in feed:
+            found.append(txn.load(TEXT))
+            if len(found) == count:
+                break
+    return found
+
+
+def count(txn: waltz.Transaction, state: Any) -> None:
+    state["applied"] = state.get("applied", 0) + 1
+
+
+def add(state: Any, text: str) -> waltz.Append:
+    return waltz.Append(text, TEXT, result=REQUEST.get())
+
+
+def test_several_threads_append_and_one_reads_all_of_it(client: waltz.Client) -> None:
+    before = client.committed_mark(0)
+
+    def work(number: int) -> list[int]:
+        return [int(client.append(0, waltz.Append(f"{number}-{i}", TEXT))) for i in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = [found for each in pool.map(work, range(4)) for found in each]
+    assert sorted(ids) == list(range(before + 1, before + 81))
+    assert sorted(texts(client, 0, before, 80)) == sorted(f"{number}-{i}" for number in range(4) for i in range(20))
+    assert client.committed_mark(0) == before + 80
+    client.ready()
+    assert client.status(0).phase is waltz.Phase.MOUNTED
+
+
+def test_the_mark_moves_after_the_body(client: waltz.Client) -> None:
+    before = client.committed_mark(1)
+    many = client.append_many(1, [waltz.Append(str(i), TEXT) for i in range(200)])
+    assert [int(found) for found in many if isinstance(found, waltz.Receipt)] == list(range(before + 1, before + 201))
+    with client.feed(1, after=before) as feed:
+        for txn in feed:
+            assert feed.mark == txn.id - 1
+            if txn.id == before + 100:
+                break
+        assert feed.mark == before + 99
+        batch = next(feed.batches(5))
+        assert (batch.first_id, feed.mark, len(batch) <= 5) == (before + 101, before + 100, True)
+
+
+def test_an_append_in_the_loop_is_based_on_what_the_loop_has_done(client: waltz.Client) -> None:
+    lock: list[waltz.Lock | tuple[str, int]] = [("sync-loop", 1)]
+    first = client.append(1, waltz.Append("a", TEXT, append=lock))
+    second = client.append(1, waltz.Append("b", TEXT, append=lock))
+    with client.feed(1, after=first - 1) as feed:
+        for txn in feed:
+            if txn.id == first:
+                with pytest.raises(waltz.LockConflictError) as caught:
+                    client.append(1, waltz.Append("c", TEXT, write=lock))
+                assert caught.value.taken_by == second
+            elif txn.id == second + 1:
+                assert client.append(1, waltz.Append("e", TEXT, write=lock)) == second + 2
+                break
+            else:
+                client.append(1, waltz.Append("d", TEXT))
+
+
+def test_a_payload_that_was_not_prefetched_is_fetched_through_the_feed(client: waltz.Client) -> None:
+    receipt = client.append(1, waltz.Append("later", TEXT))
+    with client.feed(1, after=receipt - 1, prefetch=0) as feed:
+        txn = next(feed)
+        with pytest.raises(TypeError, match=r"feed\.fetch\(txn\)"):
+            txn.fetch()  # type: ignore[unused-coroutine]
+        assert (feed.fetch(txn), txn.load(TEXT)) == (b"later", "later")
+
+
+def test_sends_flush_and_outcomes(client: waltz.Client) -> None:
+    pendings = [client.send(1, waltz.Append(str(i), TEXT)) for i in range(3)]
+    client.flush(1, timeout=60)
+    assert all(pending.done for pending in pendings)
+    first = int(pendings[0].outcome(timeout=0))
+    assert [int(pending.outcome()) for pending in pendings] == [first, first + 1, first + 2]
+
+
+# ---- applications ----------------------------------------------------------------------------------
+
+
+def apply_sql(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+    db.execute("INSERT INTO entry VALUES (?, ?)", (txn.id, txn.load(TEXT)))
+
+
+def once(db: sqlite3.Cursor, text: str) -> waltz.Append | None:
+    if db.execute("SELECT 1 FROM entry WHERE text = ?", (text,)).fetchone():
+        return None
+    return waltz.Append(text, TEXT, write=[("entry", int(text))], result=REQUEST.get())
+
+
+def total(db: sqlite3.Cursor) -> int:
+    found: int = db.execute("SELECT count(*) FROM entry").fetchone()[0]
+    return found
+
+
+def test_threads_that_submit_the_same_commit_it_once(client: waltz.Client, tmp_path: Path) -> None:
+    view = waltz.SqliteView(tmp_path / "view.db", apply_sql, schema="CREATE TABLE IF NOT EXISTS entry (id, text)")
+    with client.materialize(view, [2]) as app, ThreadPoolExecutor(4) as pool:
+        before, _ = app.read(total, partition=2)
+        receipts = list(pool.map(lambda i: app.submit(once, str(i % 5), partition=2, until="applied"), range(20)))
+        assert sum(receipt is not None for receipt in receipts) == 5
+        assert app.read(total, partition=2, fresh=True) == (before + 5, app.mark(2))
+        app.caught_up(timeout=60)
+        assert app.status(2).applied_mark == app.mark(2)
+
+
+def test_decide_runs_in_the_context_of_its_caller(client: waltz.Client, tmp_path: Path) -> None:
+    token = REQUEST.set("request 17")
+    try:
+        with client.materialize(waltz.DictView(count), [3]) as app:
+            receipt = app.submit(add, "x", partition=3)
+        assert receipt is not None
+        assert receipt.value == "request 17"
+    finally:
+        REQUEST.reset(token)
+
+
+def test_what_decide_raises_comes_out_as_it_is(client: waltz.Client) -> None:
+    error = LookupError("mine")
+
+    def decide(state: Any) -> waltz.Append:
+        raise error
+
+    async def wrong(state: Any) -> None: ...
+
+    with client.materialize(waltz.DictView(count), [3]) as app:
+        with pytest.raises(LookupError) as caught:
+            app.submit(decide, partition=3)
+        assert caught.value is error
+        with pytest.raises(RuntimeError, match="must not call the client"):
+            app.submit(lambda state: waltz.Append(str(client.append(3, waltz.Append("x", TEXT))), TEXT), partition=3)
+        with pytest.raises(TypeError, match="plain function"):
+            app.submit(wrong, partition=3)  # type: ignore[arg-type]
+
+
+def test_a_view_that_cannot_go_on_ends_its_block_with_the_reason(client: waltz.Client) -> None:
+    def apply(txn: waltz.Transaction, state: Any) -> None:
+        raise ZeroDivisionError
+
+    def wait_for_the_end(app: waltz.Application) -> None:
+        while True:
+            app.submit(add, "x", partition=3, until="applied")
+
+    app = client.materialize(waltz.DictView(apply), [3], catch_up=False)
+    with pytest.raises(RuntimeError, match=r"with client\.materialize"):
+        app.caught_up()
+    with pytest.raises(waltz.ApplyFailedError) as caught, app:
+        wait_for_the_end(app)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert client.append(3, waltz.Append("the client stays", TEXT)) > 0
+
+
+# ---- time-outs -------------------------------------------------------------------------------------
+
+
+def test_after_a_time_out_the_outcome_can_be_had_from_a_pending(cluster: ClusterThread, client: waltz.Client) -> None:
+    client.append(0, waltz.Append("before", TEXT))
+    with client.materialize(waltz.DictView(count), [1]) as app:
+        cluster.tell(cluster.cluster.kill_server, 0)
+        try:
+            pending = client.send(0, waltz.Append("meanwhile", TEXT), timeout=60)
+            with pytest.raises(TimeoutError, match=r"outcome is unknown.*outcome\(\) again"):
+                pending.outcome(timeout=0.01)
+            with pytest.raises(TimeoutError, match=r"outcome is unknown.*client\.send"):
+                client.append(0, waltz.Append("unknown", TEXT), timeout=0.01)
+            with pytest.raises(TimeoutError, match="may commit yet"):
+                app.submit(add, "unknown", partition=1, timeout=0.01)
+            with pytest.raises(TimeoutError, match="no server"):
+                client.committed_mark(3, timeout=0.01)
+            with pytest.raises(TimeoutError, match="flush"):
+                client.flush(timeout=0.01)
+        finally:
+            cluster.tell(cluster.cluster.restart_server, 0)
+        receipt = pending.outcome(timeout=120)
+        client.flush(timeout=120)  # the other one is in the log, or is not; it has an outcome
+    assert texts(client, 0, receipt - 1, 1) == ["meanwhile"]
+
+
+def test_a_feed_goes_on_after_a_time_out(client: waltz.Client) -> None:
+    mark = client.committed_mark(2)
+    with client.feed(2, after=mark, timeout=0.01) as feed:
+        with pytest.raises(TimeoutError, match="iterate again"):
+            next(feed)
+        client.append(2, waltz.Append("now", TEXT))
+        found = None
+        while found is None:
+            try:
+                found = next(feed)
+            except TimeoutError:
+                continue
+        assert (found.load(TEXT), feed.mark) == ("now", mark)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), True, "2"])
+def test_a_time_out_is_a_number_of_seconds(client: waltz.Client, timeout: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="timeout is"):
+        client.committed_mark(0, timeout=timeout)
+
+
+def test_nobody_answers() -> None:
+    with (
+        pytest.raises(TimeoutError, match="has not answered"),
+        waltz.open_client("waltz://127.0.0.1:9?verify=off", timeout=0.01),
+    ):
+        raise AssertionError
+    with pytest.raises(waltz.ConfigError), waltz.open_client("waltz://nowhere"):
+        raise AssertionError
+    assert threads() == []
+
+
+# ---- the end ---------------------------------------------------------------------------------------
+
+
+def test_the_exception_of_the_body_comes_out_bare(cluster: ClusterThread) -> None:
+    error = LookupError("mine")
+    with (
+        pytest.raises(LookupError) as caught,
+        waltz.open_client(cluster.url) as client,
+        client.materialize(waltz.DictView(count), [0]),
+        client.feed(1, after=-1),
+    ):
+        raise error
+    assert caught.value is error
+    assert error.__cause__ is None
+    assert not hasattr(error, "__notes__")
+    assert threads() == []
+
+
+def test_use_after_the_block_is_refused(cluster: ClusterThread) -> None:
+    with waltz.open_client(cluster.url) as client:
+        pending = client.send(0, waltz.Append("x", TEXT))
+        receipt = pending.outcome()
+        with client.materialize(waltz.DictView(count), [1]) as app:
+            pass
+        with pytest.raises(waltz.ClientClosedError):
+            app.caught_up()
+        with client.feed(0, after=receipt) as feed:
+            pass
+        with pytest.raises(waltz.ClientClosedError, match="not open"):
+            next(feed)
+    calls: list[Callable[[], object]] = [
+        lambda: client.append(0, waltz.Append("x", TEXT)),
+        lambda: client.status(0),
+        lambda: client.feed(0, after=-1),
+        lambda: client.materialize(waltz.DictView(count)),
+        lambda: app.submit(add, "x", partition=1),
+        client.flush,
+    ]
+    for call in calls:
+        with pytest.raises(waltz.ClientClosedError):
+            call()
+    assert pending.outcome() == receipt
+
+
+def test_whoever_still_waits_is_let_go_when_the_block_ends(cluster: ClusterThread) -> None:
+    def read(client: waltz.Client, begun: threading.Event) -> None:
+        with client.feed(3, after=waltz.TAIL) as feed:
+            begun.set()
+            for _ in feed:
+                pass
+
+    def hold(client: waltz.Client, begun: threading.Event) -> None:
+        with client.materialize(waltz.DictView(count), [2]) as app:
+            begun.set()
+            app.caught_up(to=1 << 40)
+
+    with ThreadPoolExecutor(2) as pool:
+        with waltz.open_client(cluster.url) as client:
+            both = []
+            for work in (read, hold):
+                begun = threading.Event()
+                both.append(pool.submit(work, client, begun))
+                begun.wait()
+        for waiting in both:
+            with pytest.raises(waltz.ClientClosedError):
+                waiting.result()
+    assert threads() == []
+
+
+# ---- wrong places ----------------------------------------------------------------------------------
+
+
+def test_it_is_refused_inside_trio_and_asyncio(cluster: ClusterThread, client: waltz.Client) -> None:
+    async def use() -> None:
+        with pytest.raises(RuntimeError, match=r"blocks its thread.*to_thread"):
+            client.status(0)
+        with pytest.raises(RuntimeError, match=r"blocks its thread.*to_thread"):
+            waltz.open_client(cluster.url).__enter__()
+
+    trio.run(use)
+    asyncio.run(use())
+    assert client.status(0).partition == 0
+
+
+def test_the_right_line_is_shown(cluster: ClusterThread, client: waltz.Client) -> None:
+    async def use() -> None:
+        async with waltz.open_client(cluster.url):
+            pass
+
+    with pytest.raises(TypeError, match=r"write: with open_client"):
+        trio.run(use)
+    with pytest.raises(AttributeError, match=r"write: with open_client"):
+        waltz.open_client(cluster.url).append  # noqa: B018
+    with pytest.raises(AttributeError, match=r"write: with client.feed"):
+        client.feed(0, after=-1).mark  # noqa: B018

@@ -1,0 +1,110 @@
+"""What needs a process of its own: forks, interrupts, notebooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.sync.conftest import ClusterThread
+
+FORK = """
+import os, sys, warnings
+import waltz_sync as waltz
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is what this is about
+
+with waltz.open_client(sys.argv[1]) as client:
+    pending = client.send(0, waltz.Append(b"parent"))
+    pending.outcome()
+    with client.materialize(waltz.DictView(lambda txn, state: None), [1]) as app, client.feed(0, after=-1) as feed:
+        next(feed)
+        child = os.fork()
+        if not child:
+            calls = [
+                lambda: client.append(0, waltz.Append(b"child")),
+                lambda: client.status(0),
+                lambda: app.submit(lambda state: None, partition=1),
+                lambda: next(feed),
+                pending.outcome,
+            ]
+            for call in calls:
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert "forked from it" in str(error) and "open_client in each process" in str(error), error
+                else:
+                    os._exit(1)
+    if not child:  # every block was left
+        with waltz.open_client(sys.argv[1]) as own:
+            own.append(0, waltz.Append(b"child"))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    client.append(0, waltz.Append(b"the parent goes on"))
+print("done")
+"""
+
+INTERRUPT = """
+import signal, sys, threading
+import waltz_sync as waltz
+
+def interrupt(portal):
+    while not portal._waiting - held:  # until the main thread waits for its call
+        pass
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+def interrupted(wait, portal):
+    thread = threading.Thread(target=interrupt, args=(portal,))
+    thread.start()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        thread.join()
+        assert portal._waiting == held, portal._waiting
+        raise
+
+try:
+    with waltz.open_client(sys.argv[1]) as client:
+        portal = client._portal
+        feed_block = client.feed(0, after=waltz.TAIL)
+        with feed_block as feed:
+            held = set(portal._waiting)
+            try:
+                interrupted(lambda: next(feed), portal)
+            except KeyboardInterrupt:
+                print("the call")
+            client.append(0, waltz.Append(b"afterwards"))
+            print(next(feed).load().decode())
+            interrupted(lambda: next(feed), portal)
+except KeyboardInterrupt:
+    print("the block")
+print([thread.name for thread in threading.enumerate()])
+"""
+
+
+def run(program: str, url: str) -> str:
+    command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(program), url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_forked_process_is_refused_and_leaves_the_parent_alone(cluster: ClusterThread) -> None:
+    assert run(FORK, cluster.url) == "done\n"
+
+
+def test_an_interrupt_ends_the_call_and_then_the_thread(cluster: ClusterThread) -> None:
+    assert run(INTERRUPT, cluster.url) == "the call\nafterwards\nthe block\n['MainThread']\n"
+
+
+def test_a_cell_of_a_notebook_may_block(cluster: ClusterThread, tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    import nbformat
+
+    cell = f"import waltz_sync as waltz\nwith waltz.open_client({cluster.url!r}) as client:\n    print(client.cluster)"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert notebook.cells[0].outputs[0].text == "waltz dev\n"

@@ -1,0 +1,166 @@
+"""The application layer for threads: a view kept up to date, and transactions decided on its state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, TypeVarTuple
+
+import waltz_trio as trio_front
+from waltz_sync.portal import Block, Held, Portal
+from waltz_trio.application import ApplicationStatus
+from waltz_trio.values import Append, Receipt, Retry
+from waltz_trio.views import View
+
+Ts = TypeVarTuple("Ts")
+
+_SUBMIT_LATE = (
+    "the submit has no outcome. If its append was sent, it may commit yet, and no retry follows. To submit again "
+    "safely, let `decide` look in its state whether this was done, under a write lock of its own"
+)
+_VIEW_LATE = "the view has not caught up; `status` says how far it is. It goes on, wait again"
+
+
+class Application(Block["Application"]):
+    """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
+
+    The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
+    far it is, to other threads. Any number of threads may use it.
+    """
+
+    _line = "with client.materialize(...) as app:"
+
+    def __init__(
+        self, portal: Portal, app: trio_front.Application, client: Held[trio_front.Client], timeout: float | None
+    ) -> None:
+        self.view: View = app.view
+        self._portal = portal
+        self._app = app
+        self._timeout = timeout
+        self._held = Held(portal, app, client)
+        self._used = False
+
+    def __enter__(self) -> Application:
+        self._used = True
+        late = "the view has not caught up with the log; give it more time, or catch_up=False"
+        self._held.enter(self._timeout, late)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.forked:
+            self._held.leave(error)
+
+    def submit(
+        self,
+        decide: Callable[[Any, *Ts], Append | None],
+        *args: *Ts,
+        partition: int,
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
+        retry: Retry = Retry(),  # noqa: B008 - a value
+        timeout: float | None = None,
+    ) -> Receipt | None:
+        """Decide on the state, append, and decide again where a lock was taken meanwhile.
+
+        `decide(state, *args)` gets what the view reads with (a cursor, a dict), which it cannot change, and returns an
+        `Append`, or None to decline. It may run several times, must not have effects of its own, and runs in a thread
+        of the client.
+
+        Args:
+            decide: a plain function of the state.
+            args: handed to `decide`.
+            partition: whose state, and where to append.
+            until: "committed", or "applied": also wait until this view has applied it.
+            decline: "confirmed": None is returned once `decide` declined on a state that holds everything that was
+                committed when this was called, by a question to the server; "local": at once, on any state.
+            retry: pauses and limits.
+            timeout: seconds to wait.
+
+        Returns:
+            A receipt, or None when `decide` declined.
+
+        Raises:
+            TimeoutError: the time is over; if the append was sent, its outcome is unknown, and no retry follows.
+            RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
+            ClientAheadError: the log is behind this client.
+            ViewRegressedError: the stored mark of the view went back.
+            StateReadOnlyError: `decide` tried to change the state.
+            PartitionUnavailableError: the partition is paused.
+            ClientClosedError, ClientFailedError: the outcome is unknown.
+        """
+        _check_plain(decide, "decide")
+
+        async def submit() -> Receipt | None:
+            return await self._app.submit(decide, *args, partition=partition, until=until, decline=decline, retry=retry)
+
+        self._check_entered()
+        return self._portal.call(submit, timeout, _SUBMIT_LATE)
+
+    def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:
+        """Wait until the view has applied everything that was committed when this was called.
+
+        Args:
+            partition: one partition; None = all.
+            to: a mark to wait for instead of the server's.
+            timeout: seconds to wait.
+
+        Raises:
+            TimeoutError: the time is over.
+            PartitionUnavailableError: a partition was paused.
+            ClientClosedError: the block of the application has ended.
+        """
+        self._check_entered()
+        self._portal.call(self._app.caught_up, timeout, _VIEW_LATE, partition, to=to)
+
+    def mark(self, partition: int) -> int:
+        """The last transaction that the view has applied."""
+        return self._portal.look(self._app.mark, partition)
+
+    def status(self, partition: int) -> ApplicationStatus:
+        """What this application is doing with a partition right now."""
+        return self._portal.look(self._app.status, partition)
+
+    def read(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        partition: int,
+        fresh: bool = False,
+        timeout: float | None = None,
+    ) -> tuple[Any, int]:
+        """`function(state, *args)` and the mark of the state that it saw.
+
+        Args:
+            function: of the state, which it cannot change; runs in a thread of the client.
+            args: handed to `function`.
+            partition: whose state.
+            fresh: the state holds everything that was committed when this was called (a linearizable read); costs
+                a question to the server, which calls at the same time share.
+            timeout: seconds to wait.
+
+        Raises:
+            TimeoutError: the time is over.
+            StateReadOnlyError: `function` tried to change the state.
+            ViewRegressedError: the stored mark of the view went back.
+            PartitionUnavailableError: with `fresh`: the partition is paused.
+            ClientClosedError: the block of the application has ended.
+        """
+        _check_plain(function, "function")
+
+        async def read() -> tuple[Any, int]:
+            return await self._app.read(function, *args, partition=partition, fresh=fresh)
+
+        self._check_entered()
+        return self._portal.call(read, timeout, "the state could not be read in time; nothing was changed")
+
+    def _check_entered(self) -> None:
+        if not self._used:
+            raise RuntimeError(f"the application is not open; write: {self._line}")
+
+
+def _check_plain(function: object, name: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name} is a plain function here, found `async def {function.__name__}`")

@@ -1,0 +1,362 @@
+"""The public client for threads, log layer: feeds, appends with exact outcomes, no retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Literal
+
+import waltz_trio as trio_front
+from waltz_core.client.calls import PartitionStatus
+from waltz_core.errors import LockConflictError, NotCommittedError
+from waltz_sync.application import Application
+from waltz_sync.feed import Feed
+from waltz_sync.portal import Block, Held, Portal, check_timeout
+from waltz_trio.connect import ConfigLike
+from waltz_trio.instrument import Instrument
+from waltz_trio.values import Append, Receipt, Tail
+from waltz_trio.views import View
+
+_APPEND_LATE = (
+    "the outcome is unknown: the append stays under way, and may commit. To learn the outcome, use "
+    "pending = client.send(...) instead, and call pending.outcome(timeout=...) as often as needed"
+)
+_MANY_LATE = (
+    "the outcomes are unknown: what was sent stays under way, and may commit. To learn the outcomes, use "
+    "client.send(...) for each, and call pending.outcome(timeout=...) as often as needed"
+)
+_OUTCOME_LATE = (
+    "the outcome is unknown yet: the append stays under way, and may commit. Call outcome() again to learn it"
+)
+_SEND_LATE = "nothing was appended: too much is under way (client.sendWindow)"
+_FLUSH_LATE = "some appends have no outcome yet; they stay under way, and flush() may be called again"
+_READY_LATE = "not every partition is mounted; `status` says why. Mounting goes on"
+_MARK_LATE = "no server could tell the committed mark; `status` says what the partition waits for"
+_OPEN_LATE = "the cluster has not answered"
+
+
+class Pending:
+    """An append that was sent; its outcome is kept whether or not anybody waits."""
+
+    __slots__ = ("_pending", "_portal", "partition")
+
+    def __init__(self, portal: Portal, pending: trio_front.Pending) -> None:
+        self.partition = pending.partition
+        self._portal = portal
+        self._pending = pending
+
+    @property
+    def done(self) -> bool:
+        """The outcome is known; `outcome` returns or raises at once."""
+        return self._pending.done
+
+    def outcome(self, *, timeout: float | None = None) -> Receipt:
+        """A receipt: the transaction id, and more.
+
+        Raises:
+            TimeoutError: not known within `timeout` seconds; ask again.
+            LockConflictError: refused because of a lock.
+            NotCommittedError: lost; it is safe to append again.
+            ClientAheadError: the log is behind this client; the outcome is unknown.
+            ClientClosedError: the client was closed before the outcome was known.
+            ClientFailedError: the client broke before the outcome was known.
+        """
+        self._portal.check()
+        check_timeout(timeout)
+        if self._pending.done:
+            return self._pending._found()
+        return self._portal.call(self._pending.outcome, timeout, _OUTCOME_LATE)
+
+
+class Client:
+    """A connection to a cluster. Made by `open_client`; any number of threads may use it."""
+
+    def __init__(self, portal: Portal, client: trio_front.Client, held: Held[trio_front.Client]) -> None:
+        self.cluster = client.cluster
+        self.client_id = client.client_id
+        self.num_partitions = client.num_partitions
+        self._portal = portal
+        self._client = client
+        self._held = held
+        self._feeds: dict[int, Feed] = {}  # touched by the Trio thread alone
+
+    # ---- reading -----------------------------------------------------------------------------------
+
+    def feed(
+        self,
+        partition: int,
+        *,
+        after: int | Tail,
+        prefetch: int = 64,
+        select: Callable[[int], bool] | None = None,
+        timeout: float | None = None,
+    ) -> Block[Feed]:
+        """Read a partition: `with client.feed(3, after=mark) as feed: for txn in feed: ...`.
+
+        Args:
+            partition: which one.
+            after: the last transaction that is done with; -1 = from the start, `TAIL` = only what is new.
+            prefetch: how many payloads are read ahead; 0 = none, `feed.fetch(txn)` reads one.
+            select: given a header, whether the payload is wanted; the others are not read. Must not wait.
+            timeout: seconds to wait for each transaction; then iterating raises TimeoutError, and may go on.
+
+        Raises:
+            PartitionNotFoundError: no such partition.
+            FeedBusyError: on entering: this client has a feed of this partition already.
+        """
+        check_timeout(timeout)
+        manager = self._portal.look(self._client.feed, partition, after=after, prefetch=prefetch, select=select)
+        return _FeedBlock(self, Held(self._portal, manager, self._held), timeout)
+
+    def committed_mark(self, partition: int, *, timeout: float | None = None) -> int:
+        """The server's committed mark: -1 for an empty log. Waits until a server can tell.
+
+        It covers every append that was acknowledged, to any client, before this call.
+
+        Raises:
+            TimeoutError: no server could tell within `timeout` seconds.
+        """
+        return self._portal.call(self._client.committed_mark, timeout, _MARK_LATE, partition)
+
+    def status(self, partition: int) -> PartitionStatus:
+        """What a partition is doing right now."""
+        return self._portal.look(self._client.status, partition)
+
+    def ready(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> None:
+        """Wait until partitions (all by default) are mounted; mounts them if nobody did.
+
+        Raises:
+            TimeoutError: not all are, within `timeout` seconds.
+            ClientAheadError: the log ends before where one of them began.
+            BeforeStartError: the log begins behind where one of them began.
+        """
+        self._portal.call(self._client.ready, timeout, _READY_LATE, partitions)
+
+    # ---- writing -----------------------------------------------------------------------------------
+
+    def append(
+        self, partition: int, append: Append, *, based_on: int | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Append a transaction and wait for its outcome; no retries.
+
+        Args:
+            partition: which one.
+            append: payload, header, locks.
+            based_on: mark of the state that the decision was based on; default is that of the open feed.
+                Needed for locks where no feed is open.
+            timeout: seconds to wait.
+
+        Returns:
+            A receipt: the transaction id, and more.
+
+        Raises:
+            TimeoutError: the outcome is unknown to the caller; the append stays under way. Whoever must know uses
+                `send`, and asks the `Pending` again.
+            LockConflictError: a lock was taken behind `based_on`.
+            NotCommittedError: lost; it is safe to append again.
+            ClientAheadError: the log is behind this client.
+            ClientClosedError, ClientFailedError: the outcome is unknown.
+            PartitionNotFoundError: no such partition.
+        """
+
+        async def run() -> Receipt:
+            self._tell_mark(partition)
+            return await self._client.append(partition, append, based_on=based_on)
+
+        return self._portal.call(run, timeout, _APPEND_LATE)
+
+    def append_many(
+        self,
+        partition: int,
+        appends: Iterable[Append],
+        *,
+        based_on: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt | LockConflictError | NotCommittedError]:
+        """Append many transactions and wait for all of them at once; no retries.
+
+        They commit in their order, each for itself. If one cannot be sent at all, those before it stay under way.
+
+        Args:
+            partition: which one.
+            appends: payloads, headers, locks.
+            based_on: as of `append`, for all of them.
+            timeout: seconds to wait for all of them.
+
+        Returns:
+            For each, in their order: a receipt, or the error that says why it is not in the log.
+
+        Raises:
+            TimeoutError: the outcome of some is unknown to the caller; what was sent stays under way.
+            ClientAheadError: the log is behind this client.
+            ClientClosedError, ClientFailedError: the outcome of some is unknown.
+            PartitionNotFoundError: no such partition.
+        """
+        self._portal.check()
+        wanted = list(appends)  # whatever makes them runs in the caller's thread
+
+        async def run() -> list[Receipt | LockConflictError | NotCommittedError]:
+            self._tell_mark(partition)
+            return await self._client.append_many(partition, wanted, based_on=based_on)
+
+        return self._portal.call(run, timeout, _MANY_LATE)
+
+    def send(
+        self, partition: int, append: Append, *, based_on: int | None = None, timeout: float | None = None
+    ) -> Pending:
+        """Queue an append and return; appends of a partition commit in the order of their sends, or not at all.
+
+        Waits only while `client.sendWindow` bytes are under way. Arguments and errors as `append`; the
+        outcome is that of the `Pending`. After a TimeoutError nothing was appended.
+        """
+
+        async def run() -> Pending:
+            self._tell_mark(partition)
+            return Pending(self._portal, await self._client.send(partition, append, based_on=based_on))
+
+        return self._portal.call(run, timeout, _SEND_LATE)
+
+    def flush(self, partition: int | None = None, *, timeout: float | None = None) -> None:
+        """Wait until every earlier append of this client (to one partition or all) has an outcome.
+
+        Raises:
+            TimeoutError: some have none within `timeout` seconds.
+        """
+        self._portal.call(self._client.flush, timeout, _FLUSH_LATE, partition)
+
+    def materialize(
+        self,
+        view: View,
+        partitions: Iterable[int] | None = None,
+        *,
+        batch_limit: int = 1000,
+        max_in_flight: int | None = None,
+        on_poison: Literal["stop", "pause"] = "stop",
+        catch_up: bool = True,
+        timeout: float | None = None,
+    ) -> Application:
+        """Keep a view up to date with partitions (all by default) and submit transactions based on it.
+
+        A context manager, entered once the view has applied everything that was committed at entry. `apply` runs in
+        a thread of the client.
+
+        Args:
+            view: `SqliteView`, `DictView` or your own.
+            partitions: which ones.
+            batch_limit: transactions per commit of the view at most.
+            max_in_flight: submits of a partition under way at a time (`client.maxConcurrentTransactions`).
+            on_poison: what a transaction does that cannot be applied: "stop" ends the application, whose block
+                raises ApplyFailedError when it is left, "pause" stops its partition and leaves the others.
+            catch_up: False enters at once, with the state that the view has.
+            timeout: seconds to wait on entering.
+        """
+        check_timeout(timeout)
+        app = self._portal.look(
+            self._client.materialize,
+            view,
+            partitions,
+            batch_limit=batch_limit,
+            max_in_flight=max_in_flight,
+            on_poison=on_poison,
+            catch_up=catch_up,
+        )
+        return Application(self._portal, app, self._held, timeout)
+
+    def partition_of(self, key: int | str) -> int:
+        """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
+        return self._client.partition_of(key)
+
+    def _tell_mark(self, partition: int) -> None:
+        """In the Trio thread: appends that name no mark are based on what the open feed's loop has done."""
+        feed = self._feeds.get(partition)
+        if feed is not None:
+            feed._tell_mark()
+
+
+class _FeedBlock(Block[Feed]):
+    """A feed, while it is open."""
+
+    _line = "with client.feed(...) as feed:"
+
+    def __init__(self, client: Client, held: Held[trio_front.Feed], timeout: float | None) -> None:
+        self._client = client
+        self._held = held
+        self._timeout = timeout
+        self._feed: Feed | None = None
+
+    def __enter__(self) -> Feed:
+        feed = self._held.enter(None, "")
+        self._feed = found = Feed(self._client._portal, feed, self._timeout)
+        self._client._portal.post(self._client._feeds.__setitem__, found.partition, found)
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        portal = self._client._portal
+        if portal.forked:
+            return
+        assert self._feed is not None
+        portal.post(self._client._feeds.pop, self._feed.partition, None)
+        self._held.leave(error)
+
+
+class _ClientBlock(Block[Client]):
+    """A client, while its thread runs."""
+
+    def __init__(self, config: ConfigLike, instrument: Instrument | None, timeout: float | None) -> None:
+        self._config = config
+        self._instrument = instrument
+        self._timeout = timeout
+        self._portal: Portal | None = None
+        self._held: Held[trio_front.Client] | None = None
+
+    def __enter__(self) -> Client:
+        if self._portal is not None:
+            raise RuntimeError("a client is entered once: call `open_client` again")
+        self._portal = portal = Portal()
+        portal.check()
+        check_timeout(self._timeout)
+        portal.start()
+        try:
+            manager = trio_front.open_client(self._config, instrument=self._instrument)
+            self._held = Held(portal, manager, None)
+            return Client(portal, self._held.enter(self._timeout, _OPEN_LATE), self._held)
+        except BaseException:
+            portal.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._portal is not None
+        assert self._held is not None
+        if self._portal.forked:
+            return  # the parent's client goes on
+        try:
+            self._held.leave(error)
+        finally:
+            self._portal.stop()
+
+
+def open_client(
+    config: ConfigLike, *, instrument: Instrument | None = None, timeout: float | None = None
+) -> Block[Client]:
+    """Connect to a cluster: `with open_client("client.yml") as client: ...`.
+
+    Entered when the cluster has answered (`client.connectTimeout`); partitions are mounted when they are used.
+    Everything of the client runs in one thread, which ends with the block. Leaving the block normally waits for
+    appends under way (`client.closeTimeout`); nothing is left running.
+
+    Args:
+        config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
+        instrument: told what the client does, for metrics; in the client's thread.
+        timeout: seconds to wait for the cluster.
+
+    Raises:
+        TimeoutError: the cluster did not answer within `timeout`.
+        ConfigError: the configuration cannot be used.
+        ClientFailedError: the cluster does not answer or cannot be used, or the client broke.
+        RuntimeError: a task of Trio or asyncio runs here.
+    """
+    return _ClientBlock(config, instrument, timeout)

@@ -1,0 +1,136 @@
+"""Reading a partition from a thread: the feed, and its batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NoReturn
+
+import waltz_trio as trio_front
+from waltz_core.errors import ClientClosedError
+from waltz_sync.portal import Portal
+from waltz_trio.values import Batch, Transaction
+
+_CHUNK = 64  # transactions that cross from the Trio thread at once
+_LATE = "no further transaction has come; iterate again to go on waiting"
+
+
+class _Delivered(Transaction):
+    """A transaction in a thread; its payload is fetched through the feed, which can wait there."""
+
+    __slots__ = ()
+
+    def fetch(self) -> NoReturn:
+        raise TypeError("this transaction is read in a plain thread; write: feed.fetch(txn)")
+
+
+def _delivered(batch: Batch) -> Batch:
+    return Batch(
+        batch.partition,
+        tuple(_Delivered(t.partition, t.id, t.header, t.req_id, t._data, t._fetch) for t in batch.transactions),
+    )
+
+
+class Feed:
+    """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
+
+    `mark` is the last transaction whose loop body has ended.
+    """
+
+    def __init__(self, portal: Portal, feed: trio_front.Feed, timeout: float | None) -> None:
+        self.partition = feed.partition
+        self._portal = portal
+        self._feed = feed
+        self._timeout = timeout
+        self._mark = feed._mark
+        self._ready: deque[Transaction] = deque()  # here, and not handed out
+        self._holding: int | None = None  # id in the loop body
+
+    @property
+    def markers(self) -> bool:
+        """Also hand out what writers of the pipeline append for themselves."""
+        return self._feed.markers
+
+    @markers.setter
+    def markers(self, value: bool) -> None:
+        self._feed.markers = value
+
+    @property
+    def mark(self) -> int:
+        """The last transaction whose loop body has ended, or where the feed began.
+
+        Raises:
+            RuntimeError: the feed begins at the tail and nothing has been handed out yet.
+        """
+        if self._mark is None:
+            raise RuntimeError("a feed at the tail has no mark before its first transaction")
+        return self._mark
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Transaction:
+        """The next transaction; its payload is there if prefetch is on and `select` wants it.
+
+        Raises:
+            TimeoutError: none came within the time-out of the feed; iterating again goes on.
+            ClientAheadError: the log ends before where the feed began.
+            BeforeStartError: the log begins behind where the feed began.
+            ClientClosedError: the client or the feed was closed.
+            ClientFailedError: the client broke.
+        """
+        (transaction,) = self._next_batch(1, _CHUNK, self._timeout).transactions
+        return transaction
+
+    def batches(self, count_max: int, *, timeout: float | None = None) -> Batches:
+        """Iterate over batches of 1 to `count_max` transactions: whatever has arrived, without waiting to fill up.
+
+        Args:
+            count_max: transactions of a batch at most.
+            timeout: seconds to wait for each batch; None = the time-out of the feed.
+        """
+        self._portal.look(self._feed.batches, count_max)
+        return Batches(self, count_max, self._timeout if timeout is None else timeout)
+
+    def fetch(self, txn: Transaction, *, timeout: float | None = None) -> bytes:
+        """The raw payload of a transaction, read from the server if it is not there yet."""
+        return self._portal.call(Transaction.fetch, timeout, "the payload has not come; ask again", txn)
+
+    def _next_batch(self, count_max: int, ask_max: int, timeout: float | None) -> Batch:
+        self._portal.check()
+        if not self._feed._open:
+            raise self._portal.failure or ClientClosedError(
+                "the feed is not open; write: with client.feed(...) as feed:"
+            )
+        if self._holding is not None:
+            self._mark, self._holding = self._holding, None
+        if not self._ready:
+            try:
+                batch = self._portal.call(self._feed._next_batch, timeout, _LATE, ask_max)
+            finally:
+                if self._feed._mark is not None:  # it has passed over markers
+                    self._mark = self._feed._mark
+            self._ready.extend(_delivered(batch))
+        found = [self._ready.popleft() for _ in range(min(count_max, len(self._ready)))]
+        self._holding = found[-1].id
+        return Batch(self.partition, tuple(found))
+
+    def _tell_mark(self) -> None:
+        """In the Trio thread: appends based on this feed are based on what its loop has done by now."""
+        if self._mark is not None and self._mark != self._feed._mark:
+            self._feed._done_with(self._mark)
+
+
+class Batches:
+    """Iterator over the batches of a feed; the mark moves past a batch when its loop body has ended."""
+
+    def __init__(self, feed: Feed, count_max: int, timeout: float | None) -> None:
+        self._feed = feed
+        self._count_max = count_max
+        self._timeout = timeout
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch; errors as `Feed.__next__`."""
+        return self._feed._next_batch(self._count_max, self._count_max, self._timeout)

@@ -1,0 +1,378 @@
+"""The Trio thread of one client, and the way into it: calls that wait, and blocks that a task holds open.
+
+A call is a task in that thread. Whoever waits for it either gets its outcome or, by a time-out or a KeyboardInterrupt,
+cancels it and waits until it has ended, so that nothing goes on behind his back.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+
+import trio
+
+from waltz_core.errors import ClientClosedError, ClientError, ClientFailedError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def check_plain_thread() -> None:
+    """See that the caller may block its thread.
+
+    Raises:
+        RuntimeError: a task of Trio or asyncio runs here, and every other task would stand still meanwhile.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            "waltz_sync blocks its thread, but Trio runs here: use waltz_trio (async with, await), or call from a "
+            "thread: await trio.to_thread.run_sync(...)"
+        )
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None or _in_notebook():
+        return
+    raise RuntimeError(
+        "waltz_sync blocks its thread, but asyncio runs here, and its loop would stand still: call from a thread: "
+        "await asyncio.to_thread(...)"
+    )
+
+
+def _in_notebook() -> bool:
+    """A cell runs inside the kernel's loop, which waits for every cell anyway."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def check_timeout(timeout: float | None) -> float:
+    """Seconds, without end for None.
+
+    Raises:
+        TypeError: not a number.
+        ValueError: less than nothing.
+    """
+    if timeout is None:
+        return math.inf
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is a number of seconds, or None to wait without end, found {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout is at least 0 seconds, found {timeout!r}")
+    return float(timeout)
+
+
+class Portal:
+    """A thread that runs Trio, for one client."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="waltz_sync", daemon=True)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._tasks: trio.Nursery | None = None
+        self._up: Future[None] = Future()
+        self._waiting: set[Future[Any]] = set()  # touched by the Trio thread alone
+        self.failure: Exception | None = None  # of the client, once its block has ended by it
+
+    @property
+    def forked(self) -> bool:
+        """This is a child of the process that made the portal: its thread is not here."""
+        return os.getpid() != self._pid
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._up.result()
+
+    def stop(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        self.post(self._cancel)
+        self._thread.join()
+
+    def post(self, function: Callable[..., object], *args: object) -> bool:
+        """Call a function in the Trio thread, soon; False when that has ended."""
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(function, *args)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def check(self) -> None:
+        """See that the caller may wait for the Trio thread.
+
+        Raises:
+            RuntimeError: it may not, and why.
+        """
+        if self.forked:
+            raise RuntimeError(
+                f"this client belongs to process {self._pid}, and this is process {os.getpid()}, forked from it: no "
+                "thread and no connection of the client is here. Call open_client in each process, after the fork"
+            )
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "this is the client's own thread, which would wait for itself: apply, decide, select and instruments "
+                "must not call the client"
+            )
+        check_plain_thread()
+
+    def call(
+        self,
+        function: Callable[P, Awaitable[T]],
+        timeout: float | None,
+        late: str,
+        /,
+        *args: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """Run an async function in the Trio thread and wait for what it returns or raises.
+
+        Args:
+            function: what to run.
+            timeout: seconds, or None.
+            late: what to say when they are over.
+            args: handed to `function`.
+            named: handed to `function`.
+
+        Raises:
+            TimeoutError: the time is over; the call was cancelled and has ended.
+            ClientClosedError: the thread has ended, or ends.
+        """
+        self.check()
+        seconds = check_timeout(timeout)
+        scope, future = trio.CancelScope(), Future[T]()
+
+        async def run() -> None:
+            try:
+                with scope, trio.move_on_after(seconds):
+                    future.set_result(await function(*args, **named))
+                    return
+                error: BaseException = TimeoutError(f"after {timeout} s: {late}")
+            except trio.Cancelled:
+                future.set_exception(self.closed())
+                raise
+            except BaseException as raised:
+                error = raised
+            finally:
+                self._waiting.discard(future)
+            future.set_exception(error)
+
+        self.begin(run, future)
+        return self.outcome(future, scope)
+
+    def look(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+        """Call a function that does not wait, in the Trio thread."""
+
+        async def run() -> T:
+            return function(*args, **named)
+
+        return self.call(run, None, "")
+
+    def begin(self, task: Callable[[], Awaitable[None]], future: Future[Any]) -> None:
+        """Start a task that settles `future`, in the context of the caller."""
+        context = contextvars.copy_context()
+
+        def start() -> None:
+            try:
+                assert self._tasks is not None
+                context.run(self._tasks.start_soon, task)
+            except RuntimeError:  # the nursery is closed
+                future.set_exception(self.closed())
+            else:
+                self._waiting.add(future)
+
+        if not self.post(start):
+            raise self.closed()
+
+    def outcome(self, future: Future[T], scope: trio.CancelScope) -> T:
+        """Wait for a task. Whoever is interrupted meanwhile cancels it, and waits until it has ended."""
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done() and self.post(scope.cancel):
+                wait([future])
+            raise
+
+    def closed(self) -> ClientError:
+        """What a call comes to when the client is not there any more."""
+        failure = self.failure
+        if failure is None:
+            return ClientClosedError("the client was closed; of an append under way the outcome is unknown")
+        error = ClientFailedError(str(failure))
+        error.__cause__ = failure
+        return error
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            self.failure = self.failure or ClientFailedError(f"the client's thread failed: {error!r}")
+        finally:
+            for future in self._waiting:
+                future.set_exception(self.closed())
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as self._tasks:
+            self._token = trio.lowlevel.current_trio_token()
+            self._up.set_result(None)
+            await trio.sleep_forever()
+
+    def _cancel(self) -> None:
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+
+
+class Held(Generic[T]):
+    """An async block that a task of its own holds open, so that it is entered and left in the same task.
+
+    It may end by itself: a block of this package does when one of its background tasks failed.
+    """
+
+    def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T], inside: Held[Any] | None) -> None:
+        """`inside`: the block around this one, which ends this one when it is left."""
+        self._portal = portal
+        self._manager = manager
+        self._inside = inside
+        self._children: set[Held[Any]] = set()
+        self._scope = trio.CancelScope()
+        self._leave: trio.Event | None = None
+        self._entered: Future[T] = Future()
+        self._over: trio.Event | None = None
+        self._ended: Future[BaseException | None] = Future()
+        self._body: BaseException | None = None  # what the body raised
+        self._ended.add_done_callback(self._on_ended)
+
+    def enter(self, timeout: float | None, late: str) -> T:
+        """Enter the block; where that does not come about, nothing of it is left.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        self._portal.check()
+        seconds = check_timeout(timeout)
+
+        def too_late() -> None:
+            if not self._entered.done():
+                self._entered.set_exception(TimeoutError(f"after {timeout} s: {late}"))
+                self._scope.cancel()
+
+        async def run() -> None:
+            if seconds != math.inf:
+                self._portal.post(self._watch, seconds, too_late)
+            await self._run()
+
+        self._portal.begin(run, self._ended)
+        try:
+            return self._entered.result()
+        except BaseException:
+            if self._portal.post(self._scope.cancel):
+                wait([self._ended])
+            raise
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave the block, by an exception of its body or normally; raises what the block raises instead of it."""
+        trace = None if error is None else error.__traceback__
+        try:
+            self._portal.post(self._let_go, error)
+            raised = self._ended.result()
+        except BaseException:
+            if self._portal.post(self._scope.cancel):
+                wait([self._ended])
+            raise
+        if raised is error:
+            if error is not None:
+                error.__traceback__ = trace
+            return
+        if raised is None:
+            return
+        if error is None or isinstance(error, ClientClosedError | ClientFailedError):
+            raise raised  # that of the body came of it
+        error.add_note(f"meanwhile the block ended by {raised!r}")
+
+    def _on_ended(self, ended: Future[BaseException | None]) -> None:
+        if not self._entered.done():
+            self._entered.set_exception(ended.exception() or ended.result() or self._portal.closed())
+
+    def _watch(self, seconds: float, then: Callable[[], None]) -> None:
+        async def sleep() -> None:
+            with trio.move_on_after(seconds):
+                assert self._over is not None
+                await self._over.wait()
+                return
+            then()
+
+        tasks = self._portal._tasks
+        assert tasks is not None
+        tasks.start_soon(sleep)
+
+    def _let_go(self, error: BaseException | None) -> None:
+        self._body = error
+        if self._leave is not None:
+            self._leave.set()
+
+    async def _run(self) -> None:
+        self._leave, self._over = trio.Event(), trio.Event()
+        if self._inside is not None:
+            self._inside._children.add(self)
+        raised: BaseException | None = None
+        try:
+            with self._scope:
+                await self._hold(self._leave)
+        except trio.Cancelled:
+            raised = self._portal.closed()
+            raise
+        except BaseException as error:
+            raised = error
+        finally:
+            if self._inside is None and raised is not self._body and isinstance(raised, Exception):
+                self._portal.failure = raised
+            self._over.set()
+            if self._inside is not None:
+                self._inside._children.discard(self)
+            self._portal._waiting.discard(self._ended)
+            self._ended.set_result(raised)
+
+    async def _hold(self, leave: trio.Event) -> None:
+        async with self._manager as found:
+            if not self._entered.done():
+                self._entered.set_result(found)
+            try:
+                await leave.wait()
+            finally:
+                with trio.CancelScope(shield=True):
+                    for child in list(self._children):
+                        child._scope.cancel()
+                        assert child._over is not None
+                        await child._over.wait()
+            if self._body is not None:
+                raise self._body
+
+
+class Block(Generic[T]):
+    """What `with` enters: every other use of it is an error that shows the right line."""
+
+    _line = "with open_client(...) as client:"
+
+    def __enter__(self) -> T:
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError(f"waltz_sync is for plain threads, without `async`; write: {self._line}")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Never reached; `async with` looks for it before it enters."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for by copy, inspect and the like
+            raise AttributeError(name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r} before it is entered; write: {self._line}")
