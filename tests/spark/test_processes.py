@@ -218,7 +218,7 @@ def test_an_audit_of_a_running_cluster_looks_at_all_of_it_and_finds_a_lost_updat
     planted = plant_lost_update(cluster, ids)
     status, text = call(capsys, "audit", *config, *journal)
     assert status == 1, text
-    assert f"transaction {planted}, decided at mark" in text
+    assert f"transaction {int(planted)}, decided at mark" in text
     assert "FAILED" in text
 
 
