@@ -34,6 +34,7 @@ def loaded(cluster: Cluster, **options: int) -> Load:
     return load
 
 
+@pytest.mark.slow
 def test_two_clients_share_a_log_through_submit_and_send(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     options = {"partitions": 2, "servers": 2, "tools_as_processes": True}
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), **options) as cluster:
@@ -94,6 +95,7 @@ def test_the_server_that_owns_a_partition_is_killed(tmp_path: Path, zookeeper: Z
     assert verdict.generations[0] >= 2
 
 
+@pytest.mark.slow
 def test_a_client_is_killed(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
         load = loaded(cluster)
@@ -123,6 +125,7 @@ def test_a_paused_owner_wakes_up_and_commits_nothing(tmp_path: Path, zookeeper: 
         finish(load, 3 * COMMITS)
 
 
+@pytest.mark.slow
 def test_a_paused_storage_node_holds_nobody_up(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), settings={"storage.answerTimeout": 3000}) as cluster:
         load = loaded(cluster)

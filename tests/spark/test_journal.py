@@ -243,6 +243,7 @@ def test_false_conflicts_are_counted_and_decisions_against_the_table_found(tmp_p
     assert found(report, "serializable by locks").status == "passed"
 
 
+@pytest.mark.slow
 def test_executors_judge_alike(tmp_path: Path, spark: Any) -> None:
     write_log(tmp_path / "log", [req(number) for number in range(3)])
     decisions = [decision(number, req(number), mark=0, write_locks=(5,)) for number in range(3)]

@@ -35,6 +35,7 @@ class Notebook(Reader):
         exec(code, self.names)
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_works_as_printed(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

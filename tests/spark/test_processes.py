@@ -180,6 +180,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
     return status, captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_running_cluster_looks_at_all_of_it_and_finds_a_lost_update(
     journalled: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

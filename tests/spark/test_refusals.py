@@ -48,6 +48,7 @@ def test_a_misspelt_option_of_the_sink_is_one_line(spark: Any, log: Log) -> None
     assert line.endswith("OptionError: unknown option ulr; did you mean url?")
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_arranged_are_refused_before_any_is_written(spark: Any, log: Log) -> None:
     line = refusal(lambda: write(frame(spark, 60), log.url))
     assert "OptionError: the rows of a partition must come from one task: write waltz_spark.sink.arrange" in line

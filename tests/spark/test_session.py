@@ -116,6 +116,7 @@ def stream(spark: Any, log: str, target: Path, **options: object) -> Any:
     return query
 
 
+@pytest.mark.slow
 def test_a_stream_is_stored_exactly_once_over_restarts(spark: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     make_log(log, [random_payloads(500), random_payloads(200)])
@@ -150,6 +151,7 @@ def test_a_reader_is_planned_again_for_every_query_and_leaves_nothing_open(spark
     assert [frame.count() for _ in range(3)] == [10, 10, 10]
 
 
+@pytest.mark.slow
 def test_executors_archive_verify_and_restore(spark: Any, log: str, tmp_path: Path) -> None:
     root, again, runner = str(tmp_path / "archive"), tmp_path / "again", OnSpark(spark)
     seen: list[tuple[int, int]] = []

@@ -149,6 +149,7 @@ def forget_last(folder: Path) -> None:
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_stream_is_written_exactly_once_over_restarts(spark: Any, log: Log, tmp_path: Path) -> None:
     payloads = [random_payloads(300), random_payloads(150, seed=1)]
     make_log(tmp_path / "log", payloads)

@@ -160,6 +160,7 @@ def test_the_changes_of_a_view_are_a_frame(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_balances_are_a_table_that_a_stream_keeps_up_to_date(spark: Any, tmp_path: Path) -> None:
     bank_log(tmp_path / "log")
