@@ -82,7 +82,7 @@ def test_the_requests_of_a_client_that_left_are_dropped(flood: Callable[..., Any
         cluster.world.run(cluster.world.now + 100)
         flooder.peer.close()
     cluster.world.run(cluster.world.now + 1_000)
-    assert server.waiting == 0
+    assert server.waiting == server.reads == 0
     (partition,) = server.snapshot(cluster.servers[0].clock).partitions
     assert partition.pending <= 1  # the mounts left one barrier
     cluster.storages[0].start()
@@ -173,6 +173,24 @@ def test_a_partition_that_commits_nothing_while_appends_wait_says_so() -> None:
     world.run(world.now + 100)
     (partition,) = server.machine.snapshot(server.clock).partitions
     assert (partition.healthy, partition.reason) == (True, "")
+
+
+def test_refusals_are_progress_of_a_partition_whose_appends_wait() -> None:
+    cluster = opened()
+    world, server = cluster.world, cluster.servers[0]
+    writer = Client(cluster)
+    writer.mount()
+    writer.append(b"x", write=(7,))
+    writer.wait(lambda: len(writer.feed()) == 1)
+    for storage in cluster.storages[:2]:
+        storage.node.freeze()
+    writer.append(b"y")
+    for _ in range(3):
+        world.run(world.now + 2_000)
+        writer.append(b"z", write=(7,))
+        world.run(world.now + 100)
+        (partition,) = server.machine.snapshot(server.clock).partitions
+        assert (partition.healthy, partition.reason) == (True, "")
 
 
 def test_a_client_that_takes_nothing_is_seen_to_lag() -> None:

@@ -12,6 +12,7 @@ from waltz_core.lock_names import pack_names
 from waltz_core.locks import Lock
 from waltz_core.wire.client_messages import (
     AppendRefused,
+    AppendRequest,
     Capability,
     ClusterInfoRequest,
     Conflict,
@@ -137,6 +138,16 @@ def test_too_many_locks_of_an_older_client_end_its_connection(version: int) -> N
     assert cluster.world.run_while(lambda: not client.peer.closed, 10_000)
     reports = [report.text for _, report in cluster.servers[0].reports]
     assert any("client 7 with 101 locks, more than the 100 of server.locksMax" in text for text in reports)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_read_locks_of_an_older_client_count(version: int) -> None:
+    cluster = opened(server_options={"locks_max": 100}, versions=frozenset({version}))
+    client = Client(cluster, version=version)
+    client.mount()
+    client.send(AppendRequest(client.req_id(), -1, tuple(range(60)), tuple(range(60, 101)), (), 0, b"", 0))
+    assert cluster.world.run_while(lambda: not client.peer.closed, 10_000)
+    assert any("with 101 locks" in report.text for _, report in cluster.servers[0].reports)
 
 
 def test_a_connection_that_a_newer_one_replaced_is_told_that_it_has_no_mount() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.aimed import AIMED
 from tests.mutants.planted import Mutant
 
 CORPUS: tuple[Mutant, ...] = (
@@ -748,6 +749,7 @@ CORPUS: tuple[Mutant, ...] = (
         "if isinstance(barrier, _Mount) and self._rules.waiting_mounts_answered:",
         "if isinstance(barrier, _Flush) and self._rules.waiting_mounts_answered:",
     ),
+    *AIMED,
 )
 """A survivor names a missing scenario."""
 

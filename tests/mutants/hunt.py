@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import attrs
@@ -29,6 +29,8 @@ SEEDS = 5_000
 """First seed of the simulator."""
 HANG_S = 40
 """A seed that takes so long does not end; it takes half a second otherwise."""
+TEST_HANG_S = 150
+"""A test that takes so long does not end; the first one of a session may have to start Spark."""
 
 
 class _HangsError(BaseException):
@@ -105,7 +107,7 @@ class _First:
 
     def pytest_runtest_logstart(self) -> None:
         signal.signal(signal.SIGALRM, _hangs)
-        signal.setitimer(signal.ITIMER_REAL, HANG_S)
+        signal.setitimer(signal.ITIMER_REAL, TEST_HANG_S)
 
     def pytest_runtest_logfinish(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -118,26 +120,34 @@ class _First:
 
 def scenarios(module: str) -> Found | None:
     """Unit tests and scenarios, those nearest to the module first."""
-    import pytest
-
     package = module.partition(".")[0]
     near = [f"tests/unit/{package}"] if (ROOT / "tests/unit" / package).is_dir() else ["tests/unit/test_locks.py"]
     others = ["tests/model/test_server.py", "tests/model/test_identity.py", "tests/model/test_reads.py"]
     others += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/model").glob("test_defects_*.py"))
     others += [f"tests/unit/{name}" for name in ("server", "store", "client", "storage") if name != package]
+    return tests(near) or tests(others)
+
+
+def tests(paths: Sequence[str]) -> Found | None:
+    """These test files."""
+    import pytest
+
     first = _First()
     os.chdir(ROOT)
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        for paths in (near, others):
-            pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *paths], plugins=[first])
-            if first.failed:
-                return Found("test", first.failed, first.said)
+        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *paths], plugins=[first])
+    if first.failed:
+        return Found("test", first.failed, first.said)
+    if status != pytest.ExitCode.OK:
+        raise RuntimeError(f"{', '.join(paths)} cannot be run: {text.getvalue()[-2000:]}")
     return None
 
 
 def hunt(mutant: Mutant | None, budget: float) -> Found | None:
-    """Try the detectors in order."""
+    """Try the detectors in order; those that the bug names, where it does."""
+    if mutant is not None and mutant.found_by:
+        return tests(mutant.found_by)
     module = mutant.module if mutant else "storage"
     found = simulator(itertools.count(SEEDS), budget)
     if found is None and module.startswith("storage"):

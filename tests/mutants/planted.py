@@ -1,4 +1,4 @@
-"""Puts one bug into a module of the core, in memory, before anything imports it."""
+"""Puts one bug into a module, in memory, before anything imports it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import CodeType, ModuleType
 import attrs
 
 ROOT = Path(__file__).parent.parent.parent
+_PACKAGES = ("waltz_trio", "waltz_spark")
 
 
 class DoesNotApplyError(Exception):
@@ -24,14 +25,20 @@ class Mutant:
     """One bug: in `module`, `old` is replaced by `new`."""
 
     name: str
-    module: str  # below waltz_core
+    module: str  # below waltz_core, unless it begins with the name of another package
     old: str
     new: str
+    found_by: tuple[str, ...] = ()  # test files, one of which must find it; else whichever detector is first
+
+    @property
+    def fullname(self) -> str:
+        """The module as it is imported."""
+        return self.module if self.module.partition(".")[0] in _PACKAGES else f"waltz_core.{self.module}"
 
     @property
     def path(self) -> Path:
         """The file of the module."""
-        return ROOT / "waltz_core" / (self.module.replace(".", "/") + ".py")
+        return ROOT / (self.fullname.replace(".", "/") + ".py")
 
     def source(self) -> str:
         """The module's text with the bug in it.
@@ -63,13 +70,13 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != f"waltz_core.{self._mutant.module}":
+        if fullname != self._mutant.fullname:
             return None
         loader = _Loader(fullname, self._mutant)
         return importlib.util.spec_from_file_location(fullname, self._mutant.path, loader=loader)
 
 
 def plant(mutant: Mutant) -> None:
-    """From here on the module that is imported has the bug."""
-    assert f"waltz_core.{mutant.module}" not in sys.modules, "already imported"
+    """From here on the module that is imported has the bug, in this process and not in those it starts."""
+    assert mutant.fullname not in sys.modules, "already imported"
     sys.meta_path.insert(0, _Finder(mutant))

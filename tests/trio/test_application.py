@@ -464,6 +464,22 @@ async def test_a_transaction_that_cannot_be_applied_may_pause_its_partition_only
         assert "the partition is paused" in caplog.text
 
 
+async def test_what_stands_before_a_transaction_that_cannot_be_applied_is_kept(tmp_path: Path) -> None:
+    def seldom(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
+        if txn.id == 2:
+            raise ArithmeticError("poison")
+        db.execute("INSERT INTO seen VALUES (?)", (txn.id,))
+
+    view = waltz.SqliteView(tmp_path / "view.db", seldom, schema="CREATE TABLE IF NOT EXISTS seen (id INTEGER)")
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.commit(0, [b"a", b"b", b"c", b"d"])
+        async with client.materialize(view, [0], on_poison="pause", catch_up=False) as app:
+            with pytest.raises(waltz.PartitionUnavailableError, match="paused"):
+                await app.caught_up(0)
+            rows = await app.read(lambda db: db.execute("SELECT id FROM seen").fetchall(), partition=0)
+    assert rows == ([(0,), (1,)], 1)
+
+
 class Flaky(waltz.DictView[Any]):
     """A view whose database is away now and then."""
 

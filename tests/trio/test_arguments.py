@@ -130,6 +130,8 @@ async def test_the_limit_of_locks_counts_all_of_them() -> None:
         locks = [("a", number) for number in range(4000)]
         with pytest.raises(ValueError, match=r"more than 10000 locks in one append \(server.locksMax\)"):
             await client.append(0, waltz.Append(b"", write=locks, read=locks, append=locks), based_on=-1)
+        with pytest.raises(ValueError, match="more than 10000 locks"):
+            await client.append(0, waltz.Append(b"", write=locks, read=locks + locks), based_on=-1)
         assert await client.append(0, waltz.Append(b"", write=locks, read=locks), based_on=-1) == 0
 
 

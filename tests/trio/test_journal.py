@@ -268,6 +268,16 @@ async def test_an_error_of_any_type_is_the_answer_and_the_thread_goes_on(tmp_pat
     assert desk.failures == []
 
 
+async def test_nothing_is_written_behind_a_write_that_failed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    assert isinstance(await desk.write(session(1)), JournalWritten)
+    desk.files.perform(JournalWrite(99, 0, KEY, "no bytes", True))  # type: ignore[arg-type]
+    assert isinstance(await desk.write(session(2), partition=1), JournalWritten)
+    assert isinstance(await desk.write(session(3)), JournalWritten)
+    await desk.files.close()
+    assert [entries(tmp_path / "0" / file_name(number))[1:] for number in (0, 1)] == [[session(1)], [session(3)]]
+
+
 async def test_a_thread_that_ends_by_an_error_fails_the_journal_with_the_reason(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.files._queue.put("no write")  # type: ignore[arg-type]

@@ -123,9 +123,10 @@ def test_a_mark_that_went_back_stops_the_view(tmp_path: Path, change: str, store
     view.load_mark(0)
     view.commit(batch(0, 4))
     set_mark(tmp_path, change)
-    with pytest.raises(waltz.ViewRegressedError) as found:
-        view.commit(batch(5, 6))
-    assert (found.value.stored, found.value.expected) == (stored, 4)
+    for use in (lambda: view.commit(batch(5, 6)), lambda: view.read(0, lambda db: None, ())):
+        with pytest.raises(waltz.ViewRegressedError) as found:
+            use()
+        assert (found.value.stored, found.value.expected) == (stored, 4)
     view.seed(0, 4, lambda db: None)
     assert ids(view) == [0, 1, 2, 3, 4]
     view.close()

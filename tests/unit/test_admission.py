@@ -77,6 +77,17 @@ def test_an_address_that_has_its_share_displaces_only_itself() -> None:
     assert admission.accepted(0, 6, "honest") == []
 
 
+def test_an_address_gets_the_places_back_of_connections_that_ended() -> None:
+    admission = Admission(Places(count_max=100, per_address_max=2))
+    for conn in range(1, 9, 2):
+        assert admission.accepted(0, conn, "a") == []
+        assert admission.accepted(0, conn + 1, "a") == []
+        admission.proven(0, conn)
+        admission.proven(0, conn + 1)
+        admission.gone(conn)
+        admission.gone(conn + 1)
+
+
 def test_members_are_under_no_quota_and_have_places_of_their_own() -> None:
     admission = Admission(Places(count_max=4, reserved=2, per_address_max=1))
     for conn in (1, 2):

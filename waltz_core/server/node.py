@@ -287,6 +287,11 @@ class ServerNode:
         """Requests without an answer, those included that were received and not looked at."""
         return self._waiting.total + len(self._inbox)
 
+    @property
+    def reads(self) -> int:
+        """Requests that wait for a read, or for its answer."""
+        return sum(partition.reads for partition in self._partitions.values())
+
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
         return ServerSnapshot(

@@ -319,6 +319,11 @@ class PartitionServer:
         return self._appender.pending
 
     @property
+    def reads(self) -> int:
+        """Requests that wait for a read, or for its answer."""
+        return self._fetches.waiting + self._ranges.waiting
+
+    @property
     def queued(self) -> int:
         """Appends and barriers waiting for the lock check."""
         return self._appender.queued

@@ -27,6 +27,7 @@ from waltz_core.cluster.coordinator import (
     OwnershipConfirmed,
     OwnershipDoubtful,
     Phase,
+    PreferencesRegistered,
     ReplicasChanged,
 )
 from waltz_core.cluster.znodes import (
@@ -603,6 +604,23 @@ def test_preferences_that_change_nothing_write_the_descriptor_only() -> None:
     world.settle()
     assert {node.path: node.version for node in world.tree.describe()}[PATHS.servers] == version
     assert next(iter(world.descriptors().values())).preferred_partitions == (1, 2)
+
+
+def test_preferences_are_registered_when_the_assignment_heeds_them_and_not_before() -> None:
+    world = World()
+    first, second = world.server(), world.server()
+    wanted = first.owned[0][0]
+    set_preferred(second, wanted)
+    server_id = second.machine.server_id
+    assert server_id is not None
+    while not second.all(PreferencesRegistered):
+        if second.inbox:
+            second.step()
+        elif second.requests:
+            second.serve()
+        else:
+            pytest.fail("neither asks nor is answered")
+    assert wanted in dict(world.assignment()[0].of_server(server_id))
 
 
 def test_two_servers_that_change_their_preferences_at_once_both_get_their_way() -> None:

@@ -55,6 +55,17 @@ def test_work_that_costs_more_than_a_turn_is_done_too() -> None:
     assert turns.take() == (1, "a")
 
 
+def test_who_had_nothing_to_do_has_saved_no_turn() -> None:
+    turns: Turns[str] = Turns(quantum=4)
+    turns.put(1, "a", 1, "a")
+    assert taken(turns, 1) == "a"  # a quarter of its turn
+    for _ in range(4):
+        turns.put(2, "b", 1, "b")
+    for _ in range(4):
+        turns.put(1, "a", 1, "a")
+    assert taken(turns, 8) == "bbbbaaaa"
+
+
 def test_blocked_connections_keep_their_work_and_their_order() -> None:
     turns: Turns[str] = Turns(quantum=1)
     for work in "xyz":
