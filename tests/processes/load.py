@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
@@ -15,6 +16,8 @@ from tests.processes.cluster import Child, Cluster, poll
 from tests.processes.worker import OPENING_BALANCE, READY, Job
 from tests.witness.cycles import ListTransaction, check_lists
 from tests.witness.log import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
+
+FIGURES_AGE_MAX = 2.5  # seconds: a server takes one snapshot a second, and the text of it is good for another
 
 
 class Load:
@@ -80,7 +83,8 @@ class Load:
     def verify(self) -> Verdict:
         """Judge the logs on the disks, the journals and the databases; nothing may be written meanwhile."""
         everyone = range(self.cluster.partitions)
-        marks = poll("every partition tells its mark", lambda: self._all_marks())
+        begin = time.monotonic()
+        marks = poll("every partition tells its mark", lambda: self._all_marks(begin))
         poll("every replica is level", lambda: all(self._level(partition, marks[partition]) for partition in everyone))
         replicas = {partition: self._replicas(partition) for partition in everyone}
         attempts = read_journals(self.journals)
@@ -101,9 +105,11 @@ class Load:
         """What all clients have asked and been told so far."""
         return read_journals(self.journals)
 
-    def _all_marks(self) -> dict[int, int] | None:
+    def _all_marks(self, since: float) -> dict[int, int] | None:
+        """What the servers' figures say, once they are no older than `since`."""
         marks = self.cluster.committed()
-        return marks if len(marks) == self.cluster.partitions else None
+        fresh = time.monotonic() - since > FIGURES_AGE_MAX
+        return marks if fresh and len(marks) == self.cluster.partitions else None
 
     def _level(self, partition: int, mark: int) -> bool:
         return all(len(copy) > mark for copy in self._replicas(partition))
