@@ -148,9 +148,20 @@ class Feed:
         others = self._of.setdefault(conn, [])
         others.append(subscription)
         if len(others) > _FEEDS_MAX:
-            self._end(others[0])
+            self._end_oldest(conn, others)
         self._place(subscription)
         self.lagging_added += subscription.state is not _State.LIVE
+
+    def _end_oldest(self, conn: int, subscriptions: list[_Subscription]) -> None:
+        """Make room for the newest: the oldest feed ends with its closing message, as the client counts its windows.
+
+        Only where all of them are mounts does the oldest mount end, without a word: the client has mounted again since.
+        """
+        feeds = (one for one in subscriptions[:-1] if type(one.closing) is FeedSuspended)
+        oldest = next(feeds, subscriptions[0])
+        self._end(oldest)
+        if type(oldest.closing) is FeedSuspended:
+            self._replaced.append(SendReply(conn, oldest.closing))
 
     def replace(self, conn: int) -> None:
         """End the feeds that a connection asked for, with their closing messages; a mount under way goes on.

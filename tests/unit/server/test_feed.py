@@ -71,6 +71,23 @@ def test_a_feed_that_is_replaced_ends_with_its_closing_message_and_a_mount_goes_
     assert out == [SendReply(1, END), SendFrames(1, run), SendReply(1, mount), SendFrames(2, run)]
 
 
+def test_the_oldest_feed_of_a_connection_makes_room_with_its_closing_message_and_a_mount_stays() -> None:
+    """A client that counts its windows would wait for ever for one that ended without a word."""
+    feed = Feed(FeedCache(1 << 20))
+    mount = MountResponse(REQ, PartitionState.READY)
+    ends = [FeedSuspended(make_req_id(1, 1, 0, number)) for number in range(2, 7)]
+    feed.subscribe(1, REQ, -1, 2, mount)
+    for end in ends[:4]:
+        feed.subscribe(1, end.req_id, -1, 10, end)
+    out: list[FeedEffect] = []
+    feed.serve(0, out)
+    assert out == [SendReply(1, ends[0])]
+    feed.subscribe(1, ends[4].req_id, -1, 10, ends[4])
+    out.clear()
+    feed.serve(0, out)
+    assert out == [SendReply(1, ends[1])]
+
+
 def test_a_lagging_subscription_reads_what_the_cache_lost_once_for_all() -> None:
     feed = Feed(FeedCache(1 << 20))
     feed.restart(5000)
