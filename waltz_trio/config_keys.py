@@ -360,7 +360,8 @@ _CLIENT = (
         "client.feedBufferMax",
         Kind.INT,
         Use.CLIENT,
-        "transactions received and not consumed, per partition; more are dropped and asked for again",
+        "transactions received and not consumed, per partition; a server is asked for what there is room for, an older "
+        "one sends everything, and what does not fit is dropped and asked for again",
         default=100_000,
         unit="transactions",
         original=False,
