@@ -225,8 +225,8 @@ class RemoteStore:
 
     def names(self, folder: str) -> list[str]:
         try:
-            self._file_system.invalidate_cache()
-            found = self._file_system.ls(self._full(folder), detail=False)
+            # Not by dropping the cache: this object is shared by threads, one of which may be reading from it.
+            found = self._file_system.ls(self._full(folder), detail=False, refresh=True)
         except FileNotFoundError:
             return []
         return sorted(one.rsplit("/", 1)[1] for one in found)
