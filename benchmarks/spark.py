@@ -140,8 +140,8 @@ def make_log(directory: Path, count: int, payload: Callable[[random.Random], byt
 
 def make_journal(directory: Path, count: int, key: bytes = _KEY) -> None:
     """What a server in mode `sync` would have noted of such a log; each record locked one of 4,000 accounts."""
-    from waltz_core.ids import make_req_id
-    from waltz_core.locks import Lock
+    from waltz_core.base.ids import make_req_id
+    from waltz_core.base.lock import Lock
     from waltz_core.server.journal_format import Decision, Started, encode_entry
 
     hashes = [Lock("account", number).wire() for number in range(4000)]
@@ -196,7 +196,7 @@ def without_spark(rows: Rows, name: str, directory: Path, count: int, size: int)
 
 def from_storage(rows: Rows, name: str, folder: Path, count: int) -> None:
     """One connection to the admin port of a storage node in another process, every record checked."""
-    from waltz_core.ids import Endpoint
+    from waltz_core.base.ids import Endpoint
     from waltz_spark.columns import Shape
     from waltz_spark.planning import Range, StoragePlace
     from waltz_spark.reading import Patience, drop_connections, read_blocks

@@ -16,7 +16,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark import manifest
 from waltz_spark.archived import STORED, archived_blocks
 from waltz_spark.columns import TYPES, Shape

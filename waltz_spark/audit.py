@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.archive import OnProgress, checks_of, run_verification
 from waltz_spark.columns import Shape
 from waltz_spark.coverage import FAILED, PASSED, UNPROVEN, Coverage, size_of, span_text, union, worst

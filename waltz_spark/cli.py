@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_spark.archive import OnProgress, Verdict, plan_archive, plan_verification, run_archive, run_verification
 from waltz_spark.audit import audit, to_html, to_rows
 from waltz_spark.cli_options import (

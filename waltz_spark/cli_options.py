@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_spark.archive import RANGE_COUNT
 from waltz_spark.errors import OptionError
 from waltz_spark.files import KINDS

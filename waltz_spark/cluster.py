@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 import attrs
 import trio
 
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint, parse_endpoint
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.base.record import record
 from waltz_core.wire.client_messages import ClusterInfoResponse
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_spark.errors import OptionError, RefusedError, UnreachableError
 from waltz_spark.options import Options
 from waltz_spark.planning import Place, ServerPlace, StoragePlace

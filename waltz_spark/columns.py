@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.errors import OptionError
 
 TYPES: dict[str, Any] = {

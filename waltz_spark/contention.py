@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
-from waltz_core.lock_names import unpack_names
-from waltz_core.locks import LockTable
-from waltz_core.log import PROBE_MARK
-from waltz_core.record import record
+from waltz_core.base.log import PROBE_MARK
+from waltz_core.base.record import record
+from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision
 from waltz_core.wire.client_messages import Conflict, Refusal
+from waltz_core.wire.lock_names import unpack_names
 from waltz_spark.archive import OnProgress
 from waltz_spark.journal import Entries, JournalFile, find_journals
 from waltz_spark.runners import Runner

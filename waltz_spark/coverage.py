@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 PASSED, FAILED, UNPROVEN = "passed", "failed", "unproven"
 

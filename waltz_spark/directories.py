@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.storage import control
 from waltz_core.storage.segment import HEADER_SIZE, decode_header, id_of_name
 from waltz_spark.errors import DataLossError, OptionError, PipelineError, UnreachableError, WrongClusterError

@@ -28,8 +28,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from waltz_core.log import MARKER_HEADER, PROBE_MARK
-from waltz_core.record import record
+from waltz_core.base.log import MARKER_HEADER, PROBE_MARK
+from waltz_core.base.record import record
 
 LockName: TypeAlias = tuple[str, int]
 Locks: TypeAlias = tuple[LockName, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 
 
 class PipelineError(WaltzError):

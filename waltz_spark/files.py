@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from uuid import uuid4
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.archive import OnProgress
 from waltz_spark.errors import OptionError
 from waltz_spark.runners import OnSpark, Runner

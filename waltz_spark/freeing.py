@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.store.quorum import majority
 from waltz_spark.archive import Check, OnProgress, run_verification
 from waltz_spark.cluster import Cluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 import waltz_trio as waltz
-from waltz_core.ids import make_req_id
+from waltz_core.base.ids import make_req_id
 from waltz_spark.archived import archived_batches
 from waltz_spark.columns import Shape
 from waltz_spark.manifest import read_archive

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.audit import Finding
 from waltz_spark.coverage import FAILED, PASSED
 from waltz_spark.errors import OptionError

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.cluster import Cluster, Marks
 from waltz_spark.directories import Replica, SegmentSpan, read_directory
 from waltz_spark.errors import DataLossError, OptionError, WrongClusterError

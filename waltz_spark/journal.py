@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from waltz_core.errors import CorruptionError
-from waltz_core.lock_names import unpack_names
-from waltz_core.record import record
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.record import record
 from waltz_core.server.journal_format import (
     APPENDED,
     DECISION_SIZE,
@@ -32,6 +31,7 @@ from waltz_core.server.journal_format import (
     sound_size,
 )
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
+from waltz_core.wire.lock_names import unpack_names
 from waltz_spark import crc
 from waltz_spark.errors import JournalError
 from waltz_spark.objects import open_store

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.storage.segment import HEADER_SIZE, decode_header
 from waltz_spark import planning
 from waltz_spark.archive import OnProgress

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.errors import ArchiveError
 from waltz_spark.objects import Store, open_store
 from waltz_spark.planning import ArchivePlace

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.columns import NAMES, TYPES, VERIFY, Shape
 from waltz_spark.directories import TRUST
 from waltz_spark.errors import OptionError

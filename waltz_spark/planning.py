@@ -10,8 +10,8 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_spark.errors import OptionError, WentBackError, WrongClusterError
 from waltz_trio.net.tls import TlsSettings
 

@@ -17,8 +17,8 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
 from waltz_core.wire.admin_codec import VERSIONS as ADMIN_VERSIONS

@@ -16,9 +16,9 @@ import numpy as np
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import ConfigError, WaltzError
-from waltz_core.log import Record
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError, WaltzError
+from waltz_core.base.log import Record
+from waltz_core.base.record import record
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.wire import client_messages

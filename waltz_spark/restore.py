@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.storage import control
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name
 from waltz_spark.archive import OnProgress

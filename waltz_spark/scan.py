@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark import planning
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape

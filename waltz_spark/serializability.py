@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from waltz_core.log import PROBE_MARK
-from waltz_core.record import record
+from waltz_core.base.log import PROBE_MARK
+from waltz_core.base.record import record
 from waltz_core.server.journal_format import APPENDED
 from waltz_core.wire.client_messages import LockKind, Refusal
 from waltz_spark.columns import Shape

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.errors import OptionError
 from waltz_spark.options import (
     CONNECTION,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.errors import OptionError, UnreachableError, WrongClusterError
 from waltz_spark.objects import Store, open_store
 

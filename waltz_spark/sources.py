@@ -11,7 +11,7 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_spark.cluster import Cluster
 from waltz_spark.directories import PartitionFiles, Replica, read_directory
 from waltz_spark.errors import PipelineError, WrongClusterError

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import waltz_trio as waltz
-from waltz_core.ids import make_req_id
-from waltz_core.log import MARKER_HEADER
-from waltz_core.record import record
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.base.record import record
 from waltz_spark.archive import OnProgress
 from waltz_spark.columns import Shape
 from waltz_spark.errors import OptionError

@@ -18,9 +18,9 @@ from uuid import uuid4
 import trio
 
 import waltz_trio as waltz
-from waltz_core.ids import req_client
-from waltz_core.log import MARKER_HEADER
-from waltz_core.record import record
+from waltz_core.base.ids import req_client
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.base.record import record
 from waltz_spark.cluster import client_config
 from waltz_spark.epochs import (
     Append,

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Literal
 
 import waltz_trio as trio_front
+from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
-from waltz_core.errors import LockConflictError, NotCommittedError
 from waltz_sync.application import Application
 from waltz_sync.feed import Feed
 from waltz_sync.portal import Block, Held, Portal, check_timeout

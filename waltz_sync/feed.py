@@ -6,7 +6,7 @@ from collections import deque
 from typing import NoReturn
 
 import waltz_trio as trio_front
-from waltz_core.errors import ClientClosedError
+from waltz_core.base.errors import ClientClosedError
 from waltz_sync.portal import Portal
 from waltz_trio.values import Batch, Transaction
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import trio
 
-from waltz_core.errors import ClientClosedError, ClientError, ClientFailedError
+from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError
 
 T = TypeVar("T")
 P = ParamSpec("P")

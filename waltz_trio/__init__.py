@@ -4,8 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltz_core.client.calls import PartitionStatus, Phase
-    from waltz_core.errors import (
+    from waltz_core.base.errors import (
         ApplyFailedError,
         BeforeStartError,
         ClientAheadError,
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
         ViewRegressedError,
         WaltzError,
     )
-    from waltz_core.locks import Lock
+    from waltz_core.base.lock import Lock
+    from waltz_core.client.calls import PartitionStatus, Phase
     from waltz_trio.application import Application, ApplicationStatus
     from waltz_trio.client import Client, Pending
     from waltz_trio.codecs import Codec, Codecs, Json, Raw, Utf8
@@ -87,8 +87,8 @@ __all__ = [
 # In the order of what they take to import: storage nodes, servers and tools need none of it, so a name is looked
 # for when it is asked for.
 _MODULES = (
-    "waltz_core.errors",
-    "waltz_core.locks",
+    "waltz_core.base.errors",
+    "waltz_core.locks.table",
     "waltz_trio.values",
     "waltz_trio.codecs",
     "waltz_trio.views",

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from waltz_core.ids import Endpoint
+from waltz_core.base.ids import Endpoint
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection

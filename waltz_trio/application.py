@@ -16,6 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVarTuple
 
 import trio
 
+from waltz_core.base.contract import earliest
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import (
+    ApplyFailedError,
+    ClientClosedError,
+    PartitionUnavailableError,
+    RetriesExhaustedError,
+)
+from waltz_core.base.record import record
 from waltz_core.client.calls import Failed, Reason
 from waltz_core.client.submitter import (
     AppendJudged,
@@ -39,15 +48,6 @@ from waltz_core.client.submitter import (
     ViewPaused,
     Withdrawn,
 )
-from waltz_core.edge import Level
-from waltz_core.errors import (
-    ApplyFailedError,
-    ClientClosedError,
-    PartitionUnavailableError,
-    RetriesExhaustedError,
-)
-from waltz_core.machine import earliest
-from waltz_core.record import record
 from waltz_trio.arguments import whole
 from waltz_trio.background import Background, background
 from waltz_trio.pump import now_ms

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any, NoReturn
 
-from waltz_core.locks import Lock
+from waltz_core.base.lock import Lock
 from waltz_trio.codecs import Codecs, shown
 
 _INT_64 = range(-(1 << 63), 1 << 63)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from waltz_core.errors import ClientError, ClientFailedError
+from waltz_core.base.errors import ClientError, ClientFailedError
 
 
 class Background:

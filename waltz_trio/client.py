@@ -11,6 +11,21 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import trio
 from trio_util import RepeatedEvent
 
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import (
+    BeforeStartError,
+    ClientAheadError,
+    ClientClosedError,
+    ClientError,
+    ClientFailedError,
+    FeedBusyError,
+    LockConflictError,
+    NotCommittedError,
+    PartitionNotFoundError,
+)
+from waltz_core.base.lock import Lock
+from waltz_core.base.log import PROBE_MARK
+from waltz_core.base.record import record
 from waltz_core.client.calls import (
     CloseClient,
     ClusterLost,
@@ -37,23 +52,8 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Level
-from waltz_core.errors import (
-    BeforeStartError,
-    ClientAheadError,
-    ClientClosedError,
-    ClientError,
-    ClientFailedError,
-    FeedBusyError,
-    LockConflictError,
-    NotCommittedError,
-    PartitionNotFoundError,
-)
-from waltz_core.lock_names import NO_NAMES, UNTOLD, name_at
-from waltz_core.locks import Lock
-from waltz_core.log import PROBE_MARK
-from waltz_core.record import record
 from waltz_core.wire.client_messages import Conflict, LockKind
+from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_at
 from waltz_trio.application import Application
 from waltz_trio.arguments import as_payload, check_codec, not_an_append, whole
 from waltz_trio.arguments import mark as mark_of

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from uuid import uuid4
 
-from waltz_core.cluster import znodes
-from waltz_core.cluster.backup import ClusterBackup, Restoration, Znode, cluster_znodes, restoration
-from waltz_core.cluster.paths import ClusterPaths
-from waltz_core.cluster.store_metadata import EMPTY_STORE, StoreChange, StoreMaps
-from waltz_core.cluster.znodes import (
+from waltz_core.base.edge import ZkCreate, ZkDelete, ZkSet, ZkStat
+from waltz_core.base.errors import ClusterError, ProtocolError
+from waltz_core.base.record import record
+from waltz_core.operations.backup import ClusterBackup, Restoration, Znode, cluster_znodes, restoration
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import ClusterPaths
+from waltz_core.zookeeper.store_metadata import EMPTY_STORE, StoreChange, StoreMaps
+from waltz_core.zookeeper.znodes import (
     EMPTY_ASSIGNMENT,
     ClusterParams,
     PartitionAssignment,
@@ -22,9 +25,6 @@ from waltz_core.cluster.znodes import (
     ServerDescriptor,
     StoreParams,
 )
-from waltz_core.edge import ZkCreate, ZkDelete, ZkSet, ZkStat
-from waltz_core.errors import ClusterError, ProtocolError
-from waltz_core.record import record
 from waltz_trio.zk.client import NodeExistsError, NoNodeError, NotEmptyError, ZnodeClient
 
 ATTEMPTS = 5
@@ -223,7 +223,7 @@ async def change_store(
     operation: Callable[[StoreMaps, int], StoreChange],
     on_wait: Callable[[ZkStat], None] | None = None,
 ) -> StoreMaps:
-    """Run an operation of `waltz_core.cluster.store_metadata` under the admin lock; returns the new maps.
+    """Run an operation of `waltz_core.zookeeper.store_metadata` under the admin lock; returns the new maps.
 
     Args:
         operation: Gets the maps and the number of partitions.

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import attrs
 
-from waltz_core.errors import UnknownHeaderError
+from waltz_core.base.errors import UnknownHeaderError
 
 T = TypeVar("T")
 

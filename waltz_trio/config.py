@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_trio.config_keys import KEYS, Key, Kind, Use
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import TlsSettings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 MIB = 1 << 20
 

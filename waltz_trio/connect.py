@@ -13,12 +13,12 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import trio
 
+from waltz_core.base.contract import Tickets
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.base.record import record
 from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
 from waltz_core.client.settings import ClientSettings
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint, parse_endpoint
-from waltz_core.machine import Tickets
-from waltz_core.record import record
 from waltz_trio.background import background
 from waltz_trio.blocks import Block
 from waltz_trio.client import Client, ClientLimits

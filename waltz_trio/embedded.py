@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 import trio
 
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.store_metadata import StoreChange, full_store
-from waltz_core.errors import ConfigError, WaltzError
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError, WaltzError
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.store_metadata import StoreChange, full_store
 from waltz_trio import durable
 from waltz_trio.admin import PortError, open_admin
 from waltz_trio.cluster_admin import change_store, create_cluster, read_store_params

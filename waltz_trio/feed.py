@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from waltz_core.base.errors import ClientClosedError, ClientError
+from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.calls import Consumed
-from waltz_core.errors import ClientClosedError, ClientError
-from waltz_core.log import MARKER_HEADER
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.values import Batch, Tail, Transaction
 

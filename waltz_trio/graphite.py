@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import trio
 
-from waltz_core.edge import Level
+from waltz_core.base.edge import Level
 from waltz_trio.config import Config
 from waltz_trio.metrics import Registry
 

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import trio
 
-from waltz_core.edge import Level
-from waltz_core.record import record
+from waltz_core.base.edge import Level
+from waltz_core.base.record import record
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import accept_loop, bind
 

@@ -18,10 +18,10 @@ from threading import Thread
 
 import trio
 
-from waltz_core.edge import Level
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Mode, Started, encode_entry, sound_size
 from waltz_trio import durable

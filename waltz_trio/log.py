@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from waltz_core.edge import Level
+from waltz_core.base.edge import Level
 
 
 class _Formatter(logging.Formatter):

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import trio
 
-from waltz_core.errors import ProtocolError, StorageError
-from waltz_core.ids import Endpoint
+from waltz_core.base.errors import ProtocolError, StorageError
+from waltz_core.base.ids import Endpoint
 from waltz_core.wire.connection import Connection
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.dialer import DialError, dial_stream

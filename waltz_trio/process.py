@@ -14,8 +14,10 @@ from typing import Any, Protocol
 
 import trio
 
-from waltz_core.admission import Places
-from waltz_core.edge import (
+from waltz_core.access.admission import Places
+from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.base.contract import Machine
+from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
@@ -35,8 +37,6 @@ from waltz_core.edge import (
     ZkRequest,
     ZkSet,
 )
-from waltz_core.machine import Machine
-from waltz_core.roles import NO_ROLES, Roles
 from waltz_trio.config import Config, net_limits
 from waltz_trio.log import described
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
@@ -78,7 +78,7 @@ _COMPLAINT_EVERY = 60.0
 class NodeDriver:
     """Runs one process machine (server, storage node or client) on sockets.
 
-    Effects of `waltz_core.edge` are performed here (those for ZooKeeper by `znodes`, to be set before
+    Effects of `waltz_core.base.edge` are performed here (those for ZooKeeper by `znodes`, to be set before
     the store delivers its first event); every other type needs an entry in `plugins`. Effects are
     performed in their order; what is sent leaves last, after the plug-ins' `flushes` ran, so that a
     broken socket can swallow neither a delivery nor a write.

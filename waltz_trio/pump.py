@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import outcome
 import trio
 
-from waltz_core.machine import Machine
+from waltz_core.base.contract import Machine
 
 E = TypeVar("E")
 F = TypeVar("F")

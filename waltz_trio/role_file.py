@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from waltz_core.errors import ConfigError
-from waltz_core.roles import EVERY, NO_ROLES, NONE, Ranges, Role, Roles, Rule
+from waltz_core.access.roles import EVERY, NO_ROLES, NONE, Ranges, Role, Roles, Rule
+from waltz_core.base.errors import ConfigError
 from waltz_trio.config import Config
 from waltz_trio.net.tls import TlsSettings
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import trio
 
-from waltz_core.edge import Level, Port, Shutdown, WallClock, ZkEvent, ZkState, ZkStateChanged
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint
-from waltz_core.roles import NO_ROLES, Roles
+from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.base.edge import Level, Port, Shutdown, WallClock, ZkEvent, ZkState, ZkStateChanged
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.journal import JournalEvent, JournalWrite
 from waltz_core.server.journal_format import Mode

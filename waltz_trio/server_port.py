@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from waltz_core.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection

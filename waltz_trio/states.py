@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence, MutableSet
 from typing import Any, NoReturn
 
-from waltz_core.errors import StateReadOnlyError
+from waltz_core.base.errors import StateReadOnlyError
 
 _PLAIN = frozenset(
     {int, str, bytes, float, bool, complex, type(None), frozenset, decimal.Decimal, uuid.UUID}

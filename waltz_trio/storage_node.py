@@ -10,10 +10,9 @@ from uuid import UUID
 
 import trio
 
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import Level, Port, Shutdown, WallClock
-from waltz_core.errors import ClusterError, ConfigError
-from waltz_core.roles import Roles
+from waltz_core.access.roles import Roles
+from waltz_core.base.edge import Level, Port, Shutdown, WallClock
+from waltz_core.base.errors import ClusterError, ConfigError
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     DiskBatch,
@@ -26,6 +25,7 @@ from waltz_core.storage.effects import (
 )
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cluster_admin import read_store_params
 from waltz_trio.config import Config, net_limits, tls_settings
 from waltz_trio.graphite import report_to_graphite

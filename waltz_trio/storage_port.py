@@ -9,8 +9,8 @@ from uuid import UUID
 
 import trio
 
-from waltz_core.ids import Endpoint
-from waltz_core.log import Record
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import Record
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
 from waltz_core.wire.storage_codec import VERSIONS

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
+from waltz_core.base.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
+from waltz_core.base.lock import Lock, id_hash, name_hash
+from waltz_core.base.record import record
 from waltz_core.client.retry import Retry as Retry
-from waltz_core.errors import PayloadInvalidError, UnknownHeaderError, WaltzError
-from waltz_core.lock_names import UNTOLD, pack_text
-from waltz_core.locks import Lock, id_hash, name_hash
-from waltz_core.record import record
+from waltz_core.wire.lock_names import UNTOLD, pack_text
 from waltz_trio.arguments import check_codec, check_lock_id, explain_locks, whole
 from waltz_trio.codecs import Codec, Codecs, Raw, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from waltz_core.ids import ReqId
+    from waltz_core.base.ids import ReqId
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from waltz_core.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
+from waltz_core.base.log import MARKER_HEADER
 from waltz_trio.arguments import mark as mark_of
 from waltz_trio.arguments import whole
 from waltz_trio.states import Journal, can_be_wrapped, wrapped
@@ -47,7 +47,7 @@ class View(Protocol):
         """Apply a batch and move the mark from `first_id` - 1 to `last_id`, all or nothing; returns the stored mark.
 
         Another process may have applied a part of it already, or all. Transactions with the header
-        `waltz_core.log.MARKER_HEADER` only move the mark: the pipeline's writers make them for themselves.
+        `waltz_core.base.log.MARKER_HEADER` only move the mark: the pipeline's writers make them for themselves.
 
         Raises:
             ApplyError: a transaction cannot be applied.

@@ -11,12 +11,12 @@ import random
 import time
 from typing import Any
 
+from waltz_core.base.edge import Dial, Dialed, Received, Send
+from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.client.calls import Committed, Deliver, Open, Submit
 from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Dial, Dialed, Received, Send
-from waltz_core.ids import Endpoint, ReqId
 from waltz_core.wire.client_codec import VERSIONS, encode_feed
 from waltz_core.wire.client_messages import AppendRequest, FeedRequest, FeedSuspended, MountRequest, MountResponse
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection

@@ -16,8 +16,8 @@ from typing import Any
 
 import trio
 
-from waltz_core.edge import Closed, Dial, Dialed, Port, Received, Send
-from waltz_core.ids import Endpoint
+from waltz_core.base.edge import Closed, Dial, Dialed, Port, Received, Send
+from waltz_core.base.ids import Endpoint
 from waltz_trio.net.tls import ClientTls, TlsSettings, server_context
 from waltz_trio.process import NodeDriver
 

@@ -12,9 +12,9 @@ from array import array
 from typing import Any
 from uuid import UUID
 
-from waltz_core.edge import Accepted, Port, Received, Send
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.edge import Accepted, Port, Received, Send
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import DiskBatch, DiskBytes, DiskDone, DiskList, DiskListing, DiskRead
 from waltz_core.storage.node import StorageNode

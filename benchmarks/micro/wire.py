@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
-from waltz_core.ids import make_req_id
-from waltz_core.log import Record
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record
 from waltz_core.wire import client_codec, client_messages, storage_codec, storage_messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of

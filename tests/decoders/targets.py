@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from waltz_core import ids
-from waltz_core.cluster import modified_utf8, znodes
-from waltz_core.errors import ConfigError, WaltzError
+from waltz_core.base import ids
+from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.storage import control, index, record_codec, segment, side
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.frame import HEADER_SIZE, frame
 from waltz_core.wire.hello import decode_hello
 from waltz_core.wire.table import Codec, WireProtocol
+from waltz_core.zookeeper import modified_utf8, znodes
 from waltz_trio.config import Config
 
 VECTORS = Path(__file__).parent.parent / "vectors"

@@ -21,9 +21,9 @@ from cryptography import x509
 from tests.driver_crashes.disk import Content, lay_out
 from tests.driver_crashes.recorder import Recorder
 from tests.model import crash_sweep
-from waltz_core.edge import Send, ZkCreate, ZkDone, ZkSet
-from waltz_core.errors import WaltzError
-from waltz_core.ids import Endpoint
+from waltz_core.base.edge import Send, ZkCreate, ZkDone, ZkSet
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import Endpoint
 from waltz_core.server.journal import JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Gap, Mode, Started, decode_entries, encode_entry, sound_size
 from waltz_core.storage.effects import (

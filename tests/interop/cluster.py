@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from tests.interop.installation import DRIVER, SERVER, STORAGE, TOOLS, Installation
 from tests.interop.stores import Stores
 from tests.processes.cluster import ROOT, Cluster, poll, tail
-from waltz_core.cluster.znodes import decode_server_descriptor
+from waltz_core.zookeeper.znodes import decode_server_descriptor
 
 PATIENCE = 600.0  # seconds; a Java machine that starts slows everything down
 

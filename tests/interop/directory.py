@@ -13,10 +13,10 @@ import trio
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.scenarios import Outcome, Scene
 from tests.witness.log import read_replica
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.log import Record
+from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.base.log import Record
 from waltz_core.wire import admin_messages as admin
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.admin import RefusedError, open_admin
 from waltz_trio.cluster_admin import read_store_params
 from waltz_trio.config import Config, tls_settings

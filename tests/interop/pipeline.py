@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.scenarios import Outcome, Scene
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.options import parse_options
 from waltz_spark.source import BatchReader
 

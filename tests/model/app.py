@@ -11,6 +11,10 @@ from tests.model.cluster import ROOT
 from tests.model.durable import split
 from tests.model.observer import Observer, Token
 from tests.model.world import SimNode
+from waltz_core.base.contract import Tickets
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.client.calls import (
     ClusterLost,
     Committed,
@@ -32,12 +36,8 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.ids import Endpoint
-from waltz_core.lock_names import pack_names
-from waltz_core.machine import Tickets
-from waltz_core.record import record
-from waltz_core.rules import LEGACY, SAFE
 from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.lock_names import pack_names
 
 _READS = 0.1  # share of an application's acts after which it asks for the committed mark
 

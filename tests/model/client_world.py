@@ -10,6 +10,9 @@ from typing import Any
 import attrs
 
 from tests.model.small_server import ServerConn, SmallLog, SmallServer
+from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send, Writable
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import (
     CloseClient,
     Committed,
@@ -31,9 +34,6 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Received, Send, Writable
-from waltz_core.ids import Endpoint
-from waltz_core.rules import SAFE, SafetyRules
 
 
 @attrs.define(eq=False)

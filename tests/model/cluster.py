@@ -12,12 +12,9 @@ import attrs
 from tests.model.journal_disk import JournalDisk
 from tests.model.world import SimNode, World
 from tests.model.world_disk import WorldDisk
-from waltz_core.cluster import znodes
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.store_metadata import EMPTY_STORE, StoreChange, StoreMaps, full_store
-from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
-from waltz_core.ids import Endpoint
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Port, Received, Send, ZkCreate, ZkSet
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
@@ -32,6 +29,9 @@ from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
 from waltz_core.wire.storage_codec import LEGACY_VERSIONS as STORAGE_LEGACY_VERSIONS
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.store_metadata import EMPTY_STORE, StoreChange, StoreMaps, full_store
 
 ROOT = "/waltz"
 KEY = bytes(range(16))

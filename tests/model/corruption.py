@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.model.cluster import ROOT, SimCluster
 from tests.model.test_server import Client
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import ZkCreate
+from waltz_core.base.edge import ZkCreate
 from waltz_core.storage.replica import State
 from waltz_core.wire import client_messages as messages
+from waltz_core.zookeeper.paths import cluster_paths
 
 REPLICAS = 3
 RECORDS = 4

@@ -27,9 +27,9 @@ from typing import Any
 from uuid import UUID
 
 from tests.model.disk import SECTOR
-from waltz_core.edge import Accepted, Port, Received, Send
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.edge import Accepted, Port, Received, Send
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     Create,

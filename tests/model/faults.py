@@ -15,16 +15,16 @@ from tests.model.cluster import ROOT, RawPeer, SimStorage
 from tests.model.disk import SimDisk
 from tests.model.moving import Plan
 from tests.model.world import SimNode
-from waltz_core.cluster import moves
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
-from waltz_core.edge import Shutdown, ZkSet
-from waltz_core.errors import StorageError
-from waltz_core.ids import Endpoint, make_req_id
+from waltz_core.base.edge import Shutdown, ZkSet
+from waltz_core.base.errors import StorageError
+from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.operations import moves
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.store.last_resort import confirm_metadata
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 
 if TYPE_CHECKING:
     from tests.model.run import Run

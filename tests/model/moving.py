@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.model.cluster import KEY, ROOT, SimStorage
-from waltz_core.cluster import moves
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.view import ClusterView, ReplicaView, ServerView, StorageView
-from waltz_core.cluster.znodes import EMPTY_ASSIGNMENT, PartitionMetadata, ServerDescriptor, decode_partition_metadata
-from waltz_core.errors import ClusterError
-from waltz_core.ids import Endpoint
+from waltz_core.base.errors import ClusterError
+from waltz_core.base.ids import Endpoint
+from waltz_core.operations import moves
+from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import EMPTY_ASSIGNMENT, PartitionMetadata, ServerDescriptor, decode_partition_metadata
 
 if TYPE_CHECKING:
     from tests.model.run import Run

@@ -11,7 +11,7 @@ from tests.model.cluster import KEY, RawPeer, SimStorage
 from tests.model.disk import SimDisk
 from tests.model.moving import Moving
 from tests.model.world import SimNode
-from waltz_core.rules import LEGACY
+from waltz_core.base.rules import LEGACY
 from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection

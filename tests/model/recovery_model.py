@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
-from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
-from waltz_core.log import SessionInfo
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.log import SessionInfo
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import announced, states_by_storage
 from waltz_core.store.quorum import decide, majority
+from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 
 
 class Bounds(NamedTuple):

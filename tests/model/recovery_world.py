@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from waltz_core.cluster.znodes import PartitionMetadata, ReplicaState
-from waltz_core.ids import ReplicaId, ReqId
-from waltz_core.log import Record, SessionInfo
+from waltz_core.base.ids import ReplicaId, ReqId
+from waltz_core.base.log import Record, SessionInfo
 from waltz_core.store import recovery as rec
+from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 
 PARTITION = 7
 

@@ -15,8 +15,8 @@ from tests.model.cluster import SimCluster
 from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, OUTAGE, Faults
 from tests.model.observer import Observer
 from tests.model.operator import Operator
-from waltz_core.record import record
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.record import record
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.journal_format import Mode
 from waltz_core.store.session import SessionConfig
 

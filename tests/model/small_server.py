@@ -15,7 +15,7 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.ids import Endpoint, ReqId, req_client, req_generation, req_partition
+from waltz_core.base.ids import Endpoint, ReqId, req_client, req_generation, req_partition
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,

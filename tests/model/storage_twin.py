@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from waltz_core.log import Record, RecordHeader, SessionInfo
-from waltz_core.rules import SafetyRules
+from waltz_core.base.log import Record, RecordHeader, SessionInfo
+from waltz_core.base.rules import SafetyRules
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 

@@ -6,11 +6,11 @@ import attrs
 import pytest
 
 from tests.unit.client.desk import A, B, Desk, failures, foreign, own
+from waltz_core.base.edge import Closed, Dialed
+from waltz_core.base.ids import req_generation
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import CloseClient, Open, ReadMark, Reason
 from waltz_core.client.link import Kind
-from waltz_core.edge import Closed, Dialed
-from waltz_core.ids import req_generation
-from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_messages import (
     AppendRequest,
     FlushRequest,

@@ -10,15 +10,15 @@ import pytest
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import PATHS, Client, opened, session_of
 from tests.unit.server.test_appender import append, appender_with, launch
-from waltz_core.cluster import znodes
-from waltz_core.edge import Shutdown, ZkSet
-from waltz_core.ids import make_req_id
-from waltz_core.log import Record
-from waltz_core.rules import LEGACY, SAFE
+from waltz_core.base.edge import Shutdown, ZkSet
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed
 from waltz_core.server.feed_cache import FeedCache
 from waltz_core.wire import client_messages as messages
+from waltz_core.zookeeper import znodes
 
 both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
 GAP_RULES = ("leftovers_by_req_id", "locks_reset_on_gap")

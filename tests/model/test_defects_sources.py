@@ -8,7 +8,7 @@ import pytest
 
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import Client, session_of
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store.session import SessionConfig
 
 COUNT = 60

@@ -8,8 +8,8 @@ import pytest
 
 from tests.model.cluster import SimCluster
 from tests.model.test_server import PATHS, session_of
-from waltz_core.cluster import znodes
-from waltz_core.edge import ZkError, ZkFailed, ZkGet, ZkSet
+from waltz_core.base.edge import ZkError, ZkFailed, ZkGet, ZkSet
+from waltz_core.zookeeper import znodes
 
 
 @pytest.mark.parametrize("error", [ZkError.NO_NODE, ZkError.REFUSED])

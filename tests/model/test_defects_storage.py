@@ -10,8 +10,8 @@ import pytest
 from tests.model.disk import SimDisk
 from tests.unit.storage.desk import DATA, INDEX, KEY, append, desk, filled, flush_marks, mark, replica, some
 from tests.vectors.storage_desk import Desk, Wire
-from waltz_core.edge import Port
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.edge import Port
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control
 from waltz_core.storage.effects import FaultKind, SyncFile
 from waltz_core.storage.repair import verdict

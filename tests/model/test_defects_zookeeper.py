@@ -9,12 +9,12 @@ import pytest
 
 from tests.model.cluster import ROOT, SimCluster
 from tests.unit.cluster.coordinators import PATHS, World
-from waltz_core.cluster import znodes
+from waltz_core.base.edge import ZkSet
+from waltz_core.base.rules import SAFE
 from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import EMPTY_ASSIGNMENT
-from waltz_core.edge import ZkSet
-from waltz_core.rules import SAFE
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import EMPTY_ASSIGNMENT
 
 both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.model.test_server import Client, opened
-from waltz_core.edge import Writable
+from waltz_core.base.edge import Writable
 from waltz_core.wire import client_messages as messages
 
 FLOOD = 4_000

@@ -10,9 +10,9 @@ import pytest
 from tests.model.cluster import SimCluster
 from tests.model.test_security import ended, guarded, told
 from tests.model.test_server import Client, opened
-from waltz_core.ids import ReqId, make_req_id
-from waltz_core.roles import EVERY, Role, Rule
-from waltz_core.rules import SAFE
+from waltz_core.access.roles import EVERY, Role, Rule
+from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.rules import SAFE
 from waltz_core.wire import client_messages as messages
 
 HIGHEST = 2**31 - 1

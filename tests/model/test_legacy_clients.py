@@ -11,8 +11,8 @@ from tests.model.run import Run, draw_plan
 from tests.model.test_defects_server import both, owner_of
 from tests.model.test_phases import HABITS
 from tests.model.test_server import Client, opened
+from waltz_core.base.rules import SAFE
 from waltz_core.client.calls import Phase
-from waltz_core.rules import SAFE
 from waltz_core.wire import client_messages as messages
 
 LEGACY = attrs.evolve(HABITS, legacy=True, names=False)

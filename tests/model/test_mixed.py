@@ -17,18 +17,18 @@ from tests.model.cluster import ROOT, SimCluster
 from tests.model.durable import DurableLog, split
 from tests.model.test_server import Client
 from tests.model.world import SimNode
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import (
+from waltz_core.base.edge import ZkSet
+from waltz_core.base.rules import LEGACY, SAFE
+from waltz_core.storage.replica import State
+from waltz_core.store.last_resort import Witness, confirm_metadata
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
     UNRESOLVED,
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from waltz_core.edge import ZkSet
-from waltz_core.rules import LEGACY, SAFE
-from waltz_core.storage.replica import State
-from waltz_core.store.last_resort import Witness, confirm_metadata
 
 PATH = cluster_paths(ROOT).partition(0)
 

@@ -8,8 +8,7 @@ from zlib import crc32
 import pytest
 
 from tests.model.test_server import Client, opened
-from waltz_core.lock_names import pack_names
-from waltz_core.locks import Lock
+from waltz_core.base.lock import Lock
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
@@ -24,6 +23,7 @@ from waltz_core.wire.client_messages import (
     PartitionState,
     Refusal,
 )
+from waltz_core.wire.lock_names import pack_names
 
 STOCK = Lock("stock", 7)
 

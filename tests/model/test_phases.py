@@ -11,9 +11,9 @@ from tests.model.cluster import SimCluster
 from tests.model.observer import Observer
 from tests.model.test_log_start import raise_to
 from tests.model.test_server import Client
+from waltz_core.base.edge import Shutdown
+from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.client.calls import Phase as ClientPhase
-from waltz_core.edge import Shutdown
-from waltz_core.ids import Endpoint, make_req_id
 from waltz_core.server.partition import Phase as ServerPhase
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection

@@ -8,7 +8,7 @@ import pytest
 from tests.model.cluster import SimCluster
 from tests.model.test_server import Client, opened
 from tests.model.world import SimNode
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.marks import PATIENCE_MS
 from waltz_core.wire import client_messages as messages
 

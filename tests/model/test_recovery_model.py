@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from tests.model.recovery_model import Bounds, Model, explore, main
-from waltz_core.rules import SAFE
+from waltz_core.base.rules import SAFE
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from tests.model.faults import KINDS
 from tests.model.recovery_world import PARTITION, Storage, World, make_record, state
 from tests.model.run import Run
 from tests.model.world import SimNode
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import (
+from waltz_core.base.edge import ZkSet
+from waltz_core.base.rules import SAFE
+from waltz_core.store import recovery as rec
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import (
     UNRESOLVED,
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from waltz_core.edge import ZkSet
-from waltz_core.rules import SAFE
-from waltz_core.store import recovery as rec
 
 PATH = cluster_paths(ROOT).partition(0)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.model.cluster import RawPeer, SimCluster
 from tests.model.test_server import Client, opened
-from waltz_core.admission import Places
-from waltz_core.edge import Level
-from waltz_core.ids import Endpoint
-from waltz_core.roles import EVERY, Role, Roles, Rule
+from waltz_core.access.admission import Places
+from waltz_core.access.roles import EVERY, Role, Roles, Rule
+from waltz_core.base.edge import Level
+from waltz_core.base.ids import Endpoint
 from waltz_core.store.pool import PoolState
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection

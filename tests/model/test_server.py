@@ -10,13 +10,13 @@ import attrs
 import pytest
 
 from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
-from waltz_core.cluster import znodes
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
-from waltz_core.ids import Endpoint, ReqId, make_req_id
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import cluster_paths
 
 PATHS = cluster_paths(ROOT)
 
@@ -485,7 +485,7 @@ def test_clients_are_held_back_while_a_partition_queues_too_much() -> None:
 
 
 def test_a_slow_reader_is_paused_and_gets_everything_later() -> None:
-    from waltz_core.edge import Writable
+    from waltz_core.base.edge import Writable
 
     cluster = opened()
     client = Client(cluster)
@@ -524,7 +524,7 @@ def test_feeds_lagging_far_behind_are_read_back_from_the_replicas() -> None:
 
 
 def test_an_orderly_end_lets_go_of_the_partitions_at_once() -> None:
-    from waltz_core.edge import Shutdown
+    from waltz_core.base.edge import Shutdown
 
     cluster = opened(servers=2, seed=5)
     world = cluster.world

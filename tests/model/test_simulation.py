@@ -15,8 +15,8 @@ from tests.model.determinism import traces
 from tests.model.faults import MEMBERSHIP
 from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
 from tests.model.world_disk import WorldDisk
-from waltz_core.locks import LockTable
-from waltz_core.rules import SAFE
+from waltz_core.base.rules import SAFE
+from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Appender, Barrier
 from waltz_core.storage.effects import SyncFile
 

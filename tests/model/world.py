@@ -14,8 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from waltz_core.cluster.znode_tree import ZnodeTree
-from waltz_core.edge import (
+from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
@@ -43,7 +42,8 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.ids import Endpoint
+from waltz_core.base.ids import Endpoint
+from waltz_core.zookeeper.znode_tree import ZnodeTree
 
 _ZK_KINDS = frozenset({ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti})
 

@@ -13,8 +13,8 @@ from tests.mutants.planted import Mutant
 _TURNS = ("tests/unit/server/test_turns.py",)
 _FAIRNESS = ("tests/model/test_fairness.py",)
 _SERVER = ("tests/model/test_server.py",)
-_ADMISSION = ("tests/unit/test_admission.py",)
-_DIAGNOSIS = ("tests/unit/cluster/test_diagnosis.py",)
+_ADMISSION = ("tests/unit/access/test_admission.py",)
+_DIAGNOSIS = ("tests/unit/operations/test_diagnosis.py",)
 _STORAGE_NODE = ("tests/unit/storage/test_node.py",)
 _STATES = ("tests/trio/test_states.py",)
 _VIEWS = ("tests/trio/test_views.py",)
@@ -108,28 +108,28 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a client takes the place of a member",
-        "admission",
+        "access.admission",
         "next((one for one in self._unproven if member or one not in self._members), None)",
         "next(iter(self._unproven), None)",
         _ADMISSION,
     ),
     Mutant(
         "the reserve is for everybody",
-        "admission",
+        "access.admission",
         "limit = places.count_max if member else places.count_max - places.reserved",
         "limit = places.count_max",
         _ADMISSION,
     ),
     Mutant(
         "a keep-alive keeps nothing alive",
-        "admission",
+        "access.admission",
         "        if conn in self._heard:\n            self._heard[conn] = now\n",
         "",
         _ADMISSION,
     ),
     Mutant(
         "an address never gets its places back",
-        "admission",
+        "access.admission",
         "        self._counts[address] -= 1\n",
         "",
         _ADMISSION,
@@ -215,35 +215,35 @@ AIMED: tuple[Mutant, ...] = (
     # ---- the doctor ----------------------------------------------------------------------------------------------
     Mutant(
         "a consequence is a cause",
-        "cluster.findings",
+        "operations.findings",
         "            below[root].append(number)\n",
         "            below[root].append(number)\n            roots.append(number)\n            below.setdefault(number, [])\n",
         _DIAGNOSIS,
     ),
     Mutant(
         "a finding goes below its latest cause",
-        "cluster.findings",
+        "operations.findings",
         "root = min(causes)",
         "root = max(causes)",
         _DIAGNOSIS,
     ),
     Mutant(
         "giving data up is advised at once",
-        "cluster.diagnosis",
+        "operations.diagnosis",
         "    if status.since_ms < LAST_RESORT_AFTER_MS:\n",
         "    if status.since_ms < SETTLE_MS:\n",
         _DIAGNOSIS,
     ),
     Mutant(
         "a recovery that waits for ever may settle",
-        "cluster.diagnosis",
+        "operations.diagnosis",
         "settles=status.since_ms < SETTLE_MS and not _forgotten(view, status.partition_id),",
         "settles=True,",
         _DIAGNOSIS,
     ),
     Mutant(
         "the last replica that may go is not named",
-        "cluster.diagnosis",
+        "operations.diagnosis",
         "        elif ready_count == needed:\n",
         "        elif ready_count < needed:\n",
         _DIAGNOSIS,

@@ -17,13 +17,13 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "read locks not compared",
-        "locks",
+        "locks.table",
         "        for lock_hash in (*write, *read) if read else write:\n            # `slots`",
         "        for lock_hash in write:\n            # `slots`",
     ),
     Mutant(
         "append locks not recorded",
-        "locks",
+        "locks.table",
         "        for lock_hash in (*write, *append) if append else write:",
         "        for lock_hash in write:",
     ),
@@ -35,7 +35,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wrong slot on commit",
-        "locks",
+        "locks.table",
         "            marks[value % size] = transaction_id\n            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK\n"
         "            marks[value % size] = transaction_id\n            value",
         "            marks[value % size] = transaction_id\n            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK\n"
@@ -279,7 +279,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "exact takings believed too far back",
-        "server.exact_locks",
+        "locks.exact",
         "self.floor = self._blocks.popleft().ids[-1]",
         "self.floor = self._blocks.popleft().ids[0]",
     ),
@@ -675,7 +675,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "generation given out again after a restoration",
-        "cluster.backup",
+        "operations.backup",
         "generation + GENERATIONS_GAP",
         "generation",
     ),

@@ -121,7 +121,7 @@ class _First:
 def scenarios(module: str) -> Found | None:
     """Unit tests and scenarios, those nearest to the module first."""
     package = module.partition(".")[0]
-    near = [f"tests/unit/{package}"] if (ROOT / "tests/unit" / package).is_dir() else ["tests/unit/test_locks.py"]
+    near = [f"tests/unit/{package}"] if (ROOT / "tests/unit" / package).is_dir() else ["tests/unit/locks/test_table.py"]
     others = ["tests/model/test_server.py", "tests/model/test_identity.py", "tests/model/test_reads.py"]
     others += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/model").glob("test_defects_*.py"))
     others += [f"tests/unit/{name}" for name in ("server", "store", "client", "storage") if name != package]

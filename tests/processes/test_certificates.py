@@ -13,7 +13,7 @@ import yaml
 import waltz_trio as waltz
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import ZooKeeperServer
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_trio.cli.certificates import main
 
 pytestmark = pytest.mark.processes

@@ -12,6 +12,9 @@ import pytest
 import trio
 
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
+from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import (
     Coordinator,
     EndpointsChanged,
@@ -21,10 +24,7 @@ from waltz_core.cluster.coordinator import (
     OwnershipConfirmed,
     OwnershipDoubtful,
 )
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.edge import ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cluster_admin import create_cluster, read_cluster
 from waltz_trio.pump import Pump, now_ms
 from waltz_trio.zk.background import background_nursery

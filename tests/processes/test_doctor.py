@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
-from waltz_core.cluster.paths import cluster_paths
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cli.main import main
 
 pytestmark = pytest.mark.processes

@@ -14,7 +14,7 @@ from attrs import evolve
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
-from waltz_core.cluster.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config import Config
 

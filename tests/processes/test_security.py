@@ -24,9 +24,9 @@ from kazoo.exceptions import NoAuthError
 import waltz_trio as waltz
 from tests.processes.cluster import Cluster, Tls, poll, running_cluster, tail
 from tests.processes.zookeeper import missing, running_zookeeper
-from waltz_core.errors import WaltzError
-from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.record import record
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.base.record import record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection

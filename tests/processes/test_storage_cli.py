@@ -12,8 +12,8 @@ import trio
 
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import ZooKeeperServer
-from waltz_core.ids import Endpoint, ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import Endpoint, ReqId
+from waltz_core.base.log import Record
 from waltz_trio.cli.main import main
 from waltz_trio.cli.tool import Tool
 from waltz_trio.cli.zookeeper import open_cluster

@@ -10,8 +10,8 @@ import trio
 
 from tests.processes.zookeeper import ZooKeeperServer, free_port
 from tests.trio.znode_store_suite import PATIENCE, OpenStore, Peer, ZnodeStoreSuite, connected_peer
-from waltz_core.edge import ZkChildren, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkState, ZkStateChanged
-from waltz_core.errors import ConfigError
+from waltz_core.base.edge import ZkChildren, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkState, ZkStateChanged
+from waltz_core.base.errors import ConfigError
 from waltz_trio.zk.bridge import ZooKeeperBridge, open_zookeeper
 from waltz_trio.zk.client import UnavailableError, open_znode_client
 from waltz_trio.zk.store import Deliver, ZnodeStore, open_znode_store

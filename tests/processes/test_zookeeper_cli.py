@@ -12,8 +12,8 @@ import trio
 from kazoo.client import KazooClient
 
 from tests.processes.zookeeper import ZooKeeperServer, free_port
-from waltz_core.cluster.znodes import ServerDescriptor, encode_server_descriptor
-from waltz_core.ids import Endpoint
+from waltz_core.base.ids import Endpoint
+from waltz_core.zookeeper.znodes import ServerDescriptor, encode_server_descriptor
 from waltz_trio.cli.main import main
 from waltz_trio.zk.client import open_znode_client
 

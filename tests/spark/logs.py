@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from waltz_core.ids import make_req_id
-from waltz_core.log import Record
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record
 from waltz_core.storage import control, index
 from waltz_core.storage.record_codec import encode_run
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name

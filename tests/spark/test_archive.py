@@ -378,7 +378,7 @@ async def test_a_node_starts_on_a_restored_directory_and_the_cluster_goes_on(tmp
         client_tls = ClientTls(TlsSettings(certificate=values["ssl.certificate"], key=values["ssl.key"], verify=False))
 
         def records_of_the_restored_node() -> list[int]:
-            from waltz_core.ids import parse_endpoint
+            from waltz_core.base.ids import parse_endpoint
 
             with AdminPort(parse_endpoint(endpoint), client_tls, cluster.key, 2, 5.0) as port:
                 found = []

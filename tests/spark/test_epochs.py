@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from waltz_core.ids import make_req_id, req_client
-from waltz_core.locks import Lock, LockTable
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.ids import make_req_id, req_client
+from waltz_core.base.lock import Lock
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
 from waltz_spark.epochs import (

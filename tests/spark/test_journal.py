@@ -12,8 +12,7 @@ import attrs
 import pytest
 
 from tests.spark.logs import KEY, make_records, write_control, write_segments
-from waltz_core.ids import ReqId, make_req_id
-from waltz_core.lock_names import pack_names
+from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.server.journal_format import (
     CommittedRange,
     Decision,
@@ -24,6 +23,7 @@ from waltz_core.server.journal_format import (
     encode_all,
 )
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
+from waltz_core.wire.lock_names import pack_names
 from waltz_spark.audit import audit
 from waltz_spark.errors import JournalError, OptionError
 from waltz_spark.journal import Entries, find_journals, read_table

@@ -14,8 +14,8 @@ import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import waltz_trio as waltz
-from waltz_core.ids import Endpoint
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import MARKER_HEADER
 from waltz_spark import reading
 from waltz_spark.archive import plan_archive, run_archive
 from waltz_spark.errors import ArchiveError, UnreachableError, WrongClusterError

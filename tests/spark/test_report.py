@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.spark.logs import CREATED_MS, make_log, random_payloads
-from waltz_core.ids import req_client
+from waltz_core.base.ids import req_client
 from waltz_spark.cli import main
 from waltz_spark.errors import OptionError, RecordDamagedError
 from waltz_spark.load import measure

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
-from waltz_core.ids import req_id_parts
-from waltz_core.log import Record
+from waltz_core.base.ids import req_id_parts
+from waltz_core.base.log import Record
 from waltz_spark import crc
 from waltz_spark.columns import NAMES, Condition, Shape
 from waltz_spark.directories import read_directory

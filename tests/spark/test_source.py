@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
-from waltz_core.ids import req_id_parts
-from waltz_core.log import Record
+from waltz_core.base.ids import req_id_parts
+from waltz_core.base.log import Record
 from waltz_spark.errors import (
     DataLossError,
     OptionError,

@@ -13,7 +13,7 @@ import trio
 
 import waltz_trio as waltz
 from tests.spark.logs import make_log
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.log import MARKER_HEADER
 from waltz_spark.archive import plan_archive, run_archive
 from waltz_spark.errors import OptionError
 from waltz_spark.options import parse_options

@@ -10,9 +10,9 @@ from typing import Any
 import trio
 
 from tests.model.small_server import ServerConn, SmallLog, SmallServer, SmallView
-from waltz_core.edge import Accepted, CloseConn, Closed, Port, Received, Send
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, make_req_id
+from waltz_core.base.edge import Accepted, CloseConn, Closed, Port, Received, Send
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.wire.client_messages import AppendRequest
 from waltz_trio.net.listener import bind
 from waltz_trio.net.tls import TlsSettings, server_context

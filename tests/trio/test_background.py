@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 import trio
 
-from waltz_core.errors import ClientClosedError, ClientFailedError
+from waltz_core.base.errors import ClientClosedError, ClientFailedError
 from waltz_trio.background import background, only
 
 

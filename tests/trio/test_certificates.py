@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from waltz_core.errors import ConfigError
-from waltz_core.roles import Role
+from waltz_core.access.roles import Role
+from waltz_core.base.errors import ConfigError
 from waltz_trio.cli.certificates import main
 from waltz_trio.cli.main import main as waltz
 from waltz_trio.config import Config, tls_settings

@@ -13,7 +13,7 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.log import MARKER_HEADER
 from waltz_trio.connect import parse_url, read_config, run_client
 
 RAW = waltz.Append(b"raw")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
 from waltz_trio import config_page
 from waltz_trio.config import Config, net_limits, tls_settings
 

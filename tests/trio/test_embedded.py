@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from waltz_core.errors import ConfigError, LockConflictError, WaltzError
-from waltz_core.locks import Lock
+from waltz_core.base.errors import ConfigError, LockConflictError, WaltzError
+from waltz_core.base.lock import Lock
 from waltz_trio.codecs import Raw
 from waltz_trio.connect import open_client
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster, free_ports

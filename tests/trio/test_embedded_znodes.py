@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from tests.trio.znode_store_suite import OpenStore, Peer, ZnodeStoreSuite, connected_peer
-from waltz_core.cluster.znode_tree import StoredTree
-from waltz_core.edge import ZkChildren, ZkCreate, ZkError, ZkGet, ZkSet, ZkState, ZkStateChanged
-from waltz_core.errors import ConfigError, CorruptionError
+from waltz_core.base.edge import ZkChildren, ZkCreate, ZkError, ZkGet, ZkSet, ZkState, ZkStateChanged
+from waltz_core.base.errors import ConfigError, CorruptionError
+from waltz_core.zookeeper.znode_tree import StoredTree
 from waltz_trio.zk.client import (
     BadVersionError,
     NodeExistsError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from waltz_core.edge import Level
+from waltz_core.base.edge import Level
 from waltz_trio.config import Config
 from waltz_trio.graphite import report_to_graphite
 from waltz_trio.metrics import Registry

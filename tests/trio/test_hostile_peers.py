@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
-from waltz_core.edge import Accepted, Closed, Dial, Dialed, Port, Send
-from waltz_core.ids import Endpoint
+from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Send
+from waltz_core.base.ids import Endpoint
 from waltz_trio.http import HttpServer, Request, Response, text
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.tls import ClientTls, TlsSettings

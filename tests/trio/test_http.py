@@ -8,7 +8,7 @@ import json
 import pytest
 import trio
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_trio.http import HttpServer, endpoints
 from waltz_trio.metrics import Registry
 

@@ -9,11 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from waltz_core.edge import Level
-from waltz_core.errors import ClientFailedError, ConfigError, LockConflictError, NotCommittedError
-from waltz_core.ids import Endpoint
-from waltz_core.lock_names import unpack_names
-from waltz_core.locks import Lock
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ClientFailedError, ConfigError, LockConflictError, NotCommittedError
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.lock import Lock
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import (
     CommittedRange,
@@ -25,6 +24,7 @@ from waltz_core.server.journal_format import (
     decode_entries,
     encode_entry,
 )
+from waltz_core.wire.lock_names import unpack_names
 from waltz_trio.connect import open_client
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
 from waltz_trio.journal import JournalFiles, file_name

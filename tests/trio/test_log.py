@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from waltz_core.edge import Level
+from waltz_core.base.edge import Level
 from waltz_trio import log
 
 

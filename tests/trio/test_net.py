@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.edge import (
+from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
@@ -37,8 +37,8 @@ from waltz_core.edge import (
     Send,
     Writable,
 )
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
 from waltz_trio.connect import parse_url, read_config
 from waltz_trio.http import HttpServer, text
 from waltz_trio.net.certificates import issue, make_ca, self_signed

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from waltz_core.errors import ConfigError
-from waltz_core.roles import EVERY, NO_ROLES, NONE, Role, Rule
+from waltz_core.access.roles import EVERY, NO_ROLES, NONE, Role, Rule
+from waltz_core.base.errors import ConfigError
 from waltz_trio.config import Config
 from waltz_trio.net.tls import TlsSettings
 from waltz_trio.role_file import access_warning, parse_roles, read_roles, roles_of

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import ReplicaAssignments, encode_replica_assignments
-from waltz_core.edge import Level
-from waltz_core.errors import ConfigError
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ConfigError
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import ReplicaAssignments, encode_replica_assignments
 from waltz_trio.cluster_admin import create_cluster, read_servers
 from waltz_trio.config import Config
 from waltz_trio.net.certificates import issue, make_ca

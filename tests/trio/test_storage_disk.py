@@ -21,7 +21,7 @@ import trio.testing
 
 from tests.model.disk import SimDisk
 from tests.vectors.storage_desk import WALL_MS, Desk
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 import waltz_trio as waltz
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 from waltz_trio import values
 from waltz_trio.values import lock_hashes
 

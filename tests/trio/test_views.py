@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import waltz_trio as waltz
-from waltz_core.ids import ReqId
-from waltz_core.log import MARKER_HEADER
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import MARKER_HEADER
 
 REQ = ReqId(b"\0" * 16)
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (partition_id INTEGER, id INTEGER, data BLOB)"

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 
-from waltz_core.edge import (
+from waltz_core.base.edge import (
     ZkChanged,
     ZkChildren,
     ZkCreate,

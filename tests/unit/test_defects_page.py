@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from waltz_core.rules import SAFE
+from waltz_core.base.rules import SAFE
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "defects.md").read_text(encoding="utf-8")

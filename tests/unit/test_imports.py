@@ -47,3 +47,32 @@ def test_the_front_for_threads_is_above_the_drivers_and_beside_the_pipeline() ->
     for package in ("waltz_core", "waltz_trio", "waltz_spark"):
         assert "waltz_sync" not in imported_by(package), package
     assert not imported_by("waltz_sync") & {"waltz_spark", "asyncio", "anyio"}
+
+
+LEVELS = ("base", "wire zookeeper", "locks access cluster store", "client server storage operations")
+"""The parts of the core, from the bottom; a part imports parts of its own level or below, and no circle."""
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which part of the core imports which others."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "waltz_core").glob("*/**/*.py"):
+        part = path.relative_to(ROOT / "waltz_core").parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("waltz_core."):
+                found.setdefault(part, set()).add((node.module or "").split(".")[1])
+    return {part: targets - {part} for part, targets in found.items()}
+
+
+def test_the_parts_of_the_core_import_downwards_and_in_no_circle() -> None:
+    level = {part: height for height, parts in enumerate(LEVELS) for part in parts.split()}
+    graph = arrows()
+    assert set(graph) == set(level), "a part that this test does not know"
+    for part, targets in graph.items():
+        assert not [one for one in targets if level[one] > level[part]], part
+    left = dict(graph)
+    while left:
+        free = [part for part, targets in left.items() if not targets & set(left)]
+        assert free, f"a circle among {sorted(left)}"
+        for part in free:
+            del left[part]

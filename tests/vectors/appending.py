@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.vectors.reading import Fields
-from waltz_core.ids import make_req_id
-from waltz_core.locks import LockTable
+from waltz_core.base.ids import make_req_id
+from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
 

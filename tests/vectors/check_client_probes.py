@@ -20,14 +20,14 @@ from typing import Any
 from tests.vectors.deviations import dials_again, nudge_finds_loss
 from tests.vectors.messages import fields_of, message_from, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines
+from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.client.calls import Deliver, Failed, Fetch, Open, ReadMark, Submit
 from waltz_core.client.link import Kind
 from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import CloseConn, Closed, Dial, Dialed, Received, Send
-from waltz_core.ids import Endpoint
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.client_codec import LEGACY_VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.frame import HEADER, HEADER_SIZE

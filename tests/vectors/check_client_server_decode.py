@@ -9,8 +9,8 @@ from typing import Any
 from tests.vectors.deviations import has_surplus
 from tests.vectors.messages import fields_of, frame_of, message_from, opened, same_refusal
 from tests.vectors.reading import Fields, Unit, lines, plain
-from waltz_core.errors import HandshakeError, ProtocolError
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.errors import HandshakeError, ProtocolError
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.client_codec import LEGACY_VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 

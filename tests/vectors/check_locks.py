@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.vectors.reading import Fields, Unit, lines
-from waltz_core.locks import Lock, LockTable, lcg_chain
+from waltz_core.base.lock import Lock
+from waltz_core.locks.table import LockTable, lcg_chain
 
 
 def units(path: Path) -> Iterator[Unit]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.vectors.messages import fields_of, record_from
 from tests.vectors.reading import Fields, Unit, lines
-from waltz_core.log import Record
+from waltz_core.base.log import Record
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.primitives import RECORD, RECORD_HEADER
 from waltz_core.wire.storage_codec import encode_records

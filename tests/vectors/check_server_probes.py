@@ -18,7 +18,7 @@ from tests.model.cluster import RawPeer, SimCluster
 from tests.vectors.deviations import appended_under_others, probe_rules
 from tests.vectors.messages import fields_of, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines, plain
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
 from waltz_core.wire.client_messages import FeedData
 from waltz_core.wire.connection import CLIENT_PROTOCOL

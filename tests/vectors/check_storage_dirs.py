@@ -17,9 +17,9 @@ from tests.model.disk import SimDisk
 from tests.vectors import storage_files as independent
 from tests.vectors.reading import Fields, Unit, parse, plain
 from tests.vectors.storage_desk import Desk
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import segment as seg
 from waltz_core.storage.replica import State

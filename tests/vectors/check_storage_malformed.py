@@ -9,8 +9,8 @@ from typing import Any
 from tests.vectors.deviations import has_surplus
 from tests.vectors.messages import PROTOCOLS, fields_of, frame_of, opened, same_refusal
 from tests.vectors.reading import Fields, Unit, lines
-from waltz_core.errors import ProtocolError
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.frame import frame
 from waltz_core.wire.table import WireProtocol
 

@@ -18,11 +18,11 @@ from tests.vectors.deviations import storage_session_rules
 from tests.vectors.messages import fields_of, message_from
 from tests.vectors.reading import Fields, Unit, lines, plain
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
-from waltz_core.edge import Port
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.edge import Port
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
 

@@ -12,12 +12,12 @@ from attrs import evolve
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
 from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata
-from waltz_core.log import SessionInfo
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.log import SessionInfo
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import Votes, decide, majority
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _COPY_COUNT: Final = 20  # records per step of 0.13.2
 _OUTCOMES: Final = {True: True, False: False, None: "blocks"}

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.vectors.deviations import assignment_rule
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import Json, assignment, assignment_fields
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.cluster.assignment import FewerPartitionsError, IncompleteAssignmentError, Member, assign
-from waltz_core.cluster.java_order import filled_table_size, table_order
-from waltz_core.cluster.znodes import PartitionAssignment
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.zookeeper.java_order import filled_table_size, table_order
+from waltz_core.zookeeper.znodes import PartitionAssignment
 
 
 def units(path: Path) -> Iterator[Unit]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import decode, encode, from_fields, to_fields, wire_keys
-from waltz_core.cluster.java_order import copied_table_size, replica_hash, table_order, text_hash
-from waltz_core.errors import ProtocolError
+from waltz_core.base.errors import ProtocolError
+from waltz_core.zookeeper.java_order import copied_table_size, replica_hash, table_order, text_hash
 
 
 def units(path: Path) -> Iterator[Unit]:

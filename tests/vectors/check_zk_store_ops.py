@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import Json, decode, encode, from_fields
-from waltz_core.cluster.store_metadata import (
+from waltz_core.zookeeper.store_metadata import (
     EMPTY_STORE,
     StoreArgumentError,
     StoreChange,

@@ -10,7 +10,9 @@ from typing import Any
 
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import decode, encode, from_fields, to_fields
-from waltz_core.cluster import znodes
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkEvent, ZkFailed, ZkSet, ZkState, ZkStateChanged
+from waltz_core.base.rules import LEGACY
 from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
 from waltz_core.cluster.coordinator import (
     Coordinator,
@@ -20,11 +22,9 @@ from waltz_core.cluster.coordinator import (
     Owned,
     ReplicasChanged,
 )
-from waltz_core.cluster.paths import ClusterPaths, cluster_paths
-from waltz_core.cluster.znode_tree import StoredTree, Znode, ZnodeTree
-from waltz_core.edge import Report, ZkCreate, ZkDone, ZkEvent, ZkFailed, ZkSet, ZkState, ZkStateChanged
-from waltz_core.machine import Tickets
-from waltz_core.rules import LEGACY
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
+from waltz_core.zookeeper.znode_tree import StoredTree, Znode, ZnodeTree
 
 _TYPES = (
     (r"", "ClusterParams"),

@@ -18,16 +18,16 @@ from tests.vectors.check_zk_trees import is_sequential, znode_type
 from tests.vectors.deviations import assignment_rule
 from tests.vectors.reading import Fields, Unit, lines, plain
 from tests.vectors.znode_fields import decode, encode, to_fields
-from waltz_core.cluster import znodes
+from waltz_core.base.edge import ZkCreate, ZkDelete, ZkDone, ZkError, ZkFailed, ZkSet
+from waltz_core.base.ids import ReplicaId
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.cluster.assignment import Member, assign
-from waltz_core.cluster.java_order import filled_table_size, table_order
-from waltz_core.cluster.paths import ClusterPaths, cluster_paths
-from waltz_core.cluster.store_metadata import StoreMaps
-from waltz_core.cluster.znode_tree import Znode, ZnodeTree
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.edge import ZkCreate, ZkDelete, ZkDone, ZkError, ZkFailed, ZkSet
-from waltz_core.ids import ReplicaId
-from waltz_core.rules import LEGACY, SAFE
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.java_order import filled_table_size, table_order
+from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
+from waltz_core.zookeeper.store_metadata import StoreMaps
+from waltz_core.zookeeper.znode_tree import Znode, ZnodeTree
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 _ERRORS = {-110: ZkError.NODE_EXISTS, -101: ZkError.NO_NODE, -103: ZkError.BAD_VERSION, -111: ZkError.NOT_EMPTY}
 

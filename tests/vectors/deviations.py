@@ -7,14 +7,14 @@ from typing import Any
 
 import attrs
 
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.rules import LEGACY, SafetyRules
 from waltz_core.cluster.assignment import Member
-from waltz_core.cluster.znodes import PartitionAssignment
-from waltz_core.errors import ProtocolError
-from waltz_core.rules import LEGACY, SafetyRules
 from waltz_core.store.quorum import decide, majority
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
 from waltz_core.wire.hello import decode_hello
 from waltz_core.wire.table import WireProtocol
+from waltz_core.zookeeper.znodes import PartitionAssignment
 
 
 def has_surplus(protocol: WireProtocol[Any], codec: str, stream: bytes) -> bool:

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.ids import ReqId, make_req_id, req_id_parts
-from waltz_core.log import Record, RecordHeader, SessionInfo
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.ids import ReqId, make_req_id, req_id_parts
+from waltz_core.base.log import Record, RecordHeader, SessionInfo
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.hello import Hello, decode_hello, encode_hello
 from waltz_core.wire.shared import StackFrame

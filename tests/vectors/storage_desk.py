@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from tests.model.disk import SimDisk, drive
-from waltz_core.edge import Accepted, CloseConn, Closed, Port, Received, Send
-from waltz_core.log import Record
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.edge import Accepted, CloseConn, Closed, Port, Received, Send
+from waltz_core.base.log import Record
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed
 from waltz_core.storage.node import StorageNode

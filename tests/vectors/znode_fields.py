@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from waltz_core.cluster import znodes
-from waltz_core.ids import Endpoint, ReplicaId
+from waltz_core.base.ids import Endpoint, ReplicaId
+from waltz_core.zookeeper import znodes
 
 Json = dict[str, Any]
 

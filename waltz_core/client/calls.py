@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
-from waltz_core.edge import ConnEffect, Report, ZkRequest
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.edge import ConnEffect, Report, ZkRequest
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 # ---- calls: events from the application ----------------------------------------------------------
@@ -50,7 +50,7 @@ class Submit:
     header: int
     data: bytes
     checksum: int
-    names: bytes = b""  # of the locks, packed as `waltz_core.lock_names` does; none = they are not told
+    names: bytes = b""  # of the locks, packed as `waltz_core.wire.lock_names` does; none = they are not told
 
 
 @record

@@ -6,13 +6,13 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
+from waltz_core.base.contract import earliest
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.ids import ReqId, make_req_id, req_sequence
+from waltz_core.base.rules import SafetyRules
 from waltz_core.client.calls import Effect, Fetched
 from waltz_core.client.link import Link
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Level, Report
-from waltz_core.ids import ReqId, make_req_id, req_sequence
-from waltz_core.machine import earliest
-from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from waltz_core.base.contract import Rng
+from waltz_core.base.edge import CloseConn, Dial, Port, Send
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import SafetyRules
 from waltz_core.client.calls import Effect
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import CloseConn, Dial, Port, Send
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Rng
-from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import ClientMessage
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from waltz_core.client.calls import Effect
-from waltz_core.client.settings import ClientSettings
-from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, CoordinatorEffect, EndpointsChanged
-from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
-from waltz_core.edge import (
+from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.edge import (
     Level,
     Report,
     ZkChildren,
@@ -23,15 +20,18 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.ids import Endpoint, make_req_id
-from waltz_core.machine import Rng, Tickets, earliest
+from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.client.calls import Effect
+from waltz_core.client.settings import ClientSettings
+from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, CoordinatorEffect, EndpointsChanged
+from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
 from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
 
 if TYPE_CHECKING:
+    from waltz_core.base.edge import ZkEvent
     from waltz_core.client.link import Link
     from waltz_core.client.node import ClientNode
     from waltz_core.client.router import EndpointMap
-    from waltz_core.edge import ZkEvent
     from waltz_core.wire.client_messages import ClientMessage
 
 _ZK_REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)

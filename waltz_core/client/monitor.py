@@ -13,8 +13,8 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
+from waltz_core.base.ids import ReqId
 from waltz_core.client.calls import Committed, Effect, Failed, Reason
-from waltz_core.ids import ReqId
 from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 Attempt = tuple[int, ReqId, object, int]

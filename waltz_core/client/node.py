@@ -5,6 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
+from waltz_core.base.contract import Rng, earliest
+from waltz_core.base.edge import (
+    Closed,
+    Dialed,
+    Level,
+    Received,
+    Report,
+    Writable,
+    ZkChanged,
+    ZkDone,
+    ZkEvent,
+    ZkFailed,
+    ZkStateChanged,
+)
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint, make_req_id, req_partition
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import (
     Call,
     CloseClient,
@@ -33,23 +50,6 @@ from waltz_core.client.membership import Membership
 from waltz_core.client.partition import ClientPartition
 from waltz_core.client.router import ClientRouter, EndpointMap
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import (
-    Closed,
-    Dialed,
-    Level,
-    Received,
-    Report,
-    Writable,
-    ZkChanged,
-    ZkDone,
-    ZkEvent,
-    ZkFailed,
-    ZkStateChanged,
-)
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, make_req_id, req_partition
-from waltz_core.machine import Rng, earliest
-from waltz_core.rules import SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,

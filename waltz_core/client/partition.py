@@ -6,6 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 
+from waltz_core.base.contract import earliest
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.rules import SafetyRules
 from waltz_core.client.calls import (
     Deliver,
     Effect,
@@ -20,11 +25,6 @@ from waltz_core.client.calls import (
 from waltz_core.client.link import Link
 from waltz_core.client.monitor import TransactionMonitor
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Level, Report
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, ReqId, make_req_id
-from waltz_core.machine import earliest
-from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,

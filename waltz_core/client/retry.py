@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 
 class Chance(Protocol):

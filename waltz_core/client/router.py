@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from waltz_core.base.contract import Rng
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import SafetyRules
 from waltz_core.client.link import Kind, Link, LinkState
 from waltz_core.client.settings import ClientSettings
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Rng
-from waltz_core.rules import SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
 
 EndpointMap = Sequence[tuple[Endpoint, Sequence[tuple[int, int]]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.wire.frame import FRAME_SIZE_MAX_STORAGE
 
 

@@ -37,10 +37,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from waltz_core.base.contract import earliest
+from waltz_core.base.record import record
 from waltz_core.client.gate import Gate
 from waltz_core.client.retry import Chance, Retry
-from waltz_core.machine import earliest
-from waltz_core.record import record
 
 # ---- events ----------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Submitter:
         return len(self._waits)
 
     def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
-        """See `waltz_core.machine.Machine`."""
+        """See `waltz_core.base.contract.Machine`."""
         for event in events:
             self._handle(event, now, out)
         self._on_time(now, out)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waltz_core.cluster.znodes import PartitionAssignment, ServerPartitions
-from waltz_core.errors import ClusterError
-from waltz_core.machine import Rng
-from waltz_core.record import record
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.contract import Rng
+from waltz_core.base.errors import ClusterError
+from waltz_core.base.record import record
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
 
 
 @record

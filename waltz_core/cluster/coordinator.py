@@ -13,29 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias, assert_never
 
-from waltz_core.cluster.assignment import (
-    FewerPartitionsError,
-    IncompleteAssignmentError,
-    Member,
-    assign,
-    legacy_assignment_fails,
-)
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znodes import (
-    PartitionAssignment,
-    ReplicaAssignments,
-    ServerDescriptor,
-    decode_cluster_params,
-    decode_id_counter,
-    decode_partition_assignment,
-    decode_replica_assignments,
-    decode_server_descriptor,
-    decode_store_params,
-    encode_id_counter,
-    encode_partition_assignment,
-    encode_server_descriptor,
-)
-from waltz_core.edge import (
+from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.edge import (
     Level,
     Report,
     ZkChanged,
@@ -53,11 +32,32 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Rng, Tickets, earliest
-from waltz_core.record import record
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
+from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.cluster.assignment import (
+    FewerPartitionsError,
+    IncompleteAssignmentError,
+    Member,
+    assign,
+    legacy_assignment_fails,
+)
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import (
+    PartitionAssignment,
+    ReplicaAssignments,
+    ServerDescriptor,
+    decode_cluster_params,
+    decode_id_counter,
+    decode_partition_assignment,
+    decode_replica_assignments,
+    decode_server_descriptor,
+    decode_store_params,
+    encode_id_counter,
+    encode_partition_assignment,
+    encode_server_descriptor,
+)
 
 REQUEST_TIMEOUT_MS = 15_000
 REFRESH_EVERY_MS = 30_000

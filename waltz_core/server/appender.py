@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from waltz_core.ids import req_generation
-from waltz_core.locks import LockTable
-from waltz_core.record import record
-from waltz_core.rules import SAFE, SafetyRules
-from waltz_core.server.exact_locks import UNEXPLAINED, ExactLocks, Explanation
+from waltz_core.base.ids import req_generation
+from waltz_core.base.record import record
+from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.locks.exact import UNEXPLAINED, ExactLocks, Explanation
+from waltz_core.locks.table import LockTable
 from waltz_core.server.turns import Shares
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeAlias
 
-from waltz_core.cluster.znodes import decode_id_counter, encode_id_counter
-from waltz_core.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId
-from waltz_core.machine import Tickets
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import ReqId
+from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
 
 _RETRY_MS = 100
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from waltz_core.admission import UNLIMITED, Places
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
-from waltz_core.roles import NO_ROLES, Roles
+from waltz_core.access.admission import UNLIMITED, Places
+from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.partition import PartitionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 from waltz_core.wire.client_messages import CheckStorageConnectivityResponse
 
 CHECK: Final = -1

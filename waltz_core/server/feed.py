@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
-from waltz_core.ids import ReqId
-from waltz_core.record import record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.record import record
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
 from waltz_core.server.turns import Turns
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse

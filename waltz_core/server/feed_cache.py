@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 
 # One FeedData frame: magic 'L', codec version, length 29, type 4, request id, transaction id, header.
 # Every frame has the same size, so a run of them is sliced, not encoded again, for each subscriber.

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from waltz_core.edge import Level, Report
-from waltz_core.machine import Tickets
-from waltz_core.record import record
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.record import record
+from waltz_core.locks.exact import UNEXPLAINED, Explanation
 from waltz_core.server.appender import Append, Flight, Refused
-from waltz_core.server.exact_locks import UNEXPLAINED, Explanation
 from waltz_core.server.journal_format import (
     APPENDED,
     CommittedRange,

@@ -12,10 +12,10 @@ from struct import Struct, error
 from typing import TypeAlias
 from zlib import crc32
 
-from waltz_core.errors import CorruptionError
-from waltz_core.ids import ReqId
-from waltz_core.lock_names import unpack_names
-from waltz_core.record import record
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.ids import ReqId
+from waltz_core.base.record import record
+from waltz_core.wire.lock_names import unpack_names
 from waltz_core.wire.primitives import decode_text, encode_text
 
 VERSION = 1

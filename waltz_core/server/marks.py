@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from waltz_core.ids import ReqId
-from waltz_core.record import record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.record import record
 from waltz_core.server.turns import Shares
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
 

@@ -7,22 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from waltz_core.admission import Admission, Eviction, host_of
-from waltz_core.cluster.coordinator import (
-    ClusterFailed,
-    Coordinator,
-    CoordinatorEffect,
-    EndpointsChanged,
-    Joined,
-    Left,
-    ManagedServer,
-    Owned,
-    OwnershipConfirmed,
-    OwnershipDoubtful,
-    PreferencesRegistered,
-    ReplicasChanged,
-)
-from waltz_core.edge import (
+from waltz_core.access.admission import Admission, Eviction, host_of
+from waltz_core.access.roles import Access, access_level
+from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
@@ -49,11 +37,23 @@ from waltz_core.edge import (
     ZkSet,
     ZkStateChanged,
 )
-from waltz_core.errors import ConfigError, ProtocolError
-from waltz_core.ids import ReqId, req_client, req_partition
-from waltz_core.machine import Rng, Tickets, earliest
-from waltz_core.roles import Access, access_level
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.errors import ConfigError, ProtocolError
+from waltz_core.base.ids import ReqId, req_client, req_partition
+from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.cluster.coordinator import (
+    ClusterFailed,
+    Coordinator,
+    CoordinatorEffect,
+    EndpointsChanged,
+    Joined,
+    Left,
+    ManagedServer,
+    Owned,
+    OwnershipConfirmed,
+    OwnershipDoubtful,
+    PreferencesRegistered,
+    ReplicasChanged,
+)
 from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.server.claims import Claims
 from waltz_core.server.client_ids import ClientIds
@@ -86,7 +86,7 @@ from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.lock_count import oversized
 
 if TYPE_CHECKING:
-    from waltz_core.cluster.znodes import ReplicaAssignments
+    from waltz_core.zookeeper.znodes import ReplicaAssignments
 
 HELLO_TEXT = "Waltz Server"
 NO_KEY = bytes(16)
@@ -247,7 +247,7 @@ class ServerNode:
     # ---- machine -----------------------------------------------------------------------------
 
     def step(self, now: int, events: Sequence[ServerEvent], out: list[ServerEffect]) -> None:
-        """Handle a batch of events; see `waltz_core.machine`."""
+        """Handle a batch of events; see `waltz_core.base.contract`."""
         for event in events:
             self._handlers[type(event)](now, event)
         self._now = now

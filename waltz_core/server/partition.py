@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TypeAlias
 
-from waltz_core.cluster.znodes import (
-    EMPTY_METADATA,
-    PartitionMetadata,
-    decode_partition_metadata,
-    encode_partition_metadata,
-)
-from waltz_core.edge import (
+from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.edge import (
     CloseConn,
     Level,
     Report,
@@ -25,12 +20,11 @@ from waltz_core.edge import (
     ZkRequest,
     ZkSet,
 )
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId, req_client, req_generation
-from waltz_core.locks import LockTable
-from waltz_core.machine import Rng, Tickets, earliest
-from waltz_core.record import record
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import ReqId, req_client, req_generation
+from waltz_core.base.record import record
+from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
@@ -77,6 +71,12 @@ from waltz_core.store.session import (
 )
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.lock_count import OversizedAppend
+from waltz_core.zookeeper.znodes import (
+    EMPTY_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
 
 NOT_OPEN_MARK = -(2**63)
 """High-water mark reported before the first store session (Java: commitHighWaterMark)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waltz_core.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import SAFE, SafetyRules
 
 _RETRY_MS = 1_000
 

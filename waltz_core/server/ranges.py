@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from waltz_core.ids import ReqId
-from waltz_core.log import Record, RecordHeader
-from waltz_core.machine import Tickets
+from waltz_core.base.contract import Tickets
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record, RecordHeader
 from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session import HeadersRead, ReadFailed, RecordsRead

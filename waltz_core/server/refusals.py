@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 from waltz_core.server.appender import Refused
 from waltz_core.wire.client_messages import (
     AppendRefused,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from waltz_core.cluster.znodes import decode_connection_metadata
-from waltz_core.edge import Level, Report, ZkDone, ZkFailed, ZkGet
-from waltz_core.errors import ConfigError, ProtocolError
-from waltz_core.ids import Endpoint, parse_endpoint
-from waltz_core.machine import Tickets, earliest
+from waltz_core.base.contract import Tickets, earliest
+from waltz_core.base.edge import Level, Report, ZkDone, ZkFailed, ZkGet
+from waltz_core.base.errors import ConfigError, ProtocolError
+from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
 from waltz_core.wire import admin_messages as admin
+from waltz_core.zookeeper.znodes import decode_connection_metadata
 
 if TYPE_CHECKING:
     from waltz_core.cluster.coordinator import Joined

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_core.server.partition import PartitionServer, Phase
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.shared import Statistic

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from waltz_core.edge import ZkError
-from waltz_core.machine import Rng
+from waltz_core.base.contract import Rng
+from waltz_core.base.edge import ZkError
 
 _NO_CONNECTION = (ZkError.UNAVAILABLE, ZkError.OUTCOME_UNKNOWN, ZkError.EXPIRED)
 """The process reports these by itself, once for all partitions."""

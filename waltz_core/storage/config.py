@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from waltz_core.admission import UNLIMITED, Places
-from waltz_core.record import record
-from waltz_core.roles import NO_ROLES, Roles
-from waltz_core.rules import SafetyRules
+from waltz_core.access.admission import UNLIMITED, Places
+from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.base.record import record
+from waltz_core.base.rules import SafetyRules
 from waltz_core.storage.procedure import Runner
 from waltz_core.storage.reports import Outbox
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 NAME = "waltz-storage.ctl"
 HEADER_SIZE = 128

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Callable
 from typing import TypeAlias
 
-from waltz_core.edge import Level
-from waltz_core.errors import CorruptionError, StorageError
-from waltz_core.log import SessionInfo
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import CorruptionError, StorageError
+from waltz_core.base.log import SessionInfo
 from waltz_core.storage import control as ctl
 from waltz_core.storage import legacy, side
 from waltz_core.storage.config import Shared

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from waltz_core.errors import CorruptionError
-from waltz_core.rules import SafetyRules
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.rules import SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.control import ControlHeader

@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 # ---- operations of a batch -------------------------------------------------------------------
 

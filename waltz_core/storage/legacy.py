@@ -8,8 +8,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from waltz_core.errors import StorageError
-from waltz_core.log import Record
+from waltz_core.base.errors import StorageError
+from waltz_core.base.log import Record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import Create, Cut, FaultKind, FileEntry, MakeDirectory, SyncFile, Unlink, WriteAt

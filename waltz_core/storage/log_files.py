@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Create, Cut, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, data_name, encode_header, index_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from waltz_core.log import Record
+from waltz_core.base.log import Record
 from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import Ground, LogFiles, Segment, create_operations, segment_of
 from waltz_core.storage.opening import check_in_file

@@ -9,8 +9,10 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.admission import Admission, Eviction, host_of
-from waltz_core.edge import (
+from waltz_core.access.admission import Admission, Eviction, host_of
+from waltz_core.access.roles import access_level
+from waltz_core.base.contract import Tickets, earliest
+from waltz_core.base.edge import (
     Accepted,
     CloseConn,
     Closed,
@@ -25,10 +27,8 @@ from waltz_core.edge import (
     WallClock,
     Writable,
 )
-from waltz_core.errors import CorruptionError, ProtocolError
-from waltz_core.machine import Tickets, earliest
-from waltz_core.roles import access_level
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.errors import CorruptionError, ProtocolError
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import metrics
 from waltz_core.storage.config import Shared, StorageConfig

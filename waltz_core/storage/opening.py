@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Callable
 from zlib import crc32
 
-from waltz_core.errors import CorruptionError
-from waltz_core.rules import SafetyRules
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.rules import SafetyRules
 from waltz_core.storage import index as index_file
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt

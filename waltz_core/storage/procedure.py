@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeAlias, TypeVar
 
-from waltz_core.errors import StorageError
-from waltz_core.machine import Tickets
-from waltz_core.record import record
+from waltz_core.base.contract import Tickets
+from waltz_core.base.errors import StorageError
+from waltz_core.base.record import record
 from waltz_core.storage.effects import (
     DiskBatch,
     DiskBytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from waltz_core.log import Record
+from waltz_core.base.log import Record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment

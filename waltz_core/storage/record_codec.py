@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 
 HEAD_SIZE = 36  # id, request id, header, data length, data checksum
 RECORD_SIZE_MIN = 40  # and the record checksum behind the data

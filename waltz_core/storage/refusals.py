@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.errors import StorageError
+from waltz_core.base.errors import StorageError
 from waltz_core.wire.shared import FailureCode
 
 SE = "com.wepay.waltz.storage.exception.StorageException: "

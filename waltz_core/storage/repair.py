@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from waltz_core.log import Record, SessionInfo
-from waltz_core.record import record
+from waltz_core.base.log import Record, SessionInfo
+from waltz_core.base.record import record
 from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TypeAlias
 
-from waltz_core.edge import Level
-from waltz_core.errors import StorageError
-from waltz_core.log import Record, RecordHeader
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import StorageError
+from waltz_core.base.log import Record, RecordHeader
 from waltz_core.storage import index as index_file
 from waltz_core.storage import legacy, mending, segment_reads, side
 from waltz_core.storage.config import Shared

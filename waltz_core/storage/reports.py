@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.edge import Level, Report
+from waltz_core.base.edge import Level, Report
 from waltz_core.wire.admin_messages import AdminMessage
 from waltz_core.wire.storage_messages import StorageMessage
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from struct import Struct
 from zlib import crc32
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.storage.control import ControlStruct
 
 FENCE = "waltz.fence"

@@ -11,9 +11,9 @@ from struct import Struct
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from waltz_core.errors import ProtocolError
-from waltz_core.log import Record
-from waltz_core.record import record
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.log import Record
+from waltz_core.base.record import record
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, decode_run, encode_record
 from waltz_core.wire.primitives import BOOL, read_count, short
 from waltz_core.wire.primitives import RECORD_SIZE_MIN as WIRE_SIZE_MIN

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from waltz_core.log import Record
-from waltz_core.record import record
+from waltz_core.base.log import Record
+from waltz_core.base.record import record
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, check_record, decode_run
 from waltz_core.storage.segment import HEADER_SIZE, may_be_torn, resync
 

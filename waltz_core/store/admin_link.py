@@ -6,9 +6,9 @@ import enum
 from typing import TypeAlias
 from uuid import UUID
 
-from waltz_core.edge import CloseConn, Dial, Port, Send
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint
+from waltz_core.base.edge import CloseConn, Dial, Port, Send
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire import storage_messages as messages
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.errors import GenerationMismatchError
-from waltz_core.ids import ReplicaId
+from waltz_core.base.errors import GenerationMismatchError
+from waltz_core.base.ids import ReplicaId
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 
 def announced(metadata: PartitionMetadata, generation: int) -> PartitionMetadata:

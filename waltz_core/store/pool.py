@@ -9,10 +9,10 @@ from uuid import UUID
 
 import attrs
 
-from waltz_core.edge import CloseConn, Dial, Level, Port, Report, Send
-from waltz_core.errors import ConfigError, HandshakeError, ProtocolError
-from waltz_core.ids import parse_endpoint
-from waltz_core.machine import Rng, earliest
+from waltz_core.base.contract import Rng, earliest
+from waltz_core.base.edge import CloseConn, Dial, Level, Port, Report, Send
+from waltz_core.base.errors import ConfigError, HandshakeError, ProtocolError
+from waltz_core.base.ids import parse_endpoint
 from waltz_core.store.calls import (
     LinkDown,
     LinkUp,

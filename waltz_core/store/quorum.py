@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 
 def majority(n: int) -> int:

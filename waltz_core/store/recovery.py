@@ -12,10 +12,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.ids import ReplicaId
-from waltz_core.machine import earliest
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.contract import earliest
+from waltz_core.base.ids import ReplicaId
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store.metadata import (
     is_unknown,
     last_session,
@@ -57,9 +56,10 @@ from waltz_core.store.recovery_events import (
     Truncate,
     WriteRecords,
 )
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 if TYPE_CHECKING:
-    from waltz_core.log import Record, SessionInfo
+    from waltz_core.base.log import Record, SessionInfo
 
 __all__ = [
     "AskMax",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from waltz_core.cluster.znodes import PartitionMetadata
-from waltz_core.record import record
+from waltz_core.base.record import record
+from waltz_core.zookeeper.znodes import PartitionMetadata
 
 if TYPE_CHECKING:
-    from waltz_core.log import Record, SessionInfo
+    from waltz_core.base.log import Record, SessionInfo
 
 # ---- events ------------------------------------------------------------------------------------
 

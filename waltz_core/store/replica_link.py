@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 
 @record

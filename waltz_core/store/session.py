@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from waltz_core.log import Record, RecordHeader
-from waltz_core.machine import Tickets, earliest
-from waltz_core.record import record
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.contract import Tickets, earliest
+from waltz_core.base.log import Record, RecordHeader
+from waltz_core.base.record import record
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.calls import (
     LinkDown,
@@ -34,7 +34,7 @@ from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.shared import Condition
 
 if TYPE_CHECKING:
-    from waltz_core.cluster.znodes import PartitionMetadata
+    from waltz_core.zookeeper.znodes import PartitionMetadata
 
 _GREET_AGAIN_MS = 1000
 _REJOIN_MS = 10_000  # a replica that lost its chance in this session is back for so long before a new one begins

@@ -9,9 +9,9 @@ import enum
 from typing import TypeAlias
 from uuid import UUID
 
-from waltz_core.ids import Endpoint
-from waltz_core.log import Record, SessionInfo
-from waltz_core.record import record
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import Record, SessionInfo
+from waltz_core.base.record import record
 from waltz_core.wire.shared import IdRange, StackFrame, Statistic, SuspectRange
 
 

@@ -11,8 +11,8 @@ from struct import Struct
 from typing import Any, TypeAlias
 from zlib import crc32
 
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import Endpoint, ReqId
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.wire.client_messages import (
     AddPreferredPartitionRequest,
     AddPreferredPartitionResponse,

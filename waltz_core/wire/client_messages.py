@@ -9,9 +9,9 @@ import enum
 from typing import TypeAlias
 from uuid import UUID
 
-from waltz_core.ids import Endpoint, ReqId
-from waltz_core.log import Record, RecordHeader
-from waltz_core.record import record
+from waltz_core.base.ids import Endpoint, ReqId
+from waltz_core.base.log import Record, RecordHeader
+from waltz_core.base.record import record
 from waltz_core.wire.shared import Statistic
 
 
@@ -275,7 +275,7 @@ class ClusterInfoResponse:
 class NamedAppendRequest:
     """AppendRequest whose locks may have names, and which is told why it was refused.
 
-    `names` are packed: see `waltz_core.lock_names`.
+    `names` are packed: see `waltz_core.wire.lock_names`.
     """
 
     req_id: ReqId

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-from waltz_core.errors import HandshakeError, ProtocolError
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.errors import HandshakeError, ProtocolError
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.wire.admin_codec import ADMIN_PROTOCOL
 from waltz_core.wire.client_codec import CLIENT_PROTOCOL
 from waltz_core.wire.frame import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from waltz_core.errors import FrameTooLargeError, ProtocolError
+from waltz_core.base.errors import FrameTooLargeError, ProtocolError
 
 HEADER = Struct(">Bhi")  # magic, version, length of the body
 HEADER_SIZE = 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from waltz_core.errors import HandshakeError
-from waltz_core.record import record
+from waltz_core.base.errors import HandshakeError
+from waltz_core.base.record import record
 from waltz_core.wire.frame import HELLO_MAGIC, HELLO_VERSION, frame
 from waltz_core.wire.primitives import INT16, STRING, Negative, list_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from waltz_core.errors import ProtocolError
-from waltz_core.ids import ReqId
-from waltz_core.record import record
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import ReqId
+from waltz_core.base.record import record
 from waltz_core.wire import named_append
 
 _PLAIN = 2  # type of an AppendRequest

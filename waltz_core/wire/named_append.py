@@ -5,9 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from zlib import crc32
 
-from waltz_core.errors import ProtocolError
-from waltz_core.lock_names import NO_NAMES, UNTOLD, name_end
+from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.client_messages import NamedAppendRequest
+from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_end
 from waltz_core.wire.primitives import read_count, short, verify
 
 TYPE = 34

@@ -15,9 +15,9 @@ from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from waltz_core.errors import ChecksumError, ProtocolError
-from waltz_core.ids import ReqId
-from waltz_core.log import Record, RecordHeader, SessionInfo
+from waltz_core.base.errors import ChecksumError, ProtocolError
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record, RecordHeader, SessionInfo
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_core.wire.primitives import FLOAT64, INT8, INT32, INT64, STRING, TEXT, list_of, structure
 
 

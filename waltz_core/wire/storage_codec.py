@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_core.wire.primitives import (
     BOOL,
     INT8,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TypeAlias
 from uuid import UUID
 
-from waltz_core.log import Record, RecordHeader, SessionInfo
-from waltz_core.record import record
+from waltz_core.base.log import Record, RecordHeader, SessionInfo
+from waltz_core.base.record import record
 from waltz_core.wire.shared import StackFrame, Statistic, SuspectRange
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import attrs
 
-from waltz_core.errors import ProtocolError
+from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.primitives import Field, short
 
 M = TypeVar("M")

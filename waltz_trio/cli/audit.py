@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 
 
 def operator() -> str:

@@ -29,8 +29,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from waltz_core.errors import ConfigError
-from waltz_core.roles import Role
+from waltz_core.access.roles import Role
+from waltz_core.base.errors import ConfigError
 from waltz_trio import durable
 from waltz_trio.cli.help import Parser
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store

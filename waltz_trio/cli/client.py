@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_trio.background import first_of
 from waltz_trio.cli.options import (
     JSON,

@@ -8,9 +8,9 @@ from functools import partial
 
 import trio
 
-from waltz_core.cluster.verify import Failure, verify
-from waltz_core.cluster.view import ClusterView
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
+from waltz_core.operations.verify import Failure, verify
+from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import (
     CONFIG,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 from waltz_trio.cli import main as waltz
 from waltz_trio.cli.help import parser_of
 from waltz_trio.cli.options import Arguments, Command, run_commands

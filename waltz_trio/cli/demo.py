@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_trio.cli.help import Parser
 from waltz_trio.demo.kills import AT_LEAST
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import trio
 
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_trio import log
 from waltz_trio.cli.help import Parser
 from waltz_trio.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from waltz_core.ids import req_id_parts
-from waltz_core.log import Record
+from waltz_core.base.ids import req_id_parts
+from waltz_core.base.log import Record
 from waltz_core.storage import control, index
 from waltz_core.storage.control import ControlDamage, ControlEntry
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from waltz_core.cluster.diagnosis import SETTLE_MS, diagnose, notices
-from waltz_core.cluster.findings import Finding
-from waltz_core.cluster.view import ClusterView
+from waltz_core.operations.diagnosis import SETTLE_MS, diagnose, notices
+from waltz_core.operations.findings import Finding
+from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
 from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command

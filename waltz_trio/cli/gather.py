@@ -11,13 +11,13 @@ import attrs
 import trio
 from cryptography import x509
 
-from waltz_core.cluster.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
-from waltz_core.cluster.znodes import ServerDescriptor
-from waltz_core.errors import ConfigError, WaltzError
-from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.base.errors import ConfigError, WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import Condition, FailureCode, Statistic
+from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.admin import AdminClient, RefusedError
 from waltz_trio.cli.tool import Tool
 from waltz_trio.cluster_admin import read_cluster

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from waltz_trio.cli.options import Command

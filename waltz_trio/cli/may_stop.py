@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import trio
 
-from waltz_core.cluster.findings import ranges_text
-from waltz_core.cluster.stopping import Answer, Verdict, committed_marks, may_stop
+from waltz_core.operations.findings import ranges_text
+from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may_stop
 from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
 from waltz_trio.cli.tool import Tool, in_session

@@ -8,20 +8,20 @@ import time
 
 import trio
 
-from waltz_core.cluster.store_metadata import StoreMaps
-from waltz_core.cluster.znodes import (
+from waltz_core.base.edge import ZkError
+from waltz_core.base.errors import ProtocolError, WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.admin_messages import RepairOutcome
+from waltz_core.wire.shared import Condition
+from waltz_core.zookeeper.store_metadata import StoreMaps
+from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from waltz_core.edge import ZkError
-from waltz_core.errors import ProtocolError, WaltzError
-from waltz_core.ids import Endpoint, parse_endpoint
-from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
-from waltz_core.wire import admin_messages as admin
-from waltz_core.wire.admin_messages import RepairOutcome
-from waltz_core.wire.shared import Condition
 from waltz_trio.admin import AdminClient
 from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.options import Arguments, CommandError, confirm

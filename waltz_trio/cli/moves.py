@@ -9,11 +9,11 @@ from functools import partial
 
 import trio
 
-from waltz_core.cluster import moves
-from waltz_core.cluster.moves import Step, describe
-from waltz_core.cluster.view import ClusterView
-from waltz_core.errors import WaltzError
-from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.operations import moves
+from waltz_core.operations.moves import Step, describe
+from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.gather import gather
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_trio.cli.help import USAGE_STATUS, parser_of
 
 PARTITIONS_MAX = 1_000_000

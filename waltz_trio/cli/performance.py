@@ -12,7 +12,7 @@ from typing import TypeVar
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import WaltzError
+from waltz_core.base.errors import WaltzError
 from waltz_trio.background import first_of
 from waltz_trio.cli.client import ACTIVE, CLIENT_CONFIG
 from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, run_commands

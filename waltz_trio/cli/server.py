@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from waltz_core.ids import Endpoint
+from waltz_core.base.ids import Endpoint
 from waltz_trio import log
 from waltz_trio.cli.options import (
     CONFIG,

@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from waltz_core.errors import WaltzError
-from waltz_core.ids import Endpoint, parse_endpoint
-from waltz_core.log import Record, SessionInfo
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.base.log import Record, SessionInfo
 from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
 from waltz_trio.admin import AdminClient

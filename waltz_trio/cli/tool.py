@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from waltz_core.cluster.paths import ClusterPaths
-from waltz_core.cluster.znodes import StoreParams
-from waltz_core.errors import WaltzError
-from waltz_core.ids import Endpoint, parse_endpoint
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.zookeeper.paths import ClusterPaths
+from waltz_core.zookeeper.znodes import StoreParams
 from waltz_trio.admin import AdminClient, open_admin
 from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import load_config, open_cluster

@@ -12,13 +12,13 @@ from typing import Any
 
 import trio
 
-from waltz_core.cluster import store_metadata
-from waltz_core.cluster.backup import backup_json, parse_backup
-from waltz_core.cluster.paths import ClusterPaths, cluster_paths
-from waltz_core.cluster.store_metadata import StoreChange, StoreMaps
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
-from waltz_core.edge import ZkStat
-from waltz_core.errors import ClusterError
+from waltz_core.base.edge import ZkStat
+from waltz_core.base.errors import ClusterError
+from waltz_core.operations.backup import backup_json, parse_backup
+from waltz_core.zookeeper import store_metadata
+from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
+from waltz_core.zookeeper.store_metadata import StoreChange, StoreMaps
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.options import (
     CONFIG,

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable
 
 import waltz_trio as waltz
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 MARK_TABLE = "ACCOUNT_CLIENT_HIGH_WATER_MARK"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_trio import log
 from waltz_trio.demo.children import obey, tell
 from waltz_trio.embedded import EmbeddedCluster, embedded_cluster

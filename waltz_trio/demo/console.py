@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from waltz_core.errors import ConfigError, WaltzError
+from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_trio import log
 from waltz_trio.background import background
 from waltz_trio.config import Config

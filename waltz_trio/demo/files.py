@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from waltz_core.errors import CorruptionError
-from waltz_core.log import Record
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.log import Record
 from waltz_core.storage.record_codec import decode_run
 from waltz_core.storage.segment import HEADER_SIZE, decode_header
 from waltz_trio.demo import bank

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 ASKED: Final = "asked"
 COMMITTED: Final = "committed"

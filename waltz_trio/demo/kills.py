@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 CLUSTER = "cluster"
 AT_LEAST = 5  # fewer prove little

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from waltz_core.errors import WaltzError
-from waltz_core.log import Record
-from waltz_core.record import record
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.log import Record
+from waltz_core.base.record import record
 from waltz_trio.demo import journal
 from waltz_trio.demo.bank import ENTRIES, MONEY, Account, Entry
 from waltz_trio.demo.journal import Event

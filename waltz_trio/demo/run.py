@@ -16,8 +16,8 @@ from typing import Any
 import trio
 from rich.console import Console
 
-from waltz_core.errors import ConfigError, CorruptionError, WaltzError
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError, CorruptionError, WaltzError
+from waltz_core.base.record import record
 from waltz_trio.background import first_of
 from waltz_trio.demo import files, journal, proof
 from waltz_trio.demo.children import Child, ChildError, cancel_on_signal

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_trio.net.tls import KeyPair
 
 _BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little

@@ -17,8 +17,8 @@ from typing import Protocol
 import trio
 from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
-from waltz_core.edge import Closed, Received, Writable
-from waltz_core.record import record
+from waltz_core.base.edge import Closed, Received, Writable
+from waltz_core.base.record import record
 from waltz_trio.net.ends import EndWatch
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL

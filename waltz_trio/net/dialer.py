@@ -8,7 +8,7 @@ import ssl
 
 import trio
 
-from waltz_core.ids import Endpoint
+from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import NetLimits, TlsPipe
 from waltz_trio.net.listener import tune
 from waltz_trio.net.tls import ClientTls

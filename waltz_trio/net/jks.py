@@ -11,7 +11,7 @@ import hmac
 import struct
 from struct import Struct
 
-from waltz_core.record import record
+from waltz_core.base.record import record
 
 MAGIC = bytes.fromhex("feedfeed")
 _HEAD = Struct(">III")

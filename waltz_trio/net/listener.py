@@ -9,7 +9,7 @@ from collections.abc import Callable
 import trio
 from trio.lowlevel import notify_closing, wait_readable
 
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 
 _BACKLOG = 1024
 _AT_ONCE = 64  # connections accepted before other tasks have their turn

@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from waltz_core.errors import ConfigError
-from waltz_core.ids import Endpoint
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
 from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
 

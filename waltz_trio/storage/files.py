@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-from waltz_core.errors import ConfigError, CorruptionError
+from waltz_core.base.errors import ConfigError, CorruptionError
 from waltz_core.storage import control
 from waltz_core.storage.directory import check_new
 from waltz_core.storage.effects import (

@@ -35,7 +35,7 @@ from kazoo.protocol.serialization import Create, Delete, SetData
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
 
-from waltz_core.edge import (
+from waltz_core.base.edge import (
     ZkChanged,
     ZkChildren,
     ZkCreate,
@@ -52,7 +52,7 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.errors import ConfigError
+from waltz_core.base.errors import ConfigError
 from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from waltz_core.edge import (
+from waltz_core.base.edge import (
     ZkChanged,
     ZkChildren,
     ZkCreate,
@@ -25,7 +25,7 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.errors import ClusterError
+from waltz_core.base.errors import ClusterError
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 from waltz_trio.zk.store import ZnodeStore, open_znode_store

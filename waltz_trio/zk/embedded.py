@@ -17,9 +17,9 @@ from typing import Any
 
 import trio
 
-from waltz_core.cluster.znode_tree import StoredTree, Znode, ZnodeTree
-from waltz_core.edge import ZkChanged, ZkError, ZkEvent, ZkFailed, ZkRequest, ZkState, ZkStateChanged
-from waltz_core.errors import ConfigError, CorruptionError
+from waltz_core.base.edge import ZkChanged, ZkError, ZkEvent, ZkFailed, ZkRequest, ZkState, ZkStateChanged
+from waltz_core.base.errors import ConfigError, CorruptionError
+from waltz_core.zookeeper.znode_tree import StoredTree, Znode, ZnodeTree
 from waltz_trio import durable
 from waltz_trio.zk.background import background_nursery
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl
 
-from waltz_core.errors import ConfigError
-from waltz_core.record import record
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.record import record
 from waltz_trio.config import Config, read_file
 
 _PREFIX = "zookeeper."

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from waltz_core.edge import ZkEvent, ZkRequest
+from waltz_core.base.edge import ZkEvent, ZkRequest
 from waltz_trio.zk.bridge import open_zookeeper
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity

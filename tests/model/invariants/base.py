@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.model.observer import Observer, Token
-    from waltz_core.cluster.znodes import PartitionMetadata
+    from waltz_core.zookeeper.znodes import PartitionMetadata
 
 
 class InvariantError(AssertionError):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.model.durable import split
 from tests.model.invariants.base import Invariant
-from waltz_core.ids import ReqId, req_generation
+from waltz_core.base.ids import ReqId, req_generation
 
 
 class LogOrder(Invariant):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.invariants.base import Invariant
-from waltz_core.cluster.znodes import PartitionMetadata
+from waltz_core.zookeeper.znodes import PartitionMetadata
 
 
 class Marks(Invariant):

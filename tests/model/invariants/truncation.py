@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.model.invariants.base import Invariant
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 
 class Truncation(Invariant):

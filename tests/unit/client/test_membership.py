@@ -8,13 +8,13 @@ from uuid import UUID
 
 from tests.unit.client.desk import A, B, Desk
 from tests.unit.cluster.coordinators import REQUESTS, ROOT, World
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import Closed, Report, ZkChanged, ZkState, ZkStateChanged
+from waltz_core.base.ids import Endpoint, req_client
 from waltz_core.client.calls import CloseClient, ClusterLost, Joined, Open, Phase, ReadMark
 from waltz_core.client.link import Kind
 from waltz_core.client.membership import ServerMembership, ZkMembership
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Closed, Report, ZkChanged, ZkState, ZkStateChanged
-from waltz_core.ids import Endpoint, req_client
-from waltz_core.machine import Tickets
 from waltz_core.wire.client_messages import (
     ClusterInfoRequest,
     ClusterInfoResponse,

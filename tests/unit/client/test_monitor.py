@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.client.calls import Committed, Failed, Reason
 from waltz_core.client.monitor import TransactionMonitor
-from waltz_core.ids import ReqId, make_req_id
 from waltz_core.wire.client_messages import FeedData
 
 

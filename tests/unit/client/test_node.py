@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.client.desk import A, B, Desk, failures, foreign, submit
+from waltz_core.base.edge import Closed, Dialed, Received, Report, Writable, ZkState, ZkStateChanged
+from waltz_core.base.ids import make_req_id, req_sequence
+from waltz_core.base.rules import LEGACY
 from waltz_core.client.calls import (
     CloseClient,
     ClusterLost,
@@ -31,9 +34,6 @@ from waltz_core.client.link import Kind
 from waltz_core.client.membership import Deaf
 from waltz_core.client.node import ClientEvent, ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Closed, Dialed, Received, Report, Writable, ZkState, ZkStateChanged
-from waltz_core.ids import make_req_id, req_sequence
-from waltz_core.rules import LEGACY
 from waltz_core.wire.client_messages import (
     ErrorCode,
     ErrorResponse,

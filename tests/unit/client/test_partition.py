@@ -9,6 +9,9 @@ import attrs
 import pytest
 
 from tests.unit.client.desk import EVERYTHING_AT_A, A, B, Desk, failures, foreign, own, submit
+from waltz_core.base.edge import Level, Report, Writable
+from waltz_core.base.ids import make_req_id, req_generation, req_sequence
+from waltz_core.base.rules import LEGACY
 from waltz_core.client.calls import (
     Committed,
     Consumed,
@@ -24,10 +27,6 @@ from waltz_core.client.calls import (
 )
 from waltz_core.client.link import Kind
 from waltz_core.client.settings import ClientSettings
-from waltz_core.edge import Level, Report, Writable
-from waltz_core.ids import make_req_id, req_generation, req_sequence
-from waltz_core.lock_names import pack_names
-from waltz_core.rules import LEGACY
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
@@ -48,6 +47,7 @@ from waltz_core.wire.client_messages import (
     PartitionState,
     Refusal,
 )
+from waltz_core.wire.lock_names import pack_names
 
 READY, NOT_READY, CLIENT_AHEAD = PartitionState
 STOCK = pack_names([("stock", 7)])

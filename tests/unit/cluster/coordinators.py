@@ -7,37 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from waltz_core.cluster.coordinator import (
-    ClusterFailed,
-    Coordinator,
-    CoordinatorEffect,
-    EndpointsChanged,
-    Joined,
-    Left,
-    ManagedServer,
-    Owned,
-    OwnershipConfirmed,
-    OwnershipDoubtful,
-    ReplicasChanged,
-)
-from waltz_core.cluster.paths import cluster_paths
-from waltz_core.cluster.znode_tree import ZnodeTree
-from waltz_core.cluster.znodes import (
-    EMPTY_ASSIGNMENT,
-    ClusterParams,
-    PartitionAssignment,
-    ReplicaAssignments,
-    ServerDescriptor,
-    StoreParams,
-    decode_partition_assignment,
-    decode_server_descriptor,
-    encode_cluster_params,
-    encode_id_counter,
-    encode_partition_assignment,
-    encode_replica_assignments,
-    encode_store_params,
-)
-from waltz_core.edge import (
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import (
     Report,
     ZkChanged,
     ZkChildren,
@@ -54,9 +25,38 @@ from waltz_core.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.cluster.coordinator import (
+    ClusterFailed,
+    Coordinator,
+    CoordinatorEffect,
+    EndpointsChanged,
+    Joined,
+    Left,
+    ManagedServer,
+    Owned,
+    OwnershipConfirmed,
+    OwnershipDoubtful,
+    ReplicasChanged,
+)
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znode_tree import ZnodeTree
+from waltz_core.zookeeper.znodes import (
+    EMPTY_ASSIGNMENT,
+    ClusterParams,
+    PartitionAssignment,
+    ReplicaAssignments,
+    ServerDescriptor,
+    StoreParams,
+    decode_partition_assignment,
+    decode_server_descriptor,
+    encode_cluster_params,
+    encode_id_counter,
+    encode_partition_assignment,
+    encode_replica_assignments,
+    encode_store_params,
+)
 
 ROOT = "/waltz"
 PATHS = cluster_paths(ROOT)

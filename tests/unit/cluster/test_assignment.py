@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_core.base.rules import LEGACY
 from waltz_core.cluster.assignment import (
     FewerPartitionsError,
     IncompleteAssignmentError,
@@ -15,8 +16,7 @@ from waltz_core.cluster.assignment import (
     assign,
     legacy_assignment_fails,
 )
-from waltz_core.cluster.znodes import EMPTY_ASSIGNMENT, PartitionAssignment, ServerPartitions
-from waltz_core.rules import LEGACY
+from waltz_core.zookeeper.znodes import EMPTY_ASSIGNMENT, PartitionAssignment, ServerPartitions
 
 small = st.integers(-1, 12)
 members_of_any_kind = st.lists(

@@ -10,6 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cluster.coordinators import KEY, PATHS, ROOT, Process, World
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import (
+    Level,
+    Report,
+    ZkChanged,
+    ZkCreate,
+    ZkDone,
+    ZkError,
+    ZkFailed,
+    ZkGet,
+    ZkSet,
+    ZkState,
+    ZkStateChanged,
+)
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import LEGACY
 from waltz_core.cluster.coordinator import (
     LEAVE_TIMEOUT_MS,
     OUR_MARK,
@@ -30,7 +46,7 @@ from waltz_core.cluster.coordinator import (
     PreferencesRegistered,
     ReplicasChanged,
 )
-from waltz_core.cluster.znodes import (
+from waltz_core.zookeeper.znodes import (
     ClusterParams,
     PartitionAssignment,
     ReplicaAssignments,
@@ -45,22 +61,6 @@ from waltz_core.cluster.znodes import (
     encode_server_descriptor,
     encode_store_params,
 )
-from waltz_core.edge import (
-    Level,
-    Report,
-    ZkChanged,
-    ZkCreate,
-    ZkDone,
-    ZkError,
-    ZkFailed,
-    ZkGet,
-    ZkSet,
-    ZkState,
-    ZkStateChanged,
-)
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
-from waltz_core.rules import LEGACY
 
 
 def server_ids(world: World) -> list[int]:

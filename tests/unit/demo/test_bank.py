@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import waltz_trio as waltz
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 from waltz_trio.demo import bank
 from waltz_trio.demo.bank import Account, Entry, Order
 

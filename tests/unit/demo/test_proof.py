@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_trio.demo import journal, proof
 from waltz_trio.demo.bank import ENTRIES, Account, Entry, Order
 from waltz_trio.demo.journal import Event

@@ -12,7 +12,7 @@ import pytest
 import waltz_trio as waltz
 from examples.flights import model, source, truth
 from examples.flights.source import Flight
-from waltz_core.ids import ReqId
+from waltz_core.base.ids import ReqId
 
 SLICE = 1_500
 

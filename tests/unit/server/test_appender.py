@@ -8,11 +8,11 @@ import attrs
 import hypothesis.strategies as st
 from hypothesis import given
 
-from waltz_core.ids import ReqId, make_req_id
-from waltz_core.locks import LockTable
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.locks.exact import Explanation
+from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
-from waltz_core.server.exact_locks import Explanation
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
 

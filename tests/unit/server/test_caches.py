@@ -6,8 +6,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames
 

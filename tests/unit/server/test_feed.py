@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from waltz_core.ids import make_req_id
-from waltz_core.log import Record, RecordHeader
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record, RecordHeader
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames, with_version

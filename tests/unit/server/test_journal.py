@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from waltz_core.edge import Level, Report
-from waltz_core.ids import make_req_id
-from waltz_core.lock_names import pack_names
-from waltz_core.machine import Tickets
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.ids import make_req_id
+from waltz_core.locks.exact import Explanation
 from waltz_core.server.appender import Flight, Refused
-from waltz_core.server.exact_locks import Explanation
 from waltz_core.server.journal import Journal, JournalFailed, Journals, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import (
     CommittedRange,
@@ -20,6 +19,7 @@ from waltz_core.server.journal_format import (
 )
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
+from waltz_core.wire.lock_names import pack_names
 
 NAMES = pack_names([("stock", 9)])
 

@@ -9,9 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from waltz_core.errors import CorruptionError
-from waltz_core.ids import ReqId, make_req_id
-from waltz_core.lock_names import pack_names
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.server.journal_format import (
     CommittedRange,
     Decision,
@@ -25,6 +24,7 @@ from waltz_core.server.journal_format import (
     entry_end,
     sound_size,
 )
+from waltz_core.wire.lock_names import pack_names
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 EXAMPLES = [(name, bytes.fromhex(data)) for name, data in re.findall(r"^(\w+) +([0-9a-f]{18,})$", PAGE, re.MULTILINE)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_core.ids import make_req_id
+from waltz_core.base.ids import make_req_id
 from waltz_core.server.marks import PATIENCE_MS, MarkReads
 from waltz_core.server.turns import Shares
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from waltz_core.edge import ZkError, ZkFailed, ZkGet
-from waltz_core.machine import Tickets
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import ZkError, ZkFailed, ZkGet
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.partition import PartitionConfig, PartitionEffect, PartitionServer, Phase
 from waltz_core.store.calls import LinkUp

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from waltz_core.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from waltz_core.base.ids import Endpoint
 from waltz_core.server.preferences import Preferences
 
 

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
+from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import Joined
-from waltz_core.cluster.znodes import ConnectionMetadata, encode_connection_metadata
-from waltz_core.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
-from waltz_core.ids import Endpoint
-from waltz_core.machine import Tickets
 from waltz_core.server.repairs import AGAIN_MS, ANSWER_MS, Repairs
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+from waltz_core.zookeeper.znodes import ConnectionMetadata, encode_connection_metadata
 
 REPLICAS = ("a:1", "b:1", "c:1")
 JOINED = Joined("test", 1, UUID(int=5).bytes, 1, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from waltz_core.edge import ZkError
+from waltz_core.base.edge import ZkError
 from waltz_core.server.states_write import StatesWrite
 
 

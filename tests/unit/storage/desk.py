@@ -7,10 +7,10 @@ from uuid import UUID
 
 from tests.model.disk import SimDisk
 from tests.vectors.storage_desk import Desk
-from waltz_core.edge import Port
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.edge import Port
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.storage.replica import StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire

@@ -7,9 +7,9 @@ from typing import Any
 from tests.model.disk import SimDisk
 from tests.unit.storage.desk import KEY, codec_1, some
 from tests.vectors.storage_desk import Desk
-from waltz_core.edge import Accepted, Closed, Dial, Dialed, Port, Received
-from waltz_core.ids import Endpoint
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Received
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 

@@ -24,8 +24,8 @@ from tests.unit.storage.desk import (
 )
 from tests.unit.storage.test_node import Slow, fail
 from tests.vectors.storage_desk import Desk
-from waltz_core.edge import Port
-from waltz_core.rules import LEGACY, SAFE
+from waltz_core.base.edge import Port
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Stop, StorageStopped, SyncDirectory
 from waltz_core.storage.record_codec import encode_record

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.storage.desk import some
-from waltz_core.ids import ReqId
-from waltz_core.log import Record
+from waltz_core.base.ids import ReqId
+from waltz_core.base.log import Record
 from waltz_core.storage import control, index, segment, side
 from waltz_core.storage.record_codec import (
     announced_size,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.model.disk import SimDisk
 from tests.unit.storage.desk import DATA, INDEX, KEY, append, desk, filled, replica, some, text_of
-from waltz_core.rules import LEGACY
+from waltz_core.base.rules import LEGACY
 from waltz_core.storage.effects import DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.wire import storage_messages as wire

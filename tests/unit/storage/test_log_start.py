@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.storage.desk import append, codec_1, desk, filled, mark, reopen, replica, some
 from tests.vectors.storage_desk import Desk
-from waltz_core.edge import Port
+from waltz_core.base.edge import Port
 from waltz_core.storage import side
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin

@@ -12,7 +12,7 @@ import pytest
 
 from tests.model.disk import SimDisk
 from tests.vectors.storage_desk import Desk
-from waltz_core.edge import Report
+from waltz_core.base.edge import Report
 from waltz_core.storage.replica import State
 
 DIRECTORIES = Path(__file__).parents[2] / "vectors" / "storage_dirs"

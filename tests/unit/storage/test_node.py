@@ -28,9 +28,9 @@ from tests.unit.storage.desk import (
     text_of,
 )
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
-from waltz_core.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
-from waltz_core.machine import Tickets
-from waltz_core.rules import LEGACY, SAFE
+from waltz_core.base.contract import Tickets
+from waltz_core.base.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
@@ -620,7 +620,7 @@ def test_answers_to_a_connection_that_is_gone_are_dropped() -> None:
     slow = Slow(filled(1))
     slow.send(wire.AppendRequest(5, 1, 0, some(1, 1), False))
     slow.made.wires.clear()
-    from waltz_core.edge import Closed
+    from waltz_core.base.edge import Closed
 
     slow.step(Closed(slow.storage.conn, "gone"))
     slow.release()

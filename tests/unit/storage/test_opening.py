@@ -24,8 +24,8 @@ from tests.unit.storage.desk import (
     some,
     text_of,
 )
-from waltz_core.edge import Level, Report
-from waltz_core.rules import LEGACY, SAFE
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record

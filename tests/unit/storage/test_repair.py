@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.storage.desk import codec_1, replica, some, text_of
 from tests.unit.storage.nodes import Nodes
-from waltz_core.edge import Port
-from waltz_core.log import SessionInfo
+from waltz_core.base.edge import Port
+from waltz_core.base.log import SessionInfo
 from waltz_core.storage import repair as repairing
 from waltz_core.storage.effects import DiskRead, FaultKind, SyncFile, WriteAt
 from waltz_core.storage.replica import State

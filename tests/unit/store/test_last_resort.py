@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.storage.desk import some
-from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.errors import StorageError
-from waltz_core.ids import ReplicaId
-from waltz_core.log import SessionInfo
+from waltz_core.base.errors import StorageError
+from waltz_core.base.ids import ReplicaId
+from waltz_core.base.log import SessionInfo
 from waltz_core.store import recovery as rec
 from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata, ReplicaState
 
 REPLICAS = ("a:1", "b:1", "c:1")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.model.recovery_world import PARTITION, state
-from waltz_core.cluster.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
-from waltz_core.errors import GenerationMismatchError
+from waltz_core.base.errors import GenerationMismatchError
 from waltz_core.store.metadata import announced, last_session, recovered_metadata, same_metadata, states_by_storage
+from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 
 
 def test_the_first_session_is_number_zero() -> None:

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from waltz_core.edge import CloseConn, Dial, Report, Send
-from waltz_core.errors import ConfigError
+from waltz_core.base.edge import CloseConn, Dial, Report, Send
+from waltz_core.base.errors import ConfigError
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
 from waltz_core.store.pool import PoolEffect, PoolNote, PoolState, StoragePool
 from waltz_core.store.replica_link import Batch

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.store.test_pool import MAX, Bench
-from waltz_core.edge import CloseConn, Dial
+from waltz_core.base.edge import CloseConn, Dial
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
 from waltz_core.store.pool import PoolState
 from waltz_core.store.replica_link import Batch

@@ -8,10 +8,10 @@ import pytest
 from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.log import SessionInfo
-from waltz_core.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.base.log import SessionInfo
+from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store import recovery as rec
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 _SESSION = 6
 _LATER = 5_000

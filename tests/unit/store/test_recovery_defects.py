@@ -8,9 +8,9 @@ import pytest
 from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state, writer_of
-from waltz_core.cluster.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-from waltz_core.rules import SAFE, SafetyRules
+from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 _SESSION = 6
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.model.recovery_model import Bounds, Model, State
-from waltz_core.rules import SAFE
+from waltz_core.base.rules import SAFE
 from waltz_core.store import recovery as rec
 
 

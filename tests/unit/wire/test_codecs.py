@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wire.strategies import PROTOCOLS, VERSIONS, any_message, every_codec, messages
-from waltz_core.errors import ProtocolError
+from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.admin_messages import AdminMessage
 from waltz_core.wire.client_messages import ClientMessage
 from waltz_core.wire.connection import CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection

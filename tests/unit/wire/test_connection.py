@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from waltz_core.errors import ChecksumError, FrameTooLargeError, HandshakeError, ProtocolError
-from waltz_core.ids import make_req_id
-from waltz_core.rules import LEGACY
+from waltz_core.base.errors import ChecksumError, FrameTooLargeError, HandshakeError, ProtocolError
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.rules import LEGACY
 from waltz_core.wire import admin_codec, client_codec, storage_codec
 from waltz_core.wire.client_messages import (
     AppendRequest,

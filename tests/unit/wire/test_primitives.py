@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltz_core.errors import ChecksumError, ProtocolError
+from waltz_core.base.errors import ChecksumError, ProtocolError
 from waltz_core.wire.primitives import (
     BOOL,
     BYTES,

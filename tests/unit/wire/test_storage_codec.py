@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.wire.test_codecs import encoded, opened
-from waltz_core.ids import make_req_id
-from waltz_core.log import Record, SessionInfo
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record, SessionInfo
 from waltz_core.wire.connection import STORAGE_PROTOCOL
 from waltz_core.wire.shared import Cause, Condition, FailureCode, SuspectRange
 from waltz_core.wire.storage_codec import encode_append, encode_records

@@ -1,0 +1,45 @@
+"""Who took a lock last, against a list of everything."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from waltz_core.locks.exact import ExactLocks
+
+# Their bytes overlap: 0x00010000 is found across the border of two zeros and a one.
+HASHES = (0, 1, 0x00010000, 0x01000000, 0x0100, -1, 7)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(HASHES), st.integers(0, 2)), max_size=60),
+    st.sampled_from(HASHES),
+    st.integers(-2, 60),
+    st.integers(-1, 60),
+    st.integers(1, 4),
+)
+def test_the_newest_taker_in_a_range_is_found(
+    takings: list[tuple[int, int]], lock: int, above: int, upper: int, repeat: int
+) -> None:
+    exact = ExactLocks(10**6, -1)
+    log: list[tuple[int, int]] = []
+    transaction_id = 0
+    for lock_hash, step in takings:
+        transaction_id += step
+        log.append((lock_hash, transaction_id))
+        exact.took([lock_hash] * repeat, [transaction_id] * repeat)
+    expected = max((one for lock_hash, one in log if lock_hash == lock and above < one <= upper), default=-1)
+    assert exact.newest(lock, above, upper) == expected
+
+
+def test_what_exceeds_its_memory_is_forgotten_in_order_and_said() -> None:
+    exact = ExactLocks(10_000, -1)
+    for at in range(0, 100_000, 100):
+        exact.took([one % 5000 for one in range(at, at + 100)], list(range(at, at + 100)))
+    assert 100_000 - 3 * 10_000 < exact.floor <= 100_000 - 10_000
+    for lock in (0, 17, 4999):
+        assert exact.newest(lock, exact.floor, 100_000) == 95_000 + lock
+        assert exact.newest(lock, exact.floor, 95_000 + lock - 1) == 90_000 + lock
+    assert exact.newest(5000, -1, 100_000) == -1
+    known = [exact.newest(one % 5000, one - 1, one) == one for one in range(exact.floor - 100, 100_000)]
+    assert known == [False] * 101 + [True] * (99_999 - exact.floor), "what is behind the floor is known, nothing else"

@@ -1,0 +1,414 @@
+"""What the doctor and `cluster verify` make of a view: each case is one change of a healthy cluster."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import pytest
+
+from tests.unit.operations.views import (
+    DAY,
+    NAMES,
+    assigned,
+    cluster,
+    owned,
+    replica,
+    server,
+    states,
+    storage,
+    with_replica,
+    with_server,
+    with_storage,
+)
+from waltz_core.base.errors import ClusterError
+from waltz_core.base.ids import Endpoint
+from waltz_core.operations.diagnosis import LAG_MAX, LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose, notices
+from waltz_core.operations.findings import Finding, ranges_text
+from waltz_core.operations.verify import verify
+from waltz_core.operations.view import CertificateView, ClusterView
+from waltz_core.wire.client_messages import PartitionStatus, ServedState
+from waltz_core.zookeeper.znodes import (
+    PartitionAssignment,
+    PartitionMetadata,
+    ServerDescriptor,
+    ServerPartitions,
+)
+from waltz_trio.cli import cluster as cluster_cli
+from waltz_trio.cli import moves as moves_cli
+from waltz_trio.cli import server as server_cli
+from waltz_trio.cli import storage as storage_cli
+from waltz_trio.cli import zookeeper as zookeeper_cli
+from waltz_trio.cli.options import Command, parse
+
+
+def causes(view: ClusterView) -> list[str]:
+    return [finding.cause for root in diagnose(view) for finding in root.rows()]
+
+
+def stuck(since_ms: int = 9000) -> PartitionStatus:
+    return PartitionStatus(0, 2, ServedState.STUCK, since_ms, 4, -(2**63), "waits for s0:7000 (not connected)")
+
+
+def quorum_lost(since_ms: int = 9000) -> ClusterView:
+    """Two of three storage nodes are down; the server waits in the recovery of its partition."""
+    down = (storage(name, data_problem="refused", admin_problem="refused", replicas=None) for name in NAMES[:2])
+    waiting = server(
+        1,
+        0,
+        status=(stuck(since_ms),),
+        health={0: False},
+        connectivity={NAMES[0]: False, NAMES[1]: False, NAMES[2]: True},
+    )
+    return cluster(storages=(*down, storage(NAMES[2])), servers=(waiting, server(2, 1, status=None, health={1: False})))
+
+
+CASES: dict[str, tuple[ClusterView, list[str]]] = {
+    "storage-down": (
+        with_storage(data_problem="refused", admin_problem="refused", replicas=None),
+        ["storage-down", "no-spare-replica"],
+    ),
+    "port": (with_storage(data_problem="refused"), ["port-unreachable"]),
+    "half added": (
+        with_storage(admin="", admin_problem="unknown", replicas=None),
+        ["half-added-storage-node", "no-spare-replica"],
+    ),
+    "wrong key": (
+        with_storage(foreign_key=True, admin_problem="key", replicas=None),
+        ["wrong-key", "no-spare-replica"],
+    ),
+    "quorum lost": (quorum_lost(), ["storage-down", "no-quorum", "recovery-stuck", "unhealthy", "storage-down"]),
+    "all keys wrong": (
+        cluster(storages=tuple(storage(name, foreign_key=True, replicas=None) for name in NAMES)),
+        ["two-clusters", "no-quorum", "two-clusters", "two-clusters"],
+    ),
+    "server down": (with_server(problem="refused", partitions=None, health=None, status=None), ["server-down"]),
+    "server of another cluster": (with_server(key=b"x" * 16), ["two-clusters"]),
+    "two servers at one place": (
+        cluster(
+            servers=(server(1, 0), attrs.evolve(server(2, 1), descriptor=ServerDescriptor(2, Endpoint("v1", 6000))))
+        ),
+        ["two-clusters"],
+    ),
+    "undecodable": (cluster(undecodable=("x",)), ["undecodable-server"]),
+    "no server": (
+        cluster(servers=(), assignment=PartitionAssignment(1, 2, ())),
+        ["no-server"],
+    ),
+    "owner gone": (cluster(servers=(server(1, 0),)), ["owner-gone"]),
+    "no owner": (owned(ServerPartitions(1, ((0, 2),))), ["no-owner", "mismatched-assignment"]),
+    "two owners": (
+        owned(ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((0, 2), (1, 2)))),
+        ["two-owners"],
+    ),
+    "certificate": (cluster(certificates=(CertificateView("p", "CN=p", 99 * DAY),)), ["certificate-expired"]),
+    "certificate soon": (cluster(certificates=(CertificateView("p", "CN=p", 103 * DAY),)), ["certificate-ends-soon"]),
+    "clock of a node": (with_storage(clock_ms=-60_000), ["clock-off"]),
+    "clock of a server": (with_server(clock_ms=3_600_000), ["clock-off"]),
+    "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
+    "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo", "no-spare-replica"]),
+    "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error", "no-spare-replica"]),
+    "damaged": (with_replica(damaged=3), ["damaged-records"]),
+    "offline": (with_replica(available=False), ["offline", "no-spare-replica"]),
+    "replica not told": (
+        with_storage(replicas={1: replica(1)}),
+        ["mismatched-assignment", "no-spare-replica"],
+    ),
+    "replica not known": (
+        assigned((NAMES[0], (1,)), (NAMES[1], (0, 1)), (NAMES[2], (0, 1))),
+        ["mismatched-assignment"],
+    ),
+    "no replica": (
+        assigned(*((name, (1,)) for name in NAMES)),
+        ["no-replica"] + ["mismatched-assignment"] * 3,
+    ),
+    "metadata gone": (cluster(partitions=(None, states(1))), ["missing-metadata"]),
+    "metadata set back": (with_replica(session_id=9), ["metadata-set-back"]),
+    "metadata unreadable": (
+        attrs.evolve(cluster(partitions=(None, states(1))), unreadable={"/root/store/partition/0": "too short"}),
+        ["unreadable-metadata"],
+    ),
+    "assignment unreadable": (cluster(unreadable={"/root/serverDescriptors": "too short"}), ["damaged-cluster"]),
+    "metadata emptied": (cluster(partitions=(states(0, session_id=-1), states(1))), ["missing-metadata"]),
+    "stuck": (with_server(status=(stuck(),), health={0: False}), ["recovery-stuck"]),
+    "unhealthy": (with_server(status=None, health={0: False}), ["unhealthy"]),
+    "network": (with_server(connectivity={**dict.fromkeys(NAMES, True), NAMES[2]: False}), ["partitioned-network"]),
+    "left behind": (
+        attrs.evolve(with_replica(max_id=60), partitions=(states(0, late=NAMES[0]), states(1))),
+        ["lagging-replica"],
+    ),
+    "far behind": (
+        cluster(
+            storages=(
+                storage(NAMES[0]),
+                *(storage(name, replicas={0: replica(0, max_id=101 + LAG_MAX), 1: replica(1)}) for name in NAMES[1:]),
+            )
+        ),
+        ["lagging-replica"],
+    ),
+    "no quorum": (
+        cluster(storages=(*(storage(name, replicas={}) for name in NAMES[:2]), storage(NAMES[2]))),
+        ["mismatched-assignment", "no-quorum"] + ["mismatched-assignment"] * 3,
+    ),
+}
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    assert diagnose(cluster()) == ()
+    assert verify(cluster(), 0) == verify(cluster(), 1) == ()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_named_and_nothing_else(name: str) -> None:
+    view, expected = CASES[name]
+    assert causes(view) == expected
+
+
+def test_every_finding_names_where_and_what_to_do() -> None:
+    for view, _ in CASES.values():
+        for root in diagnose(view):
+            for finding in root.rows():
+                assert isinstance(finding, Finding)
+                assert finding.evidence
+                assert finding.command
+
+
+def test_a_lost_quorum_is_its_down_nodes_with_the_consequences_below_them() -> None:
+    roots = diagnose(quorum_lost())
+    assert [root.cause for root in roots] == ["storage-down", "storage-down"]
+    assert [finding.cause for finding in roots[0].follows] == ["no-quorum", "recovery-stuck", "unhealthy"]
+    assert "partitions 0-1 have 1 of 3 replicas, needed are 2: missing are s0:7000, s1:7000" in (
+        roots[0].follows[0].evidence
+    )
+
+
+def test_one_node_down_is_said_to_leave_no_spare() -> None:
+    (root,) = diagnose(CASES["storage-down"][0])
+    assert "partitions 0-1 have 2 of 3 replicas: the next loss stops commits" in root.follows[0].evidence
+
+
+def test_giving_data_up_is_advised_only_after_minutes_and_with_what_is_lost() -> None:
+    def advice(since_ms: int) -> str:
+        rows = (finding for root in diagnose(quorum_lost(since_ms)) for finding in root.rows())
+        (command,) = (finding.command for finding in rows if finding.cause == "recovery-stuck")
+        return command
+
+    assert "unsafe-recover" not in advice(LAST_RESORT_AFTER_MS - 1)
+    assert "bring back" in advice(LAST_RESORT_AFTER_MS - 1)
+    command = advice(LAST_RESORT_AFTER_MS)
+    assert "unsafe-recover -c CONFIG -p 0 --accept-data-loss" in command
+    assert "s2:7000 ends at 100" in command
+    assert "is lost" in command
+
+
+@pytest.mark.parametrize(
+    ("name", "settles"),
+    [
+        ("network", True),  # the server may not have redialled yet
+        ("owner gone", True),
+        ("no owner", True),
+        ("storage-down", False),
+        ("metadata gone", False),
+        ("limbo", False),
+    ],
+)
+def test_what_a_running_cluster_ends_by_itself_is_looked_at_again(name: str, settles: bool) -> None:
+    roots = diagnose(CASES[name][0])
+    assert [root.settles for root in roots] == [settles]
+
+
+def test_a_recovery_that_waits_for_long_does_not_settle() -> None:
+    for since_ms, settles in ((SETTLE_MS - 1, True), (SETTLE_MS, False)):
+        (root,) = diagnose(with_server(status=(stuck(since_ms),), health={0: False}))
+        assert (root.cause, root.settles) == ("recovery-stuck", settles)
+
+
+_PLACES = {
+    "CONFIG.yml": "node.yml",
+    "CONFIG": "tools.yml",
+    "HOST:PORT": "s9:7000",
+    "ADMIN_PORT": "7001",
+    "GROUP": "1",
+    "FILE": "backup.json",
+}
+_COMMANDS: dict[str, tuple[Command, ...]] = {
+    "storage": (*storage_cli.COMMANDS, *moves_cli.COMMANDS),
+    "zookeeper": zookeeper_cli.COMMANDS,
+    "cluster": cluster_cli.COMMANDS,
+    "server": server_cli.COMMANDS,
+}
+
+
+def test_every_advised_command_is_taken_by_the_command_line() -> None:
+    """Words that people fill in are filled in; nothing that is advised may be refused for its options."""
+    tried: dict[str, int] = {}
+    for view, _ in (*CASES.values(), (quorum_lost(LAST_RESORT_AFTER_MS), [])):
+        for root in diagnose(view):
+            for finding in root.rows():
+                for text in re.findall(r"waltz [a-z]+ [a-z-]+(?: [-\w:./]+)*", finding.command):
+                    _, noun, name, *words = (_PLACES.get(word, word) for word in text.rstrip(".").split())
+                    if (noun, name) == ("zookeeper", "list"):
+                        continue  # named in prose, as what writes the backup
+                    assert name in {command.name for command in _COMMANDS[noun]}, finding.command
+                    (command,) = (command for command in _COMMANDS[noun] if command.name == name)
+                    words = words[: words.index("on")] if "on" in words else words
+                    parse(command, words)
+                    tried[f"{noun} {name}"] = tried.get(f"{noun} {name}", 0) + 1
+    assert tried.keys() >= {"storage replace-node", "storage unsafe-recover", "zookeeper add-storage-node"}
+    assert len(tried) >= 14, tried
+
+
+def test_numbers_are_written_as_ranges() -> None:
+    assert ranges_text([7, 3, 1, 2, 3]) == "1-3,7"
+    assert ranges_text([]) == ""
+
+
+def test_what_waits_for_metadata_is_not_told_to_give_anything_up() -> None:
+    """Session 5 was forgotten, and its number given out again."""
+    storages = tuple(storage(name, replicas={0: replica(0, session_id=5, max_id=101)}) for name in NAMES)
+    waiting = attrs.evolve(with_server(status=(stuck(LAST_RESORT_AFTER_MS),), health={0: False}), storages=storages)
+    for partitions in ((states(0), states(1)), (None, states(1))):
+        roots = diagnose(attrs.evolve(waiting, partitions=partitions))
+        rows = [finding for root in roots for finding in root.rows()]
+        (command,) = (finding.command for finding in rows if finding.cause == "recovery-stuck")
+        assert command == "waltz storage confirm-metadata -c CONFIG -p 0"
+
+
+def test_nodes_of_0_13_2_do_not_tell_enough_to_be_called_lagging() -> None:
+    assert diagnose(with_replica(max_id=None, state=None)) == ()
+
+
+# ---- verify --------------------------------------------------------------------------------------
+
+
+def checks(view: ClusterView, partition_id: int = 0) -> list[str]:
+    return [failure.check for failure in verify(view, partition_id)]
+
+
+VERIFIED: dict[str, tuple[ClusterView, str, str]] = {
+    "no owner": (
+        owned(ServerPartitions(2, ((1, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition 0 not handled by any server",
+    ),
+    "two owners": (
+        owned(ServerPartitions(1, ((0, 2),)), ServerPartitions(2, ((0, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition handled by more than one server: v1:6000 and v2:6000",
+    ),
+    "owner not registered": (
+        owned(ServerPartitions(9, ((0, 2),))),
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "Error: Partition 0 is assigned to server 9, which is not registered",
+    ),
+    "not served": (
+        with_server(partitions=()),
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "Partition 0 not matching in zk and server: ONLY_IN_ZOOKEEPER",
+    ),
+    "served by another": (
+        cluster(servers=(server(1, 0), server(2, 0, 1))),
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "Partition 0 not matching in zk and server: ONLY_IN_SERVER, v2:6000",
+    ),
+    "replica not reached": (
+        with_server(connectivity={NAMES[0]: False, NAMES[1]: True}),
+        "SERVER_STORAGE_CONNECTIVITY",
+        "Server v1:6000, storage connectivity check for storage replica s0:7000 failed\n"
+        "Server v1:6000, storage replica s2:7000 missing in connectivity statuses",
+    ),
+    "no answer": (
+        with_server(connectivity=None),
+        "SERVER_STORAGE_CONNECTIVITY",
+        "Server v1:6000, no connectivity statuses response",
+    ),
+    "mismatch": (
+        with_storage(replicas={1: replica(1)}),
+        "PARTITION_ASSIGNMENT_ZK_STORAGE_CONSISTENCY",
+        "Error: ZooKeeper and StorageNode Partition Assignment mismatch\n"
+        "s0:7000 does not hold it: it was never told to",
+    ),
+    "quorum": (
+        cluster(storages=tuple(storage(name, replicas={0: replica(0, available=name == NAMES[0])}) for name in NAMES)),
+        "PARTITION_QUORUM_STATUS",
+        "Error: Quorum is not achieved\n1 of 3 replicas are available",
+    ),
+    "recovering": (
+        cluster(partitions=(states(0, late=NAMES[1]), states(1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s1:7000 recovery not completed",
+    ),
+    "no states": (cluster(partitions=(None, states(1))), "REPLICA_RECOVERY_STATUS", "Cannot obtain replica states"),
+    "other states": (
+        assigned((NAMES[0], (0, 1)), (NAMES[1], (0, 1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s2:7000 replica info missing in replica assignments",
+    ),
+    "no state": (
+        cluster(partitions=(PartitionMetadata(2, 4, states(0).replica_states[:2]), states(1))),
+        "REPLICA_RECOVERY_STATUS",
+        "Storage s2:7000 replica info missing in replica states",
+    ),
+    "unhealthy": (
+        with_server(health={0: False}),
+        "SERVER_PARTITION_HEALTH_CHECK",
+        "Partition 0 belonging to server v1:6000 is not healthy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_verify_words_a_failure_as_the_original(name: str) -> None:
+    view, check, text = VERIFIED[name]
+    assert {failure.check: failure.text for failure in verify(view, 0)}[check] == text
+
+
+def test_a_quorum_counts_the_replicas_of_the_partition_and_not_all_nodes() -> None:
+    view = assigned((NAMES[0], (0, 1)), (NAMES[1], (1,)), (NAMES[2], (1,)))
+    assert "PARTITION_QUORUM_STATUS" not in checks(view)
+
+
+def test_an_unreachable_owner_is_named_in_every_check_that_needs_it() -> None:
+    view = with_server(problem="v1:6000: refused", partitions=None, health=None, connectivity=None, status=None)
+    texts = {failure.check: failure.text for failure in verify(view, 0)}
+    assert texts["PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY"] == "v1:6000: refused"
+    assert texts["SERVER_PARTITION_HEALTH_CHECK"] == "v1:6000: refused"
+    assert checks(cluster(servers=(), assignment=PartitionAssignment(1, 2, ())))[:3] == [
+        "PARTITION_ASSIGNMENT_ZK_VALIDITY",
+        "PARTITION_ASSIGNMENT_ZK_SERVER_CONSISTENCY",
+        "SERVER_STORAGE_CONNECTIVITY",
+    ]
+
+
+def test_a_partition_that_does_not_exist_is_refused() -> None:
+    for partition_id in (-1, 2):
+        with pytest.raises(ClusterError, match=f"Partition {partition_id} is not valid"):
+            verify(cluster(), partition_id)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("the certificate of s2:7000 is refused: self-signed certificate", "server.ssl.trustStore"),
+        ("it refused to open: wrong key", "another cluster's key"),
+        ("cannot connect to s2:7000: Connection refused", "check network, firewall"),
+    ],
+)
+def test_the_reason_that_a_server_gives_is_named_and_decides_the_advice(reason: str, advice: str) -> None:
+    reached = {**dict.fromkeys(NAMES, True), NAMES[2]: False}
+    (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}))
+    assert finding.evidence.endswith(f"this machine does: {reason}")
+    assert advice in finding.command
+
+
+def test_who_serves_everybody_is_noted_without_being_wrong() -> None:
+    view = cluster(
+        servers=(server(1, 0, access_level=0), server(2, 1, access_level=1)),
+        storages=(storage("a:1", access_level=0), storage("b:1", access_level=2), storage("c:1")),
+    )
+    everybody, no_roles = notices(view)
+    assert (everybody.cause, no_roles.cause) == ("open-to-everybody", "no-roles")
+    assert "storage node a:1" in everybody.evidence
+    assert "b:1" not in everybody.evidence + no_roles.evidence
+    assert "c:1" not in everybody.evidence + no_roles.evidence
+    assert not any(one.cause in ("open-to-everybody", "no-roles") for one in diagnose(view))

@@ -1,0 +1,189 @@
+"""Plans of moves: every step leads to a view from which the same command goes on."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tests.unit.operations.views import NAMES, cluster, replica, storage
+from waltz_core.base.errors import ClusterError
+from waltz_core.operations import moves
+from waltz_core.operations.moves import Step
+from waltz_core.operations.view import ClusterView
+from waltz_core.zookeeper import store_metadata
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaAssignments, ReplicaId, ReplicaState
+
+NEW = "s9:7000"
+
+
+def with_new(**change: object) -> ClusterView:
+    """The healthy cluster and one more node, empty, in the group of the first."""
+    view = cluster()
+    maps = store_metadata.add_storage_node(view.maps, NEW, 0, 7001).after
+    return attrs.evolve(view, maps=maps, storages=(*view.storages, storage(NEW, replicas={}, **change)))
+
+
+def dead(view: ClusterView, name: str) -> ClusterView:
+    storages = (attrs.evolve(node, replicas=None) if node.name == name else node for node in view.storages)
+    return attrs.evolve(view, storages=tuple(storages))
+
+
+def after(view: ClusterView, step: Step) -> ClusterView:
+    """What the cluster looks like once a step is done."""
+    match step:
+        case moves.Take(name, partition_id):
+            return holding(view, name, partition_id, True)
+        case moves.Release(name, partition_id):
+            return holding(view, name, partition_id, False)
+        case moves.AwaitLevel() | moves.AwaitWithout():
+            return served(view, step.partition_id)
+        case moves.Assign(name, partition_id):
+            change = store_metadata.assign_partitions(view.maps, 2, (partition_id,), name)
+        case moves.Unassign(name, partition_id):
+            change = store_metadata.unassign_partitions(view.maps, (partition_id,), name)
+        case moves.Swap(source, target, partition_id):
+            change = store_metadata.replace_replica(view.maps, 2, partition_id, source, target)
+        case moves.AddNode(name, port, group):
+            change = store_metadata.add_storage_node(view.maps, name, group, port)
+            view = attrs.evolve(view, storages=(*view.storages, storage(name, replicas={})))
+        case moves.RemoveNode(name):
+            change = store_metadata.remove_storage_node(view.maps, name)
+    return attrs.evolve(view, maps=change.after)
+
+
+def holding(view: ClusterView, name: str, partition_id: int, held: bool) -> ClusterView:
+    found = []
+    for node in view.storages:
+        if node.name == name:
+            replicas = {number: one for number, one in (node.replicas or {}).items() if number != partition_id}
+            node = attrs.evolve(node, replicas={**replicas, **({partition_id: replica(partition_id)} if held else {})})
+        found.append(node)
+    return attrs.evolve(view, storages=tuple(found))
+
+
+def served(view: ClusterView, partition_id: int) -> ClusterView:
+    """A session of exactly the replicas that are assigned."""
+    replicas = [ReplicaState(ReplicaId(partition_id, name), 8, UNRESOLVED) for name in view.replicas_of(partition_id)]
+    partitions = list(view.partitions)
+    partitions[partition_id] = PartitionMetadata(2, 8, tuple(replicas))
+    return attrs.evolve(view, partitions=tuple(partitions))
+
+
+def kinds(steps: tuple[Step, ...]) -> list[str]:
+    return [type(step).__name__ for step in steps]
+
+
+def test_while_the_old_node_lives_the_new_one_is_level_before_it_goes() -> None:
+    steps = moves.move(with_new(), [0], NAMES[0], NEW)
+    assert kinds(steps) == ["Take", "Assign", "AwaitLevel", "Unassign", "AwaitWithout", "Release"]
+
+
+def test_a_second_dead_node_waits_until_the_first_replacement_takes_part() -> None:
+    """Or two of the three would be gone that know where the log ends; simulator, seed 90001505."""
+    view, other = dead(dead(with_new(), NAMES[0]), NAMES[1]), "s8:7000"
+    maps = store_metadata.add_storage_node(view.maps, other, 1, 7001).after
+    view = attrs.evolve(view, maps=maps, storages=(*view.storages, storage(other, replicas={})))
+    view = after(view, moves.Swap(NAMES[0], NEW, 0))
+    steps = moves.move(view, [0], NAMES[1], other)
+    assert steps[:3] == (moves.Take(other, 0), moves.AwaitLevel(NEW, 0), moves.Swap(NAMES[1], other, 0))
+    assert kinds(moves.move(served(view, 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_what_was_just_taken_away_is_forgotten_before_the_next_node_dies() -> None:
+    """Of four that know where the log ends two would be left; simulator, seed 94001671."""
+    view = with_new()
+    for step in (moves.Take(NEW, 0), moves.Assign(NEW, 0), moves.AwaitLevel(NEW, 0), moves.Unassign(NAMES[0], 0)):
+        view = after(view, step)
+    other = "s8:7000"
+    maps = store_metadata.add_storage_node(view.maps, other, 1, 7001).after
+    view = attrs.evolve(view, maps=maps, storages=(*view.storages, storage(other, replicas={})))
+    steps = moves.move(dead(view, NAMES[1]), [0], NAMES[1], other)
+    assert steps[1:3] == (moves.AwaitWithout(NAMES[0], 0), moves.Swap(NAMES[1], other, 0))
+    assert kinds(moves.move(served(dead(view, NAMES[1]), 0), [0], NAMES[1], other)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_a_node_stays_while_too_few_others_are_there() -> None:
+    """The four of the session in between need three, of whom one is down and one is to go."""
+    view = dead(with_new(), NAMES[1])
+    with pytest.raises(ClusterError, match=rf"cannot do without {NAMES[0]} now.*not there: {NAMES[1]}; bring it back"):
+        moves.drain(view, NAMES[0])
+    with pytest.raises(ClusterError, match=f"not there: {NAMES[1]}"):
+        moves.move(dead(view, NAMES[0]), [0], NAMES[0], NEW)
+    assert kinds(moves.move(dead(with_new(), NAMES[0]), [0], NAMES[0], NEW)) == ["Take", "Swap", "AwaitLevel"]
+
+
+def test_the_only_replica_stays_until_there_are_more() -> None:
+    view = with_new()
+    lone = attrs.evolve(view.maps, replicas=ReplicaAssignments(((NAMES[0], (0, 1)), (NEW, ()))))
+    with pytest.raises(ClusterError, match="add a replica first"):
+        moves.move(served(attrs.evolve(view, maps=lone), 0), [0], NAMES[0], NEW)
+
+
+def test_a_dead_node_is_replaced_in_one_change() -> None:
+    steps = moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, None)
+    assert kinds(steps) == ["Take", "Swap", "AwaitLevel"] * 2 + ["RemoveNode"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_whatever_was_done_the_rest_of_the_plan_is_the_plan_of_what_is_left(gone: bool) -> None:
+    view = cluster()
+    if gone:
+        view = dead(view, NAMES[0])
+    waits = moves.AwaitLevel, moves.AwaitWithout
+    steps = moves.replace(view, NAMES[0], NEW, 7001)
+    while steps:
+        number = next(number for number, step in enumerate(steps) if not isinstance(step, waits))
+        for step in steps[: number + 1]:
+            view = after(view, step)
+        # What is waited for may be told again; what is left behind comes last.
+        left = {step for step in steps[number + 1 :] if not isinstance(step, waits)}
+        steps = moves.replace(view, NAMES[0], NEW, 7001)
+        assert left == {step for step in steps if not isinstance(step, waits)}
+    assert view.replicas_of(0) == view.replicas_of(1) == tuple(sorted((*NAMES[1:], NEW)))
+    assert NAMES[0] not in dict(view.maps.groups.groups)
+
+
+def test_a_node_is_drained_to_the_least_loaded_of_its_group() -> None:
+    steps = moves.drain(with_new(), NAMES[0])
+    assert [step.storage for step in steps if isinstance(step, moves.Take)] == [NEW, NEW]
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(cluster(), NAMES[0])
+    with pytest.raises(ClusterError, match="has nowhere to go"):
+        moves.drain(dead(with_new(), NEW), NAMES[0])
+
+
+def test_a_node_is_added_with_partitions() -> None:
+    steps = moves.add(cluster(), NEW, 7001, 5, [1])
+    assert kinds(steps) == ["AddNode", "Take", "Assign", "AwaitLevel"]
+    view = cluster()
+    for step in steps:
+        view = after(view, step)
+    assert moves.add(view, NEW, 7001, 5, [1]) == ()
+    with pytest.raises(ClusterError, match="known with group 5"):
+        moves.add(view, NEW, 7001, 6, [1])
+    with pytest.raises(ClusterError, match="does not answer"):
+        moves.add(dead(view, NEW), NEW, 7001, 5, [0])
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    view = with_new()
+    for partitions, source, target, problem in (
+        ([0], NAMES[0], NAMES[0], "both source and target"),
+        ([0], "h:1", NEW, "h:1 is not known"),
+        ([0], NAMES[0], NAMES[1], "of the same group"),
+        ([2], NAMES[0], NEW, "partition 2 does not exist"),
+    ):
+        with pytest.raises(ClusterError, match=problem):
+            moves.move(view, partitions, source, target)
+    with pytest.raises(ClusterError, match="does not answer"):
+        moves.move(dead(view, NEW), [0], NAMES[0], NEW)
+    with pytest.raises(ClusterError, match="give its admin port"):
+        moves.replace(view, NAMES[0], "h:1", None)
+    with pytest.raises(ClusterError, match="is not known"):
+        moves.replace(view, "h:2", "h:1", None)
+
+
+def test_every_step_is_described() -> None:
+    alive = moves.replace(cluster(), NAMES[0], NEW, 7001)
+    steps = (*alive, *moves.replace(dead(with_new(), NAMES[0]), NAMES[0], NEW, 1))
+    assert len({moves.describe(step) for step in steps}) >= 10

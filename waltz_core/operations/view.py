@@ -1,0 +1,122 @@
+"""A whole cluster as an operator's tool saw it: ZooKeeper, every server, every storage node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from waltz_core.base.record import record
+from waltz_core.wire.client_messages import PartitionStatus
+from waltz_core.zookeeper.store_metadata import StoreMaps
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionAssignment, PartitionMetadata, ServerDescriptor
+
+
+@record
+class CertificateView:
+    """The certificate that a port showed."""
+
+    port: str  # host:port
+    subject: str
+    not_after_ms: int  # since 1970
+
+
+@record
+class ServerView:
+    """One registered server and its answers; None where it gave none (`problem` says why)."""
+
+    descriptor: ServerDescriptor
+    problem: str = ""
+    partitions: tuple[int, ...] | None = None
+    health: Mapping[int, bool] | None = None
+    connectivity: Mapping[str, bool] | None = None  # storage node → reached
+    unusable: Mapping[str, str] = {}  # storage node → why the server cannot use it, where it tells
+    status: tuple[PartitionStatus, ...] | None = None  # None of servers of 0.13.2
+    key: bytes | None = None  # cluster key it works with; None of servers of 0.13.2
+    clock_ms: int | None = None  # its clock minus ours
+    access_level: int | None = None  # whom it serves, an `AccessLevel`; None if it does not tell
+
+    @property
+    def name(self) -> str:
+        """Its endpoint as registered."""
+        return str(self.descriptor.endpoint)
+
+
+@record
+class ReplicaView:
+    """One assigned partition of a storage node, as the node tells it."""
+
+    partition_id: int
+    available: bool
+    session_id: int = -1
+    low_water_mark: int = -1
+    local_low_water_mark: int = -1
+    max_id: int | None = None  # None of nodes of 0.13.2, as `state`
+    state: str | None = None
+    reason: str = ""
+    damaged: int = 0  # records
+
+
+@record
+class StorageView:
+    """One storage node and its answers."""
+
+    name: str  # host:port of its data port, as in ZooKeeper
+    admin: str = ""  # host:port of its admin port, empty if ZooKeeper does not know it
+    data_problem: str = ""  # why its data port could not be used, empty if it could
+    admin_problem: str = ""
+    foreign_key: bool = False  # it refuses the key of this cluster
+    replicas: Mapping[int, ReplicaView] | None = None  # assigned ones; None: no answer
+    disk_free: int | None = None  # bytes
+    disk_reserve: int | None = None  # bytes below which it refuses appends
+    clock_ms: int | None = None  # its clock minus ours
+    access_level: int | None = None  # as of a server
+
+
+@record
+class ClusterView:
+    """Everything."""
+
+    root: str
+    name: str
+    key: bytes
+    num_partitions: int
+    assignment: PartitionAssignment
+    assignment_cversion: int  # of the znode: the assignment is in force if it carries this one
+    undecodable: tuple[str, ...]  # children of `serverDescriptors` that are no descriptors
+    maps: StoreMaps
+    partitions: tuple[PartitionMetadata | None, ...]  # by partition id
+    servers: tuple[ServerView, ...]
+    storages: tuple[StorageView, ...]
+    unreadable: Mapping[str, str] = {}  # znodes that hold something else than they must, and what is wrong with each
+    certificates: tuple[CertificateView, ...] = ()
+    now_ms: int = 0  # since 1970
+
+    def replicas_of(self, partition_id: int) -> tuple[str, ...]:
+        """Storage nodes that ZooKeeper assigns a partition to, sorted."""
+        found = (storage for storage, partitions in self.maps.replicas.replicas if partition_id in partitions)
+        return tuple(sorted(found))
+
+    def owners_of(self, partition_id: int) -> tuple[int, ...]:
+        """Ids of servers that the assignment gives a partition to."""
+        return tuple(
+            server.server_id
+            for server in self.assignment.servers
+            if any(owned == partition_id for owned, _ in server.partitions)
+        )
+
+    def is_level(self, partition_id: int, storage: str) -> bool:
+        """Whether a replica takes part in the session of a partition: what is committed from now on may be on it."""
+        metadata = self.partitions[partition_id]
+        return metadata is not None and any(
+            state.replica_id.storage == storage
+            and state.session_id == metadata.session_id >= 0
+            and state.closing_mark == UNRESOLVED
+            for state in metadata.replica_states
+        )
+
+    def server(self, server_id: int) -> ServerView | None:
+        """A registered server."""
+        return next((server for server in self.servers if server.descriptor.server_id == server_id), None)
+
+    def storage(self, name: str) -> StorageView | None:
+        """A storage node."""
+        return next((storage for storage in self.storages if storage.name == name), None)
