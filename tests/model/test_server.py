@@ -571,9 +571,8 @@ def logged(cluster: SimCluster, count: int) -> None:
     writer.wait(lambda: len(writer.feed()) == count)
 
 
-def test_a_feed_window_sends_what_the_client_has_room_for_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waltz_core.server.partition._MOUNT_MAX", 4)
-    cluster = opened()
+def test_a_feed_window_sends_what_the_client_has_room_for_and_no_more() -> None:
+    cluster = opened(server_options={"mount_count_max": 4})
     logged(cluster, 30)
     client = windowed(cluster)
     req_id = client.req_id()
@@ -600,9 +599,8 @@ def test_a_feed_window_sends_what_the_client_has_room_for_and_no_more(monkeypatc
     client.wait(lambda: end in client.received, 1_000)
 
 
-def test_a_mount_is_cut_short_only_for_clients_that_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waltz_core.server.partition._MOUNT_MAX", 4)
-    cluster = opened()
+def test_a_mount_is_cut_short_only_for_clients_that_go_on_by_themselves() -> None:
+    cluster = opened(server_options={"mount_count_max": 4})
     logged(cluster, 10)
     plain = Client(cluster, client_id=9)
     plain.mount()

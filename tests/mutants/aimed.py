@@ -165,8 +165,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "requests are parked without a limit of bytes",
         "storage.node",
-        "much = len(peer.parked) > PARKED_MAX or peer.parked_bytes > self.config.parked_bytes_max",
-        "much = len(peer.parked) > PARKED_MAX",
+        "much = len(peer.parked) > self.config.parked_count_max or peer.parked_bytes > self.config.parked_bytes_max",
+        "much = len(peer.parked) > self.config.parked_count_max",
         _STORAGE_NODE,
     ),
     Mutant(

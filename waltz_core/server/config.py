@@ -6,6 +6,7 @@ from waltz_core.access.admission import UNLIMITED, Places
 from waltz_core.access.roles import NO_ROLES, Roles
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
+from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.partition import PartitionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
@@ -30,6 +31,10 @@ class ServerConfig:
     feed_cache_bytes: int = 16 << 20
     data_cache_bytes: int = 32 << 20
     batch_count_max: int = 1_000
+    batch_bytes_max: int = 1 << 20
+    flight_bytes_max: int = 16 << 20  # of appends sent to storage nodes and not committed, per partition
+    mount_count_max: int = 10_000  # transactions that a mount brings a client that goes on by itself
+    feed_count_min: int = 10_000  # transactions that a feed of codec 5 brings before it is asked for again
     payload_size_max: int = 16 << 20
     locks_max: int = 10_000  # server.locksMax, of one append
     retry_min_ms: int = 100
@@ -39,11 +44,13 @@ class ServerConfig:
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive: where clients find what is below the log start
     journal: Mode = Mode.OFF  # server.journal.mode
+    journal_unwritten_max: int = UNWRITTEN_MAX  # bytes on their way to the journal, per partition
     roles: Roles = NO_ROLES  # who may do what
     certificates_asked: bool = False  # of clients
     greeting_ms: int = 0  # a peer that does not greet in this time is dropped; 0 = never
     places: Places = UNLIMITED  # how many connections, and how long without a request
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
+    out_bytes_max: int = 8 << 20  # for one connection in one step; further payloads wait until it took these
     unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
     queue_count_max: int = 100_000  # appends that wait in one partition before the greedy are held back
     reads_count_max: int = 10_000  # requests without an answer, in the whole server, likewise
@@ -57,6 +64,10 @@ class ServerConfig:
             min_fetch_size=self.min_fetch_size,
             feed_cache_bytes=self.feed_cache_bytes,
             batch_count_max=self.batch_count_max,
+            batch_bytes_max=self.batch_bytes_max,
+            flight_bytes_max=self.flight_bytes_max,
+            mount_count_max=self.mount_count_max,
+            feed_count_min=self.feed_count_min,
             payload_size_max=self.payload_size_max,
             locks_max=self.locks_max,
             retry_min_ms=self.retry_min_ms,

@@ -111,7 +111,6 @@ CAPABILITIES = (
 _PreferenceAnswer: TypeAlias = messages.AddPreferredPartitionResponse | messages.RemovePreferredPartitionResponse
 _Bulk: TypeAlias = messages.TransactionDataResponse | messages.RecordRangeResponse | messages.RecordHeaderRangeResponse
 _BULK = (messages.TransactionDataResponse, messages.RecordRangeResponse, messages.RecordHeaderRangeResponse)
-_OUT_MAX = 8 << 20  # bytes for one connection in one step; further payloads wait until it took these
 _CHECKS_MAX = 100  # checks of storage nodes, or changes of preferences, that one connection may wait for
 _REFUSALS_TOLD = 20  # different ones of one connection
 _EXTENDED = 5  # codec since which every request can be answered by an error
@@ -195,7 +194,7 @@ class ServerNode:
         self._preferences_registered = True  # what was asked for last is in ZooKeeper
         self._preferring: list[tuple[int, _PreferenceAnswer]] = []  # answers that wait for that
         self._data_cache = DataCache(config.data_cache_bytes)
-        self._journals = Journals(config.journal)
+        self._journals = Journals(config.journal, config.journal_unwritten_max)
         self._wall_offset = 0  # ms since 1970 minus our clock
         self._misses_of_gone = 0  # of the feed caches of partitions that we do not serve any more
         self._conns: dict[int, _ClientConn] = {}
@@ -707,11 +706,11 @@ class ServerNode:
         conn = self._conns.get(conn_id)
         if conn is None or conn.closing:
             return
-        if len(conn.out) > _OUT_MAX or conn.backlog:
+        if len(conn.out) > self._config.out_bytes_max or conn.backlog:
             if isinstance(message, _BULK):
                 self._put_off(conn, message)
                 return
-            if len(conn.out) > 2 * _OUT_MAX:
+            if len(conn.out) > 2 * self._config.out_bytes_max:
                 self._close(conn_id, "it asks for more at once than can be sent")
                 return
         try:
@@ -730,7 +729,7 @@ class ServerNode:
 
     def _send_backlogs(self) -> None:
         for conn in list(self._backlogged.values()):
-            while conn.backlog and conn.writable and len(conn.out) <= _OUT_MAX and not conn.closing:
+            while conn.backlog and conn.writable and len(conn.out) <= self._config.out_bytes_max and not conn.closing:
                 message = conn.backlog.popleft()
                 conn.backlog_bytes -= _bulk_size(message)
                 try:

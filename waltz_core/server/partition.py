@@ -84,8 +84,6 @@ NOT_OPEN_MARK = -(2**63)
 _HEAD = Struct(">ii")  # the first two of the four ints of a request id: client id, generation
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _EXTENDED = 5  # codec since which everything can be answered by an error
-_BUDGET_EXTENDED = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
-_MOUNT_MAX = 10_000  # transactions that a mount brings a client that goes on by itself
 _LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at for an operator's word
 _STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
@@ -108,6 +106,8 @@ class PartitionConfig:
     retry_min_ms: int = 100  # storage.initialRetryInterval
     retry_max_ms: int = 20_000  # storage.maxRetryInterval
     checkpoint_interval: int = 250_000  # storage.checkpointInterval, transactions
+    mount_count_max: int = 10_000  # transactions that a mount brings a client that goes on by itself
+    feed_count_min: int = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive
 
@@ -630,7 +630,7 @@ class PartitionServer:
                 self._out.append(CloseConn(peer.conn, problem))
                 return
         elif peer.version >= _EXTENDED:
-            budget = max(gap, _BUDGET_EXTENDED)
+            budget = max(gap, self._config.feed_count_min)
         if peer.version >= _EXTENDED:
             self._feed.replace(peer.conn)  # 0.13.2 asks for one at a time, and counts on each
         closing = messages.FeedSuspended(message.req_id)
@@ -676,8 +676,8 @@ class PartitionServer:
         if barrier.feed_windows:
             self._feed.replace(barrier.conn)
         if gap > 0:
-            cut = barrier.feed_windows and gap > _MOUNT_MAX
-            budget = _MOUNT_MAX if cut else gap
+            cut = barrier.feed_windows and gap > self._config.mount_count_max
+            budget = self._config.mount_count_max if cut else gap
             self._subscribe(barrier.conn, barrier.owner, barrier.req_id, barrier.client_mark, budget, response, cut=cut)
         else:
             self._out.append(Reply(barrier.conn, response))

@@ -20,6 +20,8 @@ class StorageConfig:
     read_size_max: int = 8 << 20  # bytes of one list answer; at least one record is given
     queue_count_max: int = 4096  # requests that may wait for one partition
     queue_bytes_max: int = 256 << 20  # bytes of appends that may; one is always taken
+    write_bytes_max: int = 16 << 20  # of appends written at once; what a power failure can tear is bounded by it
+    parked_count_max: int = 600  # messages kept for a peer that does not read its answers; it is read from no more
     parked_bytes_max: int = 16 << 20  # bytes of requests of one connection that cannot be served yet
     shown_directory: str = "<dir>"  # the data directory, for messages to people
     wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970

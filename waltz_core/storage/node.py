@@ -75,7 +75,6 @@ CAPABILITIES = (
 )
 SOURCES_MAX = 16  # of one repair
 UNOPENED_MAX = 65536  # bytes of an unfinished frame of a peer that has not shown the cluster key
-PARKED_MAX = 600  # messages kept for a peer that does not read its answers, before it is read from no more
 
 Message: TypeAlias = Incoming | admin.AdminMessage
 Circumstance: TypeAlias = DiskSpace | WallClock | Stop | Shutdown
@@ -462,7 +461,7 @@ class StorageNode:
     def _hold(self, peer: _Peer, size: int, out: list[object]) -> None:
         """Requests that took `size` bytes were parked, or some of them: read no more where that is too much."""
         peer.parked_bytes += size
-        much = len(peer.parked) > PARKED_MAX or peer.parked_bytes > self.config.parked_bytes_max
+        much = len(peer.parked) > self.config.parked_count_max or peer.parked_bytes > self.config.parked_bytes_max
         if much and not peer.held:
             peer.held = True
             out.append(Reading(peer.conn, False))

@@ -44,7 +44,6 @@ from waltz_core.wire.shared import FailureCode
 
 __all__ = ["DROP", "AdminDone", "State", "StorageReplica"]
 
-BATCH_BYTES_MAX = 16 << 20  # of one write; what a power failure can tear is bounded by it
 MARK_EVERY_MS = 1000  # how far the durable mark may lag behind
 
 Reading: TypeAlias = (
@@ -539,7 +538,7 @@ class StorageReplica(Custody):
         next_id = self.max_id + 1
         size = 0
         lane = self._lane
-        while lane and size < BATCH_BYTES_MAX:
+        while lane and size < self._shared.config.write_bytes_max:
             message = lane[0].message
             if not isinstance(message, AppendRun | wire.AppendRequest):
                 break

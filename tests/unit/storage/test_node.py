@@ -48,7 +48,7 @@ from waltz_core.storage.effects import (
     Unlink,
     WriteAt,
 )
-from waltz_core.storage.node import PARKED_MAX, StorageNode
+from waltz_core.storage.node import StorageNode
 from waltz_core.storage.procedure import DiskError, Runner
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
@@ -576,14 +576,15 @@ def test_bytes_that_no_peer_sends_close_the_connection_after_what_came_before() 
 
 def test_a_peer_that_does_not_read_is_not_served_and_then_not_read_from() -> None:
     slow = Slow(filled(1))
+    parked_max = slow.made.node.config.parked_count_max
     slow.step(Writable(slow.storage.conn, False))
     for _ in range(2):
-        slow.send(*(wire.MaxTransactionIdRequest(5, one, 0, False) for one in range(PARKED_MAX)))
+        slow.send(*(wire.MaxTransactionIdRequest(5, one, 0, False) for one in range(parked_max)))
     assert slow.answers() == []
     assert slow.out == [Reading(slow.storage.conn, False)]
     slow.step(Writable(slow.storage.conn, True))
     slow.release()
-    assert len(slow.answers()) == 2 * PARKED_MAX
+    assert len(slow.answers()) == 2 * parked_max
     assert slow.out[-1] == Reading(slow.storage.conn, True)
 
 
