@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from waltz_trio.connect import open_client
     from waltz_trio.feed import Batches, Feed
     from waltz_trio.instrument import Instrument
+    from waltz_trio.sqlite_view import SqliteView
     from waltz_trio.values import TAIL, Append, Batch, Receipt, Retry, Transaction
-    from waltz_trio.views import ApplyError, DictView, SqliteView, View
+    from waltz_trio.views import ApplyError, DictView, View
 
 __all__ = [
     "TAIL",
@@ -92,6 +93,7 @@ _MODULES = (
     "waltz_trio.values",
     "waltz_trio.codecs",
     "waltz_trio.views",
+    "waltz_trio.sqlite_view",
     "waltz_trio.instrument",
     "waltz_core.client.calls",
     "waltz_trio.feed",

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 import waltz_trio as waltz
+from waltz_trio.sql_view import SqlView
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 HEADING = re.compile(r"^### (?:`(?P<call>[^`]+)`|(?P<name>\w+))", re.M)
@@ -83,7 +84,8 @@ def members(cls: Any) -> set[str]:
         return found | {name for name in parameters if name not in ("args", "kwargs")}
     if "__slots__" in vars(cls) and not attrs.has(cls):
         found |= {name for name in cls.__slots__ if not name.startswith("_")}
-    for name, value in vars(cls).items():
+    inherited = vars(SqlView) if issubclass(cls, SqlView) else {}
+    for name, value in {**inherited, **vars(cls)}.items():
         if name.startswith("_"):
             continue
         if isinstance(value, property):
