@@ -1,29 +1,38 @@
-"""The HTTP endpoints of a process: /ping, /buildinfo, /health, /metrics, /metrics/prometheus.
+"""The HTTP endpoints of a process: /ping, /buildinfo, /health, /metrics, /metrics/prometheus, and the console.
 
-A small HTTP/1.1 server: GET and HEAD, no bodies, no TLS, as the original's jetty port. Everything is
-bounded: request head, number of connections, time.
+h11 parses and frames. Here are the limits that keep a small port usable whoever reaches it: the size of a request's
+head, the time that a request may take to arrive and its answer to leave, the number of connections, and of answers that
+never end (server-sent events). GET and HEAD only: no request changes anything, and one with a body ends its connection.
 """
 
 from __future__ import annotations
 
+import html
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from socket import socket
+from typing import TypeAlias, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import h11
 import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import accept_loop, bind
+from waltz_trio.net.tls import names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
-_IDLE = 30.0  # seconds a connection may think
+_IDLE = 30.0  # seconds for a request to arrive and its answer to leave
 _CONNECTIONS_MAX = 100
-_TLS_HANDSHAKE = 0x16  # first byte of a client that takes this for a port of Waltz
-_VERSION_PREFIX = "HTTP/1."
+_STREAMS_MAX = 32  # further connections, which receive events
+_LINGER_BYTES = 1 << 18  # read and thrown away behind a refusal, so that a reset does not overtake it
+_LINGER = 2.0  # seconds of that
+_BLOCK = 4096  # bytes read at once
+_FIELDS_MAX = 20  # of a query
 
 
 @record
@@ -34,6 +43,8 @@ class Request:
     path: str  # decoded, without the query
     query: dict[str, list[str]]
     headers: dict[str, str]  # names in lower case
+    peer: str = ""  # host:port
+    names: tuple[str, ...] | None = None  # in the peer's certificate; None: not over TLS
 
     @property
     def pretty(self) -> bool:
@@ -51,14 +62,27 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
-class BadRequestError(Exception):
-    """A request head that is no HTTP; the status says what is wrong."""
+@record
+class Stream:
+    """An answer without an end: `feed` sends pieces until it returns, or the reader goes away."""
 
-    def __init__(self, status: HTTPStatus) -> None:
-        super().__init__(status.phrase)
+    content_type: str
+    feed: Callable[[Send], Awaitable[None]]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answer: TypeAlias = Response | Stream
+Handler: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
+
+
+class _BadRequestError(Exception):
+    """A request that is refused before any handler sees it; the status says what is wrong."""
+
+    def __init__(self, status: HTTPStatus, why: str = "") -> None:
+        super().__init__(why or status.phrase)
         self.status = status
 
 
@@ -91,7 +115,7 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
         found = await registry.text("prometheus", registry.prometheus)
         return text(found, content_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def handle(request: Request) -> Response | Awaitable[Response]:
+    def handle(request: Request) -> Answer | Awaitable[Answer]:
         match request.path.rstrip("/") or "/":
             case "/ping":
                 return text("pong\n", content_type="text/plain")
@@ -104,7 +128,7 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
                 return json(request.pretty)
             case "/metrics" | "/metrics/prometheus":
                 return prometheus()
-        return _error(HTTPStatus.NOT_FOUND)
+        return refusal(HTTPStatus.NOT_FOUND)
 
     return handle
 
@@ -142,11 +166,24 @@ class HttpServer:
     Lifetime: `listen`, then `await nursery.start(server.run)`; cancel to end.
     """
 
-    def __init__(self, handler: Handler, report: Callable[[Level, str], None] | None = None) -> None:
-        """Serve `handler`; `report` gets what nobody expected, for the log."""
+    def __init__(
+        self,
+        handler: Handler,
+        report: Callable[[Level, str], None] | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare to serve; nothing is bound before `listen`.
+
+        Args:
+            handler: answers each request.
+            report: gets what nobody expected, for the log.
+            context: of TLS; without it, plain HTTP.
+        """
         self._handler = handler
         self._report = report or (lambda level, text: None)
-        self._open: dict[object, trio.CancelScope] = {}  # the one that has been waiting longest first
+        self._context = context
+        self._open: dict[object, trio.CancelScope] = {}  # connections, the longest open first
+        self._streams = 0  # further ones, which receive events
         self._sock: socket | None = None
 
     def listen(self, host: str, port: int, key: str) -> int:
@@ -175,102 +212,190 @@ class HttpServer:
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
             with scope, sock:  # closed even where the stream never came to be
-                async with trio.SocketStream(trio.socket.from_stdlib_socket(sock)) as stream:
-                    await self._requests(stream, peer)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            pass  # a reader that goes away is no event
+                async with await self._secured(sock) as stream:
+                    await self._requests(_Connection(stream, peer), sock)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError):
+            pass  # a reader that goes away, or takes nothing, is no event
         except Exception as error:  # one reader's failure ends one connection
             self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
         finally:
             self._open.pop(sock, None)
 
-    async def _requests(self, stream: trio.SocketStream, peer: str) -> None:
-        buffer = bytearray()
-        while True:
-            with trio.move_on_after(_IDLE):
-                try:
-                    head = await _read_head(stream, buffer)
-                    if head is None:
-                        return
-                    request, keep = _parse(head)
-                    response = await self._answer(request, peer)
-                except BadRequestError as error:
-                    response, keep, request = _error(error.status), False, None
-                await stream.send_all(
-                    _encode(response, keep, head_only=request is not None and request.method == "HEAD")
-                )
-                if keep:
-                    continue
-                await stream.send_eof()
-            return
+    async def _secured(self, sock: socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        if self._context is None:
+            return plain
+        secure = trio.SSLStream(plain, self._context, server_side=True, https_compatible=True)
+        with trio.fail_after(_IDLE):
+            await secure.do_handshake()
+        return secure
 
-    async def _answer(self, request: Request, peer: str) -> Response:
+    async def _requests(self, connection: _Connection, sock: socket) -> None:
+        while connection.ready:
+            request = await connection.request()
+            if request is None:
+                return
+            answer = request if isinstance(request, Response) else await self._answer(request)
+            if isinstance(answer, Response):
+                await connection.send(answer, close=answer is request)
+                continue
+            scope = self._open.pop(sock, None)  # it waits for us, not we for it: it does not make room for others
+            self._streams += 1
+            try:
+                await connection.stream(answer)
+            finally:
+                self._streams -= 1
+                if scope is not None:
+                    self._open[sock] = scope
+        await connection.linger()
+
+    async def _answer(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):
-            return _error(HTTPStatus.METHOD_NOT_ALLOWED)
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here")
         try:
-            found = self._handler(request)
-            return found if isinstance(found, Response) else await found
+            answer = self._handler(request)
+            if not isinstance(answer, Response | Stream):
+                answer = await answer
         except Exception as error:
-            self._report(Level.ERROR, f"{peer}: {request.path} cannot be answered: {error!r}")
-            return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            self._report(Level.ERROR, f"{request.peer}: {request.path} cannot be answered: {error!r}")
+            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        if isinstance(answer, Stream) and self._streams >= _STREAMS_MAX:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{_STREAMS_MAX} readers receive events already")
+        return answer
 
 
-async def _read_head(stream: trio.SocketStream, buffer: bytearray) -> bytes | None:
-    """The next request head without its blank line; None at the end of the stream."""
-    while True:
-        end = buffer.find(b"\r\n\r\n")
-        if end >= 0:
-            head = bytes(buffer[:end])
-            del buffer[: end + 4]
-            return head
-        if len(buffer) > _HEAD_MAX:
-            raise BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        data = await stream.receive_some(4096)
-        if not data:
-            return None
-        buffer += data
-        if buffer[0] == _TLS_HANDSHAKE:  # no blank line would ever end this
-            raise BadRequestError(HTTPStatus.BAD_REQUEST)
+class _Connection:
+    """One connection: h11's states, and the bytes in and out."""
+
+    def __init__(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], peer: str) -> None:
+        self._stream = stream
+        self._peer = peer
+        # Trio's stream answers as the object that it wraps.
+        self._names = names_of(cast(ssl.SSLObject, stream)) if isinstance(stream, trio.SSLStream) else None
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
+        self._head_only = False  # the answer is to a HEAD
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may carry one more request."""
+        return self._http.our_state is h11.IDLE
+
+    async def request(self) -> Request | Response | None:
+        """The next request, the refusal of one that is not acceptable, or None at the end of the stream."""
+        with trio.move_on_after(_IDLE):
+            try:
+                event = await self._event()
+                return self._parsed(event) if isinstance(event, h11.Request) else None
+            except _BadRequestError as error:
+                return refusal(error.status, str(error))
+            except h11.RemoteProtocolError as error:
+                return refusal(HTTPStatus(error.error_status_hint), str(error))
+        if self._http.trailing_data[0]:  # part of a head
+            return refusal(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {_IDLE:.0f} s")
+        return None
+
+    async def _event(self) -> object:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            self._http.receive_data(bytes(await self._stream.receive_some(_BLOCK)))
+
+    def _parsed(self, event: h11.Request) -> Request:
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise _BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1")
+        # h11 measures what is incomplete between two reads only.
+        if len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers) > _HEAD_MAX:
+            raise _BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
+        method, target = event.method.decode("ascii"), event.target.decode("ascii")
+        self._head_only = method == "HEAD"
+        if not target.startswith(("/", "http://", "https://")):
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the target of a request is a path, such as /health")
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, max_num_fields=_FIELDS_MAX)
+        except ValueError as error:
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, str(error)) from None
+        path = unquote(parts.path)
+        if not path.isprintable():
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "control characters in the path")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        return Request(method, path, query, headers, self._peer, self._names)
+
+    async def send(self, response: Response, *, close: bool = False) -> None:
+        """Send a whole answer; `close` ends the connection with it."""
+        if self._http.their_state is h11.SEND_BODY:
+            # Nobody reads a body; what came of it would be taken for the next request.
+            close = close or not isinstance(self._http.next_event(), h11.EndOfMessage)
+        length = ("Content-Length", str(len(response.body)))
+        ends = (("Connection", "close"),) if close else ()
+        head = h11.Response(
+            status_code=response.status,
+            reason=HTTPStatus(response.status).phrase,
+            headers=[("Content-Type", response.content_type), length, *_headers(response.headers), *ends],
+        )
+        data = self._http.send(head) or b""
+        if not self._head_only:
+            data += self._http.send(h11.Data(data=response.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        with trio.fail_after(_IDLE):
+            await self._stream.send_all(data)
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+
+    async def stream(self, answer: Stream) -> None:
+        """Send an answer piece by piece, until it or the reader ends."""
+        ends = ("Connection", "close")
+        head = h11.Response(
+            status_code=200,
+            reason="OK",
+            headers=[("Content-Type", answer.content_type), *_headers(answer.headers), ends],
+        )
+        await self._send(head)
+        if self._head_only:
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def feed() -> None:
+                await answer.feed(lambda piece: self._send(h11.Data(data=piece)))
+                await self._send(h11.EndOfMessage())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(feed)
+            # A reader has nothing more to say: the first that comes from it is its end.
+            await self._stream.receive_some(_BLOCK)
+            nursery.cancel_scope.cancel()
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            with trio.fail_after(_IDLE):
+                await self._stream.send_all(data)
+
+    async def linger(self) -> None:
+        """End our side and read what is under way: closing before would reset, and the answer could be lost."""
+        with trio.move_on_after(_LINGER):
+            if isinstance(self._stream, trio.SocketStream):
+                await self._stream.send_eof()
+            left = _LINGER_BYTES
+            while left > 0:
+                data = await self._stream.receive_some(_BLOCK)
+                if not data:
+                    return
+                left -= len(data)
 
 
-def _parse(head: bytes) -> tuple[Request, bool]:
-    """The request, and whether the connection may stay."""
-    lines = head.lstrip(b"\r\n").decode("latin-1").split("\r\n")
-    parts = lines[0].split(" ")
-    if len(parts) != 3 or not parts[2].startswith(_VERSION_PREFIX) or not parts[1].startswith(("/", "http://")):
-        raise BadRequestError(HTTPStatus.BAD_REQUEST)
-    headers = {}
-    for line in lines[1:]:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            raise BadRequestError(HTTPStatus.BAD_REQUEST)
-        headers[name.lower()] = value.strip()
-    try:
-        target = urlsplit(parts[1])
-        query = parse_qs(target.query)
-    except ValueError:
-        raise BadRequestError(HTTPStatus.BAD_REQUEST) from None
-    # A body would be read as the next request: such a connection ends with its answer.
-    body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-    wish = headers.get("connection", "").lower()
-    keep = not body and (wish == "keep-alive" if parts[2] == "HTTP/1.0" else wish != "close")
-    return Request(parts[0], unquote(target.path), query, headers), keep
+def _headers(more: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Of every answer; what a handler says of caching stands."""
+    headers = [("X-Content-Type-Options", "nosniff"), *more]
+    if not any(name.lower() == "cache-control" for name, _ in more):
+        headers.append(("Cache-Control", "must-revalidate,no-cache,no-store"))
+    return tuple(headers)
 
 
-def _error(status: HTTPStatus) -> Response:
-    page = f"<html><head><title>{status.value} {status.phrase}</title></head><body>{status.phrase}</body></html>\n"
+def refusal(status: HTTPStatus, why: str = "") -> Response:
+    """An answer that says why there is no other."""
+    said = html.escape(why or status.phrase)
+    page = f"<html><head><title>{status.value} {status.phrase}</title></head><body>{said}</body></html>\n"
     allow = (("Allow", "GET, HEAD"),) if status is HTTPStatus.METHOD_NOT_ALLOWED else ()
     return Response(status.value, "text/html;charset=utf-8", page.encode(), allow)
-
-
-def _encode(response: Response, keep: bool, *, head_only: bool) -> bytes:
-    lines = [
-        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
-        f"Content-Type: {response.content_type}",
-        f"Content-Length: {len(response.body)}",
-        "Cache-Control: must-revalidate,no-cache,no-store",
-        *(f"{name}: {value}" for name, value in response.headers),
-        f"Connection: {'keep-alive' if keep else 'close'}",
-    ]
-    head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-    return head if head_only else head + response.body

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 
 import pytest
 import trio
 
+import waltz_trio.http
 from waltz_core.base.errors import ConfigError
-from waltz_trio.http import HttpServer, endpoints
+from waltz_trio.http import HttpServer, Send, Stream, endpoints
 from waltz_trio.metrics import Registry
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
@@ -92,11 +94,13 @@ async def test_other_paths_and_methods_are_refused(nursery: trio.Nursery) -> Non
 
     status, headers, _ = await get(port, "/nothing")
     assert (status, headers["content-type"]) == (404, "text/html;charset=utf-8")
-    assert (await exchange(port, b"POST /ping HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")).startswith(b"HTTP/1.1 405 ")
+    assert (await exchange(port, b"POST /ping HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello")).startswith(
+        b"HTTP/1.1 405 "
+    )
 
 
 async def test_head_gives_the_head_only(nursery: trio.Nursery) -> None:
-    answer = await exchange(await serve(nursery), b"HEAD /ping HTTP/1.1\r\nConnection: close\r\n\r\n")
+    answer = await exchange(await serve(nursery), b"HEAD /ping HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"Content-Length: 5\r\n" in answer
@@ -104,26 +108,61 @@ async def test_head_gives_the_head_only(nursery: trio.Nursery) -> None:
 
 
 async def test_a_connection_serves_several_requests_also_pipelined(nursery: trio.Nursery) -> None:
-    request = b"GET /ping HTTP/1.1\r\n\r\n"
+    request = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
+    last = b"GET /ping HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
-    answer = await exchange(await serve(nursery), request * 2 + b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n")
+    answer = await exchange(await serve(nursery), request * 2 + last)
 
     assert answer.count(b"pong\n") == 3
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("hostile", "status", "why"),
     [
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET /ping\r\n\r\n",
-        b"GET ping HTTP/1.1\r\n\r\n",
-        b"GET /ping HTTP/2.0\r\n\r\n",
-        b"GET /ping HTTP/1.1\r\nno colon\r\n\r\n",
-        b"GET http://[::1/ping HTTP/1.1\r\n\r\n",
+        (b"\x00\x01\x02\r\n\r\n", 400, "illegal request line"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "illegal request line"),  # TLS
+        (b"GET /ping\r\n\r\n", 400, "illegal request line"),
+        (b"GET ping HTTP/1.1\r\nHost: h\r\n\r\n", 400, "is a path"),
+        (b"GET /ping HTTP/2.0\r\nHost: h\r\n\r\n", 505, "HTTP/1.1"),
+        (b"GET /ping HTTP/1.1\r\n\r\n", 400, "Missing mandatory Host"),
+        (b"GET /ping HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "multiple Host"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n", 400, "illegal header line"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nX : smuggled\r\n\r\n", 400, "illegal header line"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nX: a\rSet-Cookie: b\r\n\r\n", 400, "illegal header"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400, "Content-Length"),
+        (b"GET /ping%0d%0aX:y HTTP/1.1\r\nHost: h\r\n\r\n", 400, "control characters"),
+        (b"GET /ping?" + b"&".join([b"a=b"] * 30) + b" HTTP/1.1\r\nHost: h\r\n\r\n", 400, "fields"),
+        (b"GET http://[::1/ping HTTP/1.1\r\nHost: h\r\n\r\n", 400, "IPv6"),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: h\r\n\r\n", 404, "Not Found"),
+        (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: h\r\n\r\n", 404, "Not Found"),
+        (b"DELETE /ping HTTP/1.1\r\nHost: h\r\n\r\n", 405, "changes anything"),
+        (b"GET /ping HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431, "too long"),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 431, "too long"),
     ],
+    ids=lambda value: None if isinstance(value, bytes) else str(value),
 )
-async def test_garbage_is_answered_with_400(nursery: trio.Nursery, garbage: bytes) -> None:
-    assert (await exchange(await serve(nursery), garbage)).startswith(b"HTTP/1.1 400 ")
+async def test_a_hostile_request_is_answered_with_what_is_wrong(
+    nursery: trio.Nursery, hostile: bytes, status: int, why: str
+) -> None:
+    port = await serve(nursery)
+    ending = hostile + b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n" if status in (404, 405) else hostile
+
+    answer = await exchange(port, ending)
+
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert why in html.unescape(answer.decode())
+    assert (await get(port, "/ping"))[0] == 200
+
+
+async def test_a_request_behind_a_body_is_not_answered(nursery: trio.Nursery) -> None:
+    smuggled = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
+    head = b"GET /ping HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(smuggled)
+
+    answer = await exchange(await serve(nursery), head + smuggled)
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close\r\n" in answer
+    assert answer.endswith(b"pong\n")
 
 
 async def test_an_endless_head_is_cut(nursery: trio.Nursery) -> None:
@@ -131,6 +170,48 @@ async def test_an_endless_head_is_cut(nursery: trio.Nursery) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with pytest.raises(trio.BrokenResourceError):
             await stream.send_all(b"x" * (1 << 26))
+
+
+async def test_a_slow_request_ends_with_an_answer_that_says_so(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waltz_trio.http, "_IDLE", 0.05)
+    port = await serve(nursery)
+
+    answer = await exchange(port, b"GET /ping HTTP/1.1\r\nHost: ")
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_stream_ends_with_its_reader_and_there_are_only_so_many(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waltz_trio.http, "_STREAMS_MAX", 2)
+    ended = trio.Event()
+
+    async def feed(send: Send) -> None:
+        try:
+            await send(b"data: 1\n\n")
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    server = HttpServer(lambda request: Stream("text/event-stream", feed))
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+    request = b"GET /events HTTP/1.1\r\nHost: h\r\n\r\n"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+            await stream.send_all(request)
+            answer = b""
+            while b"data: 1\n\n" not in answer:
+                answer += bytes(await stream.receive_some())
+            assert b"text/event-stream" in answer
+        refused = await exchange(port, request + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert refused.count(b"HTTP/1.1 503 ") == 2
+    with trio.fail_after(5):
+        await ended.wait()
 
 
 async def test_connections_that_say_nothing_keep_nobody_out(nursery: trio.Nursery) -> None:

@@ -55,7 +55,7 @@ async def get(port: int | None, path: str) -> tuple[int, object]:
     assert port is not None
     answer = bytearray()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(f"GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
         async for data in stream:
             answer += data
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
