@@ -13,6 +13,7 @@ from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
 from waltz_core.base.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.server.snapshot import RESPONSE_BOUNDS
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.zookeeper import znodes
@@ -320,7 +321,9 @@ def test_statistics_tell_the_servers_clock_and_count_by_partition() -> None:
     assert answer.time_ms == pytest.approx(1_000_000 + cluster.world.now, abs=1_000)
     figures = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
     assert figures[("successful-append", 0)] == 1
-    assert figures.keys() == {("successful-append", 0), ("response-latency-mean-ms", 0)}
+    bounds = {(f"response-within-ms.{bound}", 0) for bound in RESPONSE_BOUNDS}
+    assert figures.keys() == {("successful-append", 0), ("response-latency-mean-ms", 0), ("response-count", 0)} | bounds
+    assert figures[("response-within-ms.10000", 0)] == figures[("response-count", 0)] == 1
     everything = client.ask(messages.StatisticsRequest(client.req_id(), -1, ()))
     assert {figure.partition_id for figure in everything.statistics} == {-1, 0, 1}
 

@@ -33,6 +33,7 @@ class ServerView:
     key: bytes | None = None  # cluster key it works with; None of servers of 0.13.2
     clock_ms: int | None = None  # its clock minus ours
     access_level: int | None = None  # whom it serves, an `AccessLevel`; None if it does not tell
+    figures: Mapping[tuple[str, int], float] = {}  # statistics by name and partition (-1: of the process)
 
     @property
     def name(self) -> str:

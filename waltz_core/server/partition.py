@@ -24,6 +24,8 @@ from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId, req_client, req_generation
 from waltz_core.base.record import record
 from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.locks.exact import UNEXPLAINED
+from waltz_core.locks.hot import HotLocks
 from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.data_cache import DataCache
@@ -222,6 +224,7 @@ class PartitionServer:
         self.session: StoreSession | None = None
         self.counters = {"transaction": 0, "successful-append": 0, "rejected-append": 0}
         self.response_times = ResponseTimes()
+        self.hot_locks = HotLocks()
         self._config = config
         self._tickets = tickets
         self._rng = rng
@@ -1200,6 +1203,8 @@ class PartitionServer:
                 self._on_committed(now, verdict)
             elif type(verdict) is Refused:
                 self.counters["rejected-append"] += 1
+                if verdict.why is not UNEXPLAINED:
+                    self.hot_locks.refused(verdict.why.lock_hash)
                 if self.journal is not None:
                     self.journal.lock_refused(now, self._session_id, verdict)
                 self._out.append(Reply(verdict.conn, lock_refusal(verdict)))

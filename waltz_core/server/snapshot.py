@@ -10,6 +10,12 @@ from waltz_core.server.partition import PartitionServer, Phase
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.shared import Statistic
 
+RESPONSE_BOUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
+"""Milliseconds: how many appends took no longer is told for each."""
+
+_HOT_LOCKS = 8  # of each partition
+_CLIENTS = 100  # those with the largest lags
+
 
 @record
 class PartitionSnapshot:
@@ -31,6 +37,7 @@ class PartitionSnapshot:
     response_times: tuple[tuple[int, int], ...]  # milliseconds, transactions
     counters: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str, int, int], ...]
+    hot_locks: tuple[tuple[int, int], ...] = ()  # lock hash, appends refused for it; where refusals are explained
 
 
 @record
@@ -100,6 +107,7 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         tuple(partition.response_times.counts.items()),
         (*partition.counters.items(), *_journal_counters(partition)),
         partition.session.links() if partition.session is not None else (),
+        partition.hot_locks.hottest(_HOT_LOCKS),
     )
 
 
@@ -118,6 +126,8 @@ def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
     yield Statistic("connections", -1, snapshot.connections)
     yield Statistic("feed-cache-miss", -1, snapshot.feed_cache_misses)
     yield Statistic("transaction-cache-miss", -1, snapshot.data_cache_misses)
+    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:_CLIENTS]:
+        yield Statistic(f"client-lag.{client}", -1, lag)
 
 
 def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
@@ -131,3 +141,10 @@ def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
     took = sum(milliseconds * count for milliseconds, count in partition.response_times)
     count = sum(count for _, count in partition.response_times)
     yield Statistic("response-latency-mean-ms", number, took / count if count else 0.0)
+    if count:
+        for bound in RESPONSE_BOUNDS:
+            within = sum(some for milliseconds, some in partition.response_times if milliseconds <= bound)
+            yield Statistic(f"response-within-ms.{bound}", number, within)
+        yield Statistic("response-count", number, count)
+    for lock_hash, refusals in partition.hot_locks:
+        yield Statistic(f"hot-lock.{lock_hash}", number, refusals)

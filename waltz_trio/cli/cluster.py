@@ -11,7 +11,6 @@ import trio
 from waltz_core.base.errors import WaltzError
 from waltz_core.operations.verify import Failure, verify
 from waltz_core.operations.view import ClusterView
-from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -23,8 +22,10 @@ from waltz_trio.cli.options import (
     run_commands,
     show,
 )
-from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cli.tool import in_session
 from waltz_trio.cluster_admin import read_servers
+from waltz_trio.gather import NODE_MAX, gather
+from waltz_trio.tool import Tool
 
 _BANNERS = {
     True: r"""

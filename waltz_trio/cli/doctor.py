@@ -12,10 +12,11 @@ from waltz_core.operations.diagnosis import SETTLE_MS, diagnose, notices
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
-from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
-from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cli.tool import in_session
 from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError
+from waltz_trio.gather import NODE_MAX, gather
+from waltz_trio.tool import Tool
 from waltz_trio.zk.client import UnavailableError
 
 GRACE = SETTLE_MS // 1000  # seconds that what may end by itself is given

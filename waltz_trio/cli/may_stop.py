@@ -10,9 +10,10 @@ import trio
 
 from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may_stop
-from waltz_trio.cli.gather import NODE_MAX, gather
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
-from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cli.tool import in_session
+from waltz_trio.gather import NODE_MAX, gather
+from waltz_trio.tool import Tool
 
 UNKNOWN = 3  # exit status where no answer is possible
 

@@ -25,8 +25,9 @@ from waltz_core.zookeeper.znodes import (
 from waltz_trio.admin import AdminClient
 from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.options import Arguments, CommandError, confirm
-from waltz_trio.cli.tool import Tool, endpoint_of, explained
+from waltz_trio.cli.tool import endpoint_of, explained
 from waltz_trio.cluster_admin import read_cluster
+from waltz_trio.tool import Tool
 from waltz_trio.zk.client import ZnodeError
 
 _STORAGE_FORM = "Storage must be in format of host:admin_port"

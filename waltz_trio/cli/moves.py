@@ -15,10 +15,11 @@ from waltz_core.operations import moves
 from waltz_core.operations.moves import Step, describe
 from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
-from waltz_trio.cli.gather import gather
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
-from waltz_trio.cli.tool import Tool, in_session
+from waltz_trio.cli.tool import in_session
 from waltz_trio.cluster_admin import change_store, read_cluster
+from waltz_trio.gather import gather
+from waltz_trio.tool import Tool
 
 _LOOK_EVERY = 1.0  # seconds between looks at what is waited for
 _PATIENCE = 3600  # seconds that one wait may take

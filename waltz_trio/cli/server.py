@@ -25,12 +25,13 @@ from waltz_trio.cli.options import (
     show,
     usage,
 )
-from waltz_trio.cli.tool import endpoint_of, explained, tls_of
+from waltz_trio.cli.tool import endpoint_of, explained
 from waltz_trio.cli.zookeeper import load_config
 from waltz_trio.config import Config, net_limits
 from waltz_trio.process import run_until_signal
 from waltz_trio.server import ServerProcess
 from waltz_trio.server_port import ServerPort, open_server_port
+from waltz_trio.tool import tls_of
 
 _HTTP_TIMEOUT = 10  # seconds
 _GROUP = "waltz-server."

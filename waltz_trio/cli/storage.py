@@ -31,12 +31,13 @@ from waltz_trio.cli.options import (
     show,
     usage,
 )
-from waltz_trio.cli.tool import Tool, Work, endpoint_of, explained, in_session
+from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session
 from waltz_trio.cluster_admin import read_cluster
 from waltz_trio.config import Config
 from waltz_trio.process import run_until_signal
 from waltz_trio.storage_node import StorageProcess
 from waltz_trio.storage_port import StoragePort
+from waltz_trio.tool import Tool
 
 _PARTITIONS_KEY = "waltz-storage.waltz-storage-partition-ids"
 

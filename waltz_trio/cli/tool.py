@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,72 +9,12 @@ import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
-from waltz_core.zookeeper.paths import ClusterPaths
-from waltz_core.zookeeper.znodes import StoreParams
-from waltz_trio.admin import AdminClient, open_admin
 from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import load_config, open_cluster
 from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config, net_limits, tls_settings
-from waltz_trio.net.tls import ClientTls
-from waltz_trio.server_port import ServerPort, open_server_port
-from waltz_trio.storage_port import StoragePort, open_storage_port
-from waltz_trio.zk.client import ZnodeClient
+from waltz_trio.tool import Tool
 
 ANSWER_MAX = 60.0  # seconds an administrative request may take
-
-
-def tls_of(config: Config, prefix: str) -> ClientTls:
-    """The TLS group of a configuration, with its warnings on standard error."""
-    return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
-
-
-class Tool:
-    """What every sub-command works with: the configuration, ZooKeeper, the cluster's key."""
-
-    def __init__(self, config: Config, zk: ZnodeClient, paths: ClusterPaths, store: StoreParams) -> None:
-        self.config = config
-        self.zk = zk
-        self.paths = paths
-        self.store = store
-        self.tls = tls_of(config, "ssl.")
-
-    def tls_from(self, path: str | None) -> ClientTls:
-        """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""
-        return tls_of(Config({}) if path is None else Config.load(path), "server.ssl.")
-
-    @asynccontextmanager
-    async def admin(self, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:
-        """A connection to an admin port."""
-        async with open_admin(
-            endpoint,
-            tls or self.tls,
-            key=self.store.key,
-            num_partitions=self.store.num_partitions,
-            limits=net_limits(self.config),
-        ) as client:
-            yield client
-
-    @asynccontextmanager
-    async def data(
-        self, endpoint: Endpoint, tls: ClientTls | None = None, *, offline: bool = False
-    ) -> AsyncIterator[StoragePort]:
-        """A connection to a data port."""
-        async with open_storage_port(
-            endpoint,
-            tls or self.tls,
-            key=self.store.key,
-            num_partitions=self.store.num_partitions,
-            offline=offline,
-            limits=net_limits(self.config),
-        ) as port:
-            yield port
-
-    @asynccontextmanager
-    async def server(self, endpoint: Endpoint) -> AsyncIterator[ServerPort]:
-        """A connection to a server."""
-        async with open_server_port(endpoint, self.tls, net_limits(self.config)) as port:
-            yield port
 
 
 Work = Callable[[Tool, Arguments], Awaitable[int]]

@@ -19,12 +19,12 @@ from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import Condition, FailureCode, Statistic
 from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.admin import AdminClient, RefusedError
-from waltz_trio.cli.tool import Tool
 from waltz_trio.cluster_admin import read_cluster
 from waltz_trio.config import net_limits, tls_settings
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.server_port import ServerPort
+from waltz_trio.tool import Tool
 
 NODE_MAX = 10.0  # seconds that one node may take for all its answers
 
@@ -34,6 +34,20 @@ _STATES = {
     Condition.LIMBO: "limbo",
     Condition.STOPPED: "stopped",
 }
+_FIGURES = (  # of a server, names of statistics that begin so
+    "access-level",
+    "connections",
+    "client-lag.",
+    "hot-lock.",
+    "rejected-append",
+    "successful-append",
+    "append-queue-size",
+    "pending-append",
+    "real-time-feeds",
+    "catchup-feeds",
+    "response-within-ms.",
+    "response-count",
+)
 _WRONG_KEY = "cluster key is inconsistent"  # what 0.13.2 says, in a text only
 
 
@@ -126,10 +140,11 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
             found["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
             found["status"] = await port.status()
             before = _now()
-            told = await port.statistics("access-level")
+            told = await port.statistics(*_FIGURES)
             if told is not None:
                 found["clock_ms"] = told.time_ms - (before + _now()) // 2
                 found["access_level"] = _access_level(told.statistics)
+                found["figures"] = {(figure.name, figure.partition_id): figure.value for figure in told.statistics}
         found["health"] = await port.health()
         found["connectivity"] = await port.storage_connectivity()
         if port.version >= 5:
@@ -235,7 +250,7 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
 
 async def _certificate(tool: Tool, endpoint: Endpoint, found: list[CertificateView], node_max: float) -> None:
     """The certificate of a port, whether anybody would trust it or not; a port that shows none is told elsewhere."""
-    settings = attrs.evolve(tls_settings(tool.config, "ssl."), verify=False)
+    settings = attrs.evolve(tls_settings(tool.config, tool.prefix), verify=False)
     with trio.move_on_after(node_max):
         try:
             stream = await dial_stream(endpoint, ClientTls(settings), net_limits(tool.config))
