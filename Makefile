@@ -24,6 +24,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.unused
 
 fix: install
 	$(BIN)/ruff check --fix .

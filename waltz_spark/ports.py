@@ -31,13 +31,12 @@ from waltz_spark.errors import DataLossError, RecordDamagedError, RefusedError, 
 from waltz_trio.net.tls import ClientTls
 
 _FRAME = struct.Struct(">bhi")
-_HELLO = ord("H")
 _WIRE_HEAD = struct.Struct(">q16sii")
 _INT = struct.Struct(">i")
 _CHECKSUM = struct.Struct(">I")
 _WIRE_OVERHEAD = 36
 _FRAME_MAX = 1 << 30
-_RECORD_LIST, _ADMIN_FAILURE = 8, 2
+_RECORD_LIST = 8
 _RANGE_RESPONSE = 37
 _SEGMENT_READ = 45
 _SEGMENT_HEAD = struct.Struct(">qi")
@@ -171,7 +170,7 @@ class AdminPort(Port[admin.AdminMessage]):
     def __enter__(self) -> AdminPort:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(self, request: admin.AdminMessage) -> admin.AdminMessage:
@@ -287,7 +286,7 @@ class ClientPort(Port[client.ClientMessage]):
     def __enter__(self) -> ClientPort:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _req_id(self, partition: int) -> ReqId:

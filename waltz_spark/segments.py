@@ -71,7 +71,7 @@ class SegmentFile:
     def __enter__(self) -> SegmentFile:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

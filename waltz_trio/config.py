@@ -84,10 +84,6 @@ class Config:
         """The keys that begin with `prefix`, and their values."""
         return {key: value for key, value in self._values.items() if key.startswith(prefix)}
 
-    def with_values(self, values: Mapping[str, object]) -> Config:
-        """A copy in which `values` win."""
-        return Config({**self._values, **values}, self.source)
-
     def text(self, key: str) -> str:
         """A text, or its default.
 

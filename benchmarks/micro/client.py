@@ -11,13 +11,14 @@ import random
 import time
 from typing import Any
 
+from tests.fixed_membership import FixedMembership
 from waltz_core.base.edge import Dial, Dialed, Received, Send
 from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.client.calls import Committed, Deliver, Open, Submit
-from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import VERSIONS, encode_feed
+from waltz_core.server.feed_cache import encode_frames, with_version
+from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import AppendRequest, FeedRequest, FeedSuspended, MountRequest, MountResponse
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
@@ -92,7 +93,9 @@ class Bench:
             run = self.requests[: self.window]
             del self.requests[: self.window]
             first = self.mark + 1
-            encode_feed(version, [(first + at, req_id, 0) for at, req_id in enumerate(run)], answer)
+            answer += with_version(
+                encode_frames(first, [AppendRequest(req_id, 0, (), (), (), 0, b"", 0) for req_id in run]), version
+            )
             self.mark += len(run)
             self.window -= len(run)
             if not self.window:

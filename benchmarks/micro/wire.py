@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
+from waltz_core.server.feed_cache import encode_frames
 from waltz_core.wire import client_codec, client_messages, storage_codec, storage_messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
@@ -78,7 +79,6 @@ def main() -> None:
     answers: list[client_messages.ClientMessage] = [
         client_messages.TransactionDataResponse(req_id, at, True, DATA, CHECKSUM) for at, req_id in enumerate(REQ_IDS)
     ]
-    run = [(record.transaction_id, record.req_id, record.header) for record in RECORDS]
     print(f"decode AppendRequest, 200 B, no locks   {decoding(encoded(appends)):6.2f} us")
     print(f"decode AppendRequest, 200 B, 3 locks    {decoding(encoded(locked)):6.2f} us")
     print(f"decode FeedData                         {decoding(encoded(feed)):6.2f} us")
@@ -86,11 +86,9 @@ def main() -> None:
     print(f"decode TransactionDataResponse, 200 B   {decoding(encoded(answers)):6.2f} us")
     print(f"encode AppendRequest, 200 B, no locks   {best(lambda: encoded(appends)):6.2f} us")
     print(f"encode AppendRequest, 200 B, 3 locks    {best(lambda: encoded(locked)):6.2f} us")
-    print(
-        f"encode_feed                             {best(lambda: client_codec.encode_feed(4, run, bytearray())):6.2f} us"
-    )
-    print(f"encode_records, per record              {best(lambda: storage_codec.encode_records(RECORDS)):6.2f} us")
-    batch = storage_codec.encode_records(RECORDS)
+    print(f"encode_frames                           {best(lambda: encode_frames(0, RECORDS)):6.2f} us")
+    print(f"encode_run, per record                  {best(lambda: storage_codec.encode_run(0, RECORDS)):6.2f} us")
+    batch = storage_codec.encode_run(0, RECORDS)
     out = bytearray()
     storage_codec.encode_append(out, 1, 2, 3, COUNT, batch, False, version=1)
     print(

@@ -7,6 +7,8 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from tests import versions_0132
+from tests.lock_names import pack_names
 from tests.model.cluster import ROOT
 from tests.model.durable import split
 from tests.model.observer import Observer, Token
@@ -36,8 +38,7 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
-from waltz_core.wire.lock_names import pack_names
+from waltz_core.wire.client_codec import VERSIONS
 
 _READS = 0.1  # share of an application's acts after which it asks for the committed mark
 
@@ -97,7 +98,7 @@ class App:
         else:
             membership = ZkMembership(ROOT, Tickets(), rng)
         rules = LEGACY if self.habits.legacy else SAFE
-        versions = LEGACY_VERSIONS if self.habits.legacy else VERSIONS
+        versions = versions_0132.CLIENT if self.habits.legacy else VERSIONS
         return ClientNode(membership, settings, rng, rules=rules, versions=versions)
 
     def start(self) -> None:

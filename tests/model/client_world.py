@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from tests.fixed_membership import FixedMembership
 from tests.model.small_server import ServerConn, SmallLog, SmallServer
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send, Writable
 from waltz_core.base.ids import Endpoint
@@ -31,7 +32,6 @@ from waltz_core.client.calls import (
     StopFeed,
     Submit,
 )
-from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from tests import versions_0132
 from tests.model.journal_disk import JournalDisk
 from tests.model.world import SimNode, World
 from tests.model.world_disk import WorldDisk
@@ -25,10 +26,9 @@ from waltz_core.storage.replica import State
 from waltz_core.store.last_resort import Witness
 from waltz_core.store.session import SessionConfig
 from waltz_core.wire import admin_messages as admin
-from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
-from waltz_core.wire.storage_codec import LEGACY_VERSIONS as STORAGE_LEGACY_VERSIONS
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.store_metadata import EMPTY_STORE, StoreChange, StoreMaps, full_store
@@ -37,8 +37,8 @@ ROOT = "/waltz"
 KEY = bytes(range(16))
 
 _LEGACY_SERVER: dict[str, Any] = {
-    "versions": frozenset(LEGACY_VERSIONS),
-    "storage_versions": frozenset(STORAGE_LEGACY_VERSIONS),
+    "versions": frozenset(versions_0132.CLIENT),
+    "storage_versions": frozenset(versions_0132.STORAGE),
     # The next batch goes out when the last one is answered.
     "session": SessionConfig(link_flight_bytes_max=1, copy_count_max=20),
 }

@@ -33,11 +33,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attrs
+
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
 from waltz_core.base.log import SessionInfo
 from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
-from waltz_core.store.metadata import announced, states_by_storage
+from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import decide, majority
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 
@@ -251,7 +253,7 @@ class Model:
         return new
 
     def _start(self, at: State) -> None:
-        at.metadata = announced(at.metadata, 1)
+        at.metadata = attrs.evolve(at.metadata, generation=1, session_id=at.metadata.session_id + 1)
         at.version += 1
         session_id = at.metadata.session_id
         recovery = self._recovery(

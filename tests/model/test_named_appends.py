@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from tests.lock_names import pack_names
 from tests.model.test_server import Client, opened
 from waltz_core.base.lock import Lock
 from waltz_core.wire.client_messages import (
@@ -23,7 +24,6 @@ from waltz_core.wire.client_messages import (
     PartitionState,
     Refusal,
 )
-from waltz_core.wire.lock_names import pack_names
 
 STOCK = Lock("stock", 7)
 

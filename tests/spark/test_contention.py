@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.lock_names import pack_names
 from tests.spark.logs import make_log
 from tests.spark.test_journal import write_journal
 from waltz_core.base.ids import make_req_id
@@ -18,7 +19,6 @@ from waltz_core.base.log import PROBE_MARK
 from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision, Gap
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
-from waltz_core.wire.lock_names import pack_names
 from waltz_spark.cli import main
 from waltz_spark.contention import BINS, count_decisions, table_sizes, together
 from waltz_spark.report import contention_sections

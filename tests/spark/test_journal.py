@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.lock_names import pack_names
 from tests.spark.logs import KEY, make_records, write_control, write_segments
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.server.journal_format import (
@@ -20,10 +21,9 @@ from waltz_core.server.journal_format import (
     Gap,
     SessionOpened,
     Started,
-    encode_all,
+    encode_entry,
 )
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
-from waltz_core.wire.lock_names import pack_names
 from waltz_spark.audit import audit
 from waltz_spark.errors import JournalError, OptionError
 from waltz_spark.journal import Entries, find_journals, read_table
@@ -39,7 +39,7 @@ def write_journal(place: Path, files: Sequence[Sequence[Entry]], *, partition: i
     size, paths = -1, []
     for number, entries in enumerate(files):
         started = Started(key, partition, number, size, 1, 2, f"{place.name}:1")
-        data = encode_all([started, *entries])
+        data = b"".join(map(encode_entry, [started, *entries]))
         size = len(data)
         paths.append(folder / f"{number:019d}.journal")
         paths[-1].write_bytes(data)

@@ -161,12 +161,6 @@ def test_endpoints_and_tls_groups_are_read_by_prefix() -> None:
     assert tls_settings(config, "storage.ssl.").ca is None
 
 
-def test_values_given_later_win() -> None:
-    config = Config.parse("server.port: 1").with_values({"server": {"port": 2}})
-
-    assert config.number("server.port") == 2
-
-
 def test_the_page_of_the_keys_is_current() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import versions_0132
+from tests.fixed_membership import FixedMembership
 from tests.vectors.deviations import dials_again, nudge_finds_loss
 from tests.vectors.messages import fields_of, message_from, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines
@@ -25,10 +27,8 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.client.calls import Deliver, Failed, Fetch, Open, ReadMark, Submit
 from waltz_core.client.link import Kind
-from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import LEGACY_VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
 
@@ -125,7 +125,7 @@ class Replay:
             ClientSettings(),
             random.Random(1),
             rules=rules,
-            versions=LEGACY_VERSIONS,
+            versions=versions_0132.CLIENT,
         )
         self.dials: list[int] = []
         self.conns: dict[int, int] = {}  # recorded → ours

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import versions_0132
 from tests.vectors.deviations import has_surplus
 from tests.vectors.messages import fields_of, frame_of, message_from, opened, same_refusal
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.errors import HandshakeError, ProtocolError
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
-from waltz_core.wire.client_codec import LEGACY_VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 
@@ -60,7 +60,7 @@ def _decode(line: Fields) -> frozenset[str]:
 def _check(codec: str, chunks: list[bytes], messages: list[Any], error: Any, rules: SafetyRules) -> None:
     greeting = codec == "hello"
     connection: Connection[Any] = (
-        Connection(CLIENT_PROTOCOL, "", LEGACY_VERSIONS, rules=rules)
+        Connection(CLIENT_PROTOCOL, "", versions_0132.CLIENT, rules=rules)
         if greeting
         else opened(CLIENT_PROTOCOL, int(codec), rules)
     )
@@ -75,7 +75,12 @@ def _check(codec: str, chunks: list[bytes], messages: list[Any], error: Any, rul
         out.append(connection.peer_hello)
     found = [{"message": type(each).__name__, "fields": fields_of(CLIENT_PROTOCOL, each)} for each in out]
     assert found == messages, f"{found} instead of {messages}"
-    if greeting and error is None and messages and not set(messages[0]["fields"]["versions"]) & set(LEGACY_VERSIONS):
+    if (
+        greeting
+        and error is None
+        and messages
+        and not set(messages[0]["fields"]["versions"]) & set(versions_0132.CLIENT)
+    ):
         assert isinstance(raised, HandshakeError)  # the vector is of the decoder; the greeting ends behind it
     elif error is None:
         assert raised is None, f"refused: {raised}"

@@ -14,12 +14,13 @@ from typing import Any
 
 import attrs
 
+from tests import versions_0132
 from tests.model.cluster import RawPeer, SimCluster
 from tests.vectors.deviations import appended_under_others, probe_rules
 from tests.vectors.messages import fields_of, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
-from waltz_core.wire.client_codec import LEGACY_VERSIONS, VERSIONS
+from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import FeedData
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
@@ -50,7 +51,7 @@ def _cluster(legacy: bool) -> SimCluster:
         storage_nodes=1,
         servers=1,
         rules=LEGACY if legacy else SAFE,
-        versions=frozenset(LEGACY_VERSIONS if legacy else VERSIONS),
+        versions=frozenset(versions_0132.CLIENT if legacy else VERSIONS),
     )
     cluster.start()
     cluster.until_open()

@@ -10,13 +10,14 @@ from typing import Any, Final
 from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
+from tests.unit.server.test_appender import append, appender_with, launch, vote
 from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.log import SessionInfo
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import states_by_storage
-from waltz_core.store.quorum import Votes, decide, majority
+from waltz_core.store.quorum import decide, majority
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _COPY_COUNT: Final = 20  # records per step of 0.13.2
@@ -33,16 +34,72 @@ def units(path: Path) -> Iterator[Unit]:
 # ---- votes -----------------------------------------------------------------------------------
 
 
+class _Votes:
+    """Votes and abstentions of a fixed number of voters on one question.
+
+    Java: AppendVote. Our appender compares marks instead, which `_check_appender` holds against the same votes.
+    Votes are looked at first: a question that has its quorum stays won, whoever abstains later.
+    """
+
+    __slots__ = ("_abstentions", "_quorum", "_voters", "_votes")
+
+    def __init__(self, quorum: int, voters: int) -> None:
+        self._quorum = quorum
+        self._voters = voters
+        self._votes = 0
+        self._abstentions = 0
+
+    def vote(self) -> None:
+        """One voter agrees."""
+        self._votes += 1
+
+    def abstain(self) -> None:
+        """One voter will never agree."""
+        self._abstentions += 1
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough voters agreed."""
+        return self._votes >= self._quorum
+
+    @property
+    def has_abstention(self) -> bool:
+        """Whether any voter is lost for good."""
+        return self._abstentions > 0
+
+    @property
+    def outcome(self) -> bool | None:
+        """True when won, False when it cannot be won any more, None while it is open."""
+        if self.has_quorum:
+            return True
+        return False if self._abstentions > self._voters - self._quorum else None
+
+
 def _check_append_vote(line: Fields) -> frozenset[str]:
-    votes = Votes(line["quorum"], line["num_voters"])
+    votes = _Votes(line["quorum"], line["num_voters"])
     _compare_votes(votes, line["initial"])
     for step in line["steps"]:
         {"vote": votes.vote, "abstain": votes.abstain}[step["event"]]()
         _compare_votes(votes, step["after"])
+    if line["quorum"] <= line["num_voters"]:  # no session opens without a quorum
+        _check_appender(line)
     return frozenset()
 
 
-def _compare_votes(votes: Votes, expected: Fields) -> None:
+def _check_appender(line: Fields) -> None:
+    """Our appender commits with the very vote with which that of 0.13.2 has its quorum."""
+    voters = [str(number) for number in range(line["num_voters"])]
+    appender = appender_with(opened=False)
+    appender.opened(line["quorum"], voters)
+    appender.enqueue(1, [append(1)])
+    launch(appender)
+    for step in line["steps"]:
+        if step["event"] == "vote" and voters:
+            vote(appender, 0, voters.pop())
+            assert (appender.commit_mark == 0) == step["after"]["has_quorum"]
+
+
+def _compare_votes(votes: _Votes, expected: Fields) -> None:
     assert votes.has_quorum == expected["has_quorum"]
     assert votes.has_abstention == expected["has_abstention"]
     assert _OUTCOMES[votes.outcome] == expected["await"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import decode, encode, from_fields, to_fields, wire_keys
 from waltz_core.base.errors import ProtocolError
-from waltz_core.zookeeper.java_order import copied_table_size, replica_hash, table_order, text_hash
+from waltz_core.zookeeper.java_order import table_order, text_hash
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -48,7 +48,18 @@ def _check_order(kind: str, inserted: list[str], wire: list[str], record: object
     """Reproduce the order of the original's hash table."""
     if kind == "PartitionMetadata":
         partition = {state.replica_id.storage: state.replica_id.partition_id for state in record.replica_states}  # type: ignore[attr-defined]
-        hashes = [replica_hash(partition[storage], storage) for storage in inserted]
+        hashes = [_replica_hash(partition[storage], storage) for storage in inserted]
     else:
         hashes = [text_hash(storage) for storage in inserted]
-    assert table_order(inserted, hashes, copied_table_size(len(inserted))) == wire
+    assert table_order(inserted, hashes, _copied_table_size(len(inserted))) == wire
+
+
+def _replica_hash(partition_id: int, storage: str) -> int:
+    """Hash of a replica id, as an unsigned 32-bit number."""
+    return partition_id * text_hash(storage) & 0xFFFFFFFF
+
+
+def _copied_table_size(count: int) -> int:
+    """Size of a table made as a copy of another one with `count` entries."""
+    wanted = int(count / 0.75 + 1)
+    return 1 << max(wanted - 1, 0).bit_length()

@@ -43,32 +43,12 @@ class StorageError(WaltzError):
     """This replica cannot do what was asked; becomes a failure response."""
 
 
-class FencedError(StorageError):
-    """A message of an older store session."""
-
-
-class OutOfOrderError(StorageError):
-    """An append that does not continue the log of this replica."""
-
-
-class NotAssignedError(StorageError):
-    """The partition is not assigned to this storage node."""
-
-
 class CorruptionError(StorageError):
     """Files contradict themselves: stop, keep the files."""
 
 
 class ClusterError(WaltzError):
     """ZooKeeper contradicts what we hold."""
-
-
-class GenerationMismatchError(ClusterError):
-    """A newer assignment of the partition exists."""
-
-
-class SessionLostError(ClusterError):
-    """The ZooKeeper session ended."""
 
 
 class ClientError(WaltzError):
@@ -219,10 +199,6 @@ class UnknownHeaderError(ClientError):
 
 class FeedBusyError(ClientError):
     """A second feed on one partition of one client."""
-
-
-class RpcError(ClientError):
-    """The server answered a request with an error text."""
 
 
 class ClientFailedError(ClientError):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from waltz_core.base.edge import ZkEvent
     from waltz_core.client.link import Link
     from waltz_core.client.node import ClientNode
-    from waltz_core.client.router import EndpointMap
     from waltz_core.wire.client_messages import ClientMessage
 
 _ZK_REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)
@@ -104,18 +103,6 @@ class Deaf:
 
     def close(self, now: int, out: list[Effect]) -> None:
         """Nothing to end."""
-
-
-class FixedMembership(Deaf):
-    """A cluster that is known and does not change by itself; for tests and one-server tools."""
-
-    def __init__(self, client_id: int, partition_count: int, endpoints: EndpointMap) -> None:
-        self._client_id, self._partition_count, self._endpoints = client_id, partition_count, endpoints
-
-    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
-        """Tell everything at once."""
-        node.joined("fixed", self._client_id, self._partition_count, now, out)
-        node.endpoints_changed(self._endpoints, now, out)
 
 
 class ZkMembership(Deaf):

@@ -7,7 +7,7 @@ file can be read from any entry on, and what a crash left half written at its en
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct, error
 from typing import TypeAlias
 from zlib import crc32
@@ -269,8 +269,3 @@ def _decode_decision(body: bytes) -> Decision:
     unpack_names(names, count)  # to see that they are as many
     split = writes + reads
     return Decision(*(*fixed, locks[:writes], locks[writes:split], locks[split:], names))
-
-
-def encode_all(entries: Sequence[Entry]) -> bytes:
-    """Several entries in a row."""
-    return b"".join([encode_entry(one) for one in entries])

@@ -163,18 +163,6 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-_PartitionMessage: TypeAlias = (
-    messages.MountRequest
-    | messages.AppendRequest
-    | messages.NamedAppendRequest
-    | messages.FeedRequest
-    | messages.FeedWindowRequest
-    | messages.TransactionDataRequest
-    | messages.FlushRequest
-    | messages.HighWaterMarkRequest
-)
-
-
 @record
 class _Mount:
     conn: int

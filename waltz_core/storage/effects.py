@@ -126,7 +126,6 @@ class StorageStopped:
 
 
 DiskEffect: TypeAlias = DiskBatch | DiskRead | DiskList
-NodeEffect: TypeAlias = StorageReady | StorageFailed | StorageStopped
 
 # ---- events ----------------------------------------------------------------------------------
 

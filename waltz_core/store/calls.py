@@ -86,6 +86,3 @@ class StorageNews:
 
     replica: str
     message: messages.SuspectReport
-
-
-StorageEvent: TypeAlias = LinkUp | LinkDown | StorageAnswer | StorageFailed | StorageNews

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from waltz_core.base.errors import GenerationMismatchError
 from waltz_core.base.ids import ReplicaId
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-
-
-def announced(metadata: PartitionMetadata, generation: int) -> PartitionMetadata:
-    """The metadata that announces the next store session of a server of `generation`.
-
-    Raises:
-        GenerationMismatchError: somebody holds a later assignment of the partition.
-    """
-    if metadata.generation > generation:
-        raise GenerationMismatchError(
-            f"this server has generation {generation} of the partition, the metadata has {metadata.generation}"
-        )
-    return PartitionMetadata(generation, metadata.session_id + 1, metadata.replica_states)
 
 
 def states_by_storage(metadata: PartitionMetadata) -> dict[str, ReplicaState]:

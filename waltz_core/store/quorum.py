@@ -12,46 +12,6 @@ def majority(n: int) -> int:
     return n // 2 + 1
 
 
-class Votes:
-    """Votes and abstentions of a fixed number of voters on one question.
-
-    Votes are looked at first: a question that has its quorum stays won, whoever abstains later.
-    """
-
-    __slots__ = ("_abstentions", "_quorum", "_voters", "_votes")
-
-    def __init__(self, quorum: int, voters: int) -> None:
-        self._quorum = quorum
-        self._voters = voters
-        self._votes = 0
-        self._abstentions = 0
-
-    def vote(self) -> None:
-        """One voter agrees."""
-        self._votes += 1
-
-    def abstain(self) -> None:
-        """One voter will never agree."""
-        self._abstentions += 1
-
-    @property
-    def has_quorum(self) -> bool:
-        """Whether enough voters agreed."""
-        return self._votes >= self._quorum
-
-    @property
-    def has_abstention(self) -> bool:
-        """Whether any voter is lost for good."""
-        return self._abstentions > 0
-
-    @property
-    def outcome(self) -> bool | None:
-        """True when won, False when it cannot be won any more, None while it is open."""
-        if self.has_quorum:
-            return True
-        return False if self._abstentions > self._voters - self._quorum else None
-
-
 @record
 class Decision:
     """Outcome of `decide`: a mark, or why there is none."""

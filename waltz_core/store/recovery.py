@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
 from waltz_core.base.contract import earliest
-from waltz_core.base.ids import ReplicaId
 from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store.metadata import (
     is_unknown,
@@ -28,7 +27,6 @@ from waltz_core.store.recovery_events import (
     CasDone,
     CasLost,
     CasMetadata,
-    Confirmed,
     CopyBlocked,
     Effect,
     Event,
@@ -66,7 +64,6 @@ __all__ = [
     "CasDone",
     "CasLost",
     "CasMetadata",
-    "Confirmed",
     "CopyBlocked",
     "Effect",
     "Event",
@@ -226,7 +223,6 @@ class Recovery:
         self._states = states_by_storage(metadata)  # by which arrivals are judged: as written last
         self._last = frozenset(self._states)  # the last session's replicas: the base of the decision
         self._resolved: int | None = None
-        self._forced = False  # an operator gave up what is absent
         self._open = False
         self._failed = False
         self._writing: PartitionMetadata | None = None  # the CasMetadata under way
@@ -286,8 +282,6 @@ class Recovery:
         match event:
             case CasDone() | CasLost():
                 self._on_cas(event, out)
-            case Confirmed():
-                self._on_confirmed(out)
             case Tick():
                 pass
             case RecordsRead() | RecordsDenied() | RecordsWritten():
@@ -551,8 +545,6 @@ class Recovery:
             # Java: resolved by the first arrival; a second one with records would come too late to be noticed.
             if fresh >= (self._quorum if self._rules.lost_metadata_stops else 1):
                 self._resolved = -1
-        elif self._forced:
-            self._decide_by_force()
         else:
             self._resolved = self._decision(evaluator).mark
         if self._resolved is not None:
@@ -579,44 +571,8 @@ class Recovery:
         absent = len(self._last) - len(present)
         return decide((mark for _, mark in present), lowest=lowest, absent=absent, quorum=majority(len(self._last)))
 
-    def _decide_by_force(self) -> None:
-        """Take the most that is present, once everybody present has told what it holds."""
-        if any(member.busy for member in self._members.values()):
-            return
-        present = list(self._supporters()) or [
-            member for member in self._members.values() if member.alive and member.replica in self._last
-        ]
-        longest = max(present, key=lambda member: member.mark, default=None)
-        if longest is not None:
-            longest.vouched = True  # whatever it holds is the log now
-            self._resolved = longest.mark
-
     def _held(self) -> bool:
         return any(m.phase is Phase.HELD or (m.alive and m.probe is _Probe.SUSPECT) for m in self._members.values())
-
-    def _on_confirmed(self, out: list[Effect]) -> None:
-        if not self._stuck:
-            return
-        if self._resolved is not None:
-            for member in self._members.values():
-                if member.phase is Phase.HELD:
-                    self._refuse(member, "its transactions were given up by an operator", out)
-            return
-        self._forced = True
-        if self._held():
-            # The states are gone; the replicas still know which session was the last and who took part in it.
-            arrived = [member for member in self._members.values() if member.info is not None and member.alive]
-            newest = max(member.info.session_id for member in arrived if member.info is not None)
-            self._states = {
-                replica: ReplicaState(ReplicaId(self._partition_id, replica), newest, UNRESOLVED)
-                for replica in self._assigned
-            }
-            self._last = frozenset(self._states)
-            for member in arrived:
-                member.entered = None
-                member.vouched = True
-                member.probe = _Probe.CLEAR
-                self._arrive(member, out)
 
     # ---- what an idle replica does next ------------------------------------------------------------
 

@@ -114,11 +114,6 @@ class CasLost:
 
 
 @record
-class Confirmed:
-    """An operator accepts the loss that `RecoveryStuck` described; ignored unless recovery is stuck."""
-
-
-@record
 class Tick:
     """Nothing happened; a deadline may be due."""
 
@@ -136,7 +131,6 @@ Event: TypeAlias = (
     | ReplicaFailed
     | CasDone
     | CasLost
-    | Confirmed
     | Tick
 )
 

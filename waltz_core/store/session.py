@@ -365,12 +365,6 @@ class StoreSession:
         """Whether recovery knows where the log ends."""
         return self._recovery.resolved is not None
 
-    @property
-    def tail_end(self) -> int:
-        """Id behind the last batch replicated."""
-        assert self._tail is not None
-        return self._tail.end
-
     def replicate(self, batch: Batch) -> None:
         """Send a batch to every replica that follows the log."""
         assert self.state is SessionState.OPEN

@@ -127,7 +127,4 @@ V1 = V0.plus(
 VERSIONS = range(2)
 """What our tools, servers and storage nodes offer."""
 
-LEGACY_VERSIONS = range(1)
-"""What 0.13.2 offers."""
-
 ADMIN_PROTOCOL: WireProtocol[AdminMessage] = WireProtocol("admin", MAGIC, {0: V0, 1: V1})

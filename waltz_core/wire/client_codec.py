@@ -6,13 +6,13 @@ state of a partition instead of a boolean, V4 adds health. V5 is ours, laid down
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.ids import Endpoint, ReqId
+from waltz_core.base.ids import Endpoint
 from waltz_core.wire.client_messages import (
     AddPreferredPartitionRequest,
     AddPreferredPartitionResponse,
@@ -61,7 +61,6 @@ from waltz_core.wire.client_messages import (
     TransactionDataRequest,
     TransactionDataResponse,
 )
-from waltz_core.wire.frame import HEADER
 from waltz_core.wire.named_append import decode_named_append, encode_named_append
 from waltz_core.wire.primitives import (
     BOOL,
@@ -290,16 +289,6 @@ _FEED = Struct(">8s16sqi")  # a whole frame: header and type byte, then the mess
 _FEED_TAIL = b"\x00\x00\x00\x1d\x04"  # length and type byte, behind magic and version
 
 
-def encode_feed(version: int, records: Iterable[tuple[int, ReqId, int]], out: bytearray) -> None:
-    """Append a FeedData frame for every (transaction id, request id, header) to `out`.
-
-    The frames are the same for every subscriber of the same version: encode once, append many times.
-    """
-    head = HEADER.pack(MAGIC, version, 29) + b"\x04"
-    pack = _FEED.pack
-    out += b"".join([pack(head, req_id, transaction_id, header) for transaction_id, req_id, header in records])
-
-
 def _decode_feed_run(buffer: bytes, at: int, out: list[ClientMessage]) -> int:
     """Cut and decode FeedData frames in a row; a feed consists of little else.
 
@@ -403,14 +392,4 @@ V5 = V4.plus(
 VERSIONS = range(6)
 """What our servers and clients offer."""
 
-LEGACY_VERSIONS = range(5)
-"""What 0.13.2 offers."""
-
 CLIENT_PROTOCOL: WireProtocol[ClientMessage] = WireProtocol("client", MAGIC, {0: V0, 1: V1, 2: V2, 3: V3, 4: V4, 5: V5})
-
-
-def needed_version(message: Any) -> int:
-    """The lowest version that can carry `message`."""
-    if isinstance(message, AppendRequest):
-        return 2 if message.append_locks else 1 if message.read_locks else 0
-    return next(version for version, table in CLIENT_PROTOCOL.tables.items() if type(message) in table.encoders)

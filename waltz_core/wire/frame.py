@@ -15,7 +15,6 @@ HELLO_MAGIC = 0x48
 HELLO_VERSION = 0
 HELLO_SIZE_MAX = 65536  # a greeting is some thirty bytes; nobody may make us gather more before it
 
-FRAME_SIZE_MAX_CLIENT = 64 << 20  # ruling R15
 FRAME_SIZE_MAX_STORAGE = 1 << 30
 
 

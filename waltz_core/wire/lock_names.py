@@ -6,7 +6,6 @@ For each lock, in the order write, read, append: an i32 count, so many bytes of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct, error
 
 from waltz_core.wire.primitives import decode_text, encode_text
@@ -15,13 +14,6 @@ NO_NAMES = b""
 UNTOLD = b"\xff\xff\xff\xff"
 _SIZE = Struct(">i")
 _ID = Struct(">q")
-
-
-def pack_names(names: Sequence[tuple[str, int] | None]) -> bytes:
-    """Pack the names of all locks of an append."""
-    if not any(name is not None for name in names):
-        return NO_NAMES
-    return b"".join([UNTOLD if name is None else pack_text(name[0]) + _ID.pack(name[1]) for name in names])
 
 
 def pack_text(name: str) -> bytes:

@@ -58,7 +58,7 @@ def checksum_of(data: bytes) -> int:
 
 def verify(data: bytes, checksum: int) -> None:
     """Raise ChecksumError unless `checksum` is that of `data`."""
-    actual = (zlib.crc32(data) ^ 0x80000000) - 0x80000000
+    actual = checksum_of(data)
     if actual != checksum:
         raise ChecksumError(f"checksum error: {checksum} announced, {len(data)} bytes of data have {actual}")
 
@@ -134,9 +134,6 @@ def write_bytes(out: bytearray, value: bytes | None) -> None:
     else:
         out += _INT32.pack(len(value))
         out += value
-
-
-BYTES = Field(read_bytes, write_bytes, 4)
 
 
 def _read_data(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:

@@ -7,7 +7,6 @@ from struct import Struct
 from typing import Protocol
 
 from waltz_core.base.ids import ReqId
-from waltz_core.base.log import Record
 from waltz_core.wire.primitives import (
     BOOL,
     INT8,
@@ -124,22 +123,11 @@ class HasRecord(Protocol):
     def checksum(self) -> int: ...
 
 
-def encode_records(records: Iterable[Record]) -> bytes:
-    """The records of an append; encoded once per batch, sent to every replica by `encode_append`."""
-    start, int32 = _RECORD_START.pack, _INT.pack
-    parts: list[bytes] = []
-    for record in records:
-        data = record.data
-        parts += (
-            start(record.transaction_id, record.req_id, record.header, len(data)),
-            data,
-            int32(record.checksum),
-        )
-    return b"".join(parts)
-
-
 def encode_run(first: int, appends: Iterable[HasRecord]) -> bytes:
-    """The same for ids `first`, `first + 1`, … of things that have everything of a record but the id."""
+    """The records `first`, `first + 1`, … of an append.
+
+    Encoded once per batch; `encode_append` sends them to every replica.
+    """
     start, int32 = _RECORD_START.pack, _INT.pack
     parts: list[bytes] = []
     for transaction_id, append in enumerate(appends, start=first):
@@ -203,8 +191,5 @@ V1 = V0.plus(
 
 VERSIONS = range(2)
 """What our servers and storage nodes offer."""
-
-LEGACY_VERSIONS = range(1)
-"""What 0.13.2 offers."""
 
 STORAGE_PROTOCOL: WireProtocol[StorageMessage] = WireProtocol("storage", MAGIC, {0: V0, 1: V1})

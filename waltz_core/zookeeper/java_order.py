@@ -23,17 +23,6 @@ def text_hash(text: str) -> int:
     return value
 
 
-def replica_hash(partition_id: int, storage: str) -> int:
-    """Hash of a replica id, as an unsigned 32-bit number."""
-    return partition_id * text_hash(storage) & _MASK
-
-
-def copied_table_size(count: int) -> int:
-    """Size of a table made as a copy of another one with `count` entries."""
-    wanted = int(count / 0.75 + 1)
-    return 1 << max(wanted - 1, 0).bit_length()
-
-
 def filled_table_size(count: int) -> int:
     """Size of a table that was filled entry by entry."""
     size = 16

@@ -16,6 +16,7 @@ from waltz_core.storage.effects import (
     DiskBatch,
     DiskBytes,
     DiskDone,
+    DiskEffect,
     DiskEvent,
     DiskFailed,
     DiskList,
@@ -42,13 +43,12 @@ _STOP = object()
 class DiskStatistics:
     """Counts since the start; written by the threads of the disk, read by anybody."""
 
-    __slots__ = ("_mutex", "batches", "groups", "recent_ms", "sync_seconds", "syncs")
+    __slots__ = ("_mutex", "batches", "groups", "recent_ms", "syncs")
 
     def __init__(self) -> None:
         self.batches = 0
         self.groups = 0
         self.syncs = 0
-        self.sync_seconds = 0.0
         self.recent_ms: deque[float] = deque(maxlen=100)  # the last syncs
         self._mutex = Lock()
 
@@ -56,7 +56,6 @@ class DiskStatistics:
         """A file, a directory, or the whole file system was synced."""
         with self._mutex:
             self.syncs += 1
-            self.sync_seconds += seconds
             self.recent_ms.append(seconds * 1000)
 
     @property
@@ -98,7 +97,7 @@ class Disk:
         for thread in self._threads:
             thread.start()
 
-    def perform(self, effect: DiskBatch | DiskRead | DiskList) -> None:
+    def perform(self, effect: DiskEffect) -> None:
         """Queue an effect."""
         (self._batches if type(effect) is DiskBatch else self._reads).put(effect)
 

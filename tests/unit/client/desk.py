@@ -6,12 +6,12 @@ import random
 import zlib
 from typing import Any
 
+from tests.fixed_membership import FixedMembership
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import Failed, Open, Submit
 from waltz_core.client.link import Kind
-from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_codec import VERSIONS

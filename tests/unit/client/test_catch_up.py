@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.fixed_membership import FixedMembership
 from tests.model.small_server import SmallLog, SmallServer
 from tests.unit.client.desk import A, Desk, foreign, own, submit
 from tests.unit.client.test_partition import explain
 from waltz_core.base.edge import Dial, Dialed, Received, Send
 from waltz_core.base.ids import make_req_id
 from waltz_core.client.calls import Committed, Consumed, Deliver, Open
-from waltz_core.client.membership import FixedMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (

@@ -8,6 +8,7 @@ from uuid import UUID
 import attrs
 import pytest
 
+from tests.lock_names import pack_names
 from tests.unit.client.desk import EVERYTHING_AT_A, A, B, Desk, failures, foreign, own, submit
 from waltz_core.base.edge import Level, Report, Writable
 from waltz_core.base.ids import make_req_id, req_generation, req_sequence
@@ -47,7 +48,6 @@ from waltz_core.wire.client_messages import (
     PartitionState,
     Refusal,
 )
-from waltz_core.wire.lock_names import pack_names
 
 READY, NOT_READY, CLIENT_AHEAD = PartitionState
 STOCK = pack_names([("stock", 7)])

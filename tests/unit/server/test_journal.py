@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.lock_names import pack_names
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import make_req_id
@@ -19,7 +20,6 @@ from waltz_core.server.journal_format import (
 )
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
-from waltz_core.wire.lock_names import pack_names
 
 NAMES = pack_names([("stock", 9)])
 

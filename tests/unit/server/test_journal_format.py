@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tests.lock_names import pack_names
 from waltz_core.base.errors import CorruptionError
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.server.journal_format import (
@@ -19,12 +20,10 @@ from waltz_core.server.journal_format import (
     SessionOpened,
     Started,
     decode_entries,
-    encode_all,
     encode_entry,
     entry_end,
     sound_size,
 )
-from waltz_core.wire.lock_names import pack_names
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 EXAMPLES = [(name, bytes.fromhex(data)) for name, data in re.findall(r"^(\w+) +([0-9a-f]{18,})$", PAGE, re.MULTILINE)]
@@ -59,14 +58,14 @@ def decoded(data: bytes) -> list[Entry]:
 
 @given(st.lists(entries, max_size=5))
 def test_what_is_encoded_is_decoded_again(sent: list[Entry]) -> None:
-    data = encode_all(sent)
+    data = b"".join(map(encode_entry, sent))
     assert decoded(data) == sent
     assert sound_size(data) == (len(data), True)
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
 def test_a_torn_end_is_told_from_damage(sent: list[Entry], data: st.DataObject) -> None:
-    whole = encode_all(sent)
+    whole = b"".join(map(encode_entry, sent))
     last = len(whole) - len(encode_entry(sent[-1]))
     cut = data.draw(st.integers(last, len(whole) - 1))
     assert sound_size(whole[:cut]) == (last, True)

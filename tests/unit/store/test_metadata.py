@@ -1,30 +1,10 @@
-"""Metadata of a partition: announcing a session, naming its replicas."""
+"""Metadata of a partition: which replicas a session names."""
 
 from __future__ import annotations
 
-import pytest
-
 from tests.model.recovery_world import PARTITION, state
-from waltz_core.base.errors import GenerationMismatchError
-from waltz_core.store.metadata import announced, last_session, recovered_metadata, same_metadata, states_by_storage
-from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
-
-
-def test_the_first_session_is_number_zero() -> None:
-    """Empty metadata has session -1 and generation -1."""
-    assert announced(EMPTY_METADATA, 0) == PartitionMetadata(0, 0, ())
-
-
-def test_announcing_a_session_changes_no_state() -> None:
-    """Until its recovery is over, the states are those of the last session."""
-    states = (state("a", 4, UNRESOLVED), state("b", 3, 9))
-    assert announced(PartitionMetadata(2, 4, states), 3) == PartitionMetadata(3, 5, states)
-
-
-def test_a_server_with_an_old_assignment_announces_nothing() -> None:
-    """Its generation is smaller than the one stored."""
-    with pytest.raises(GenerationMismatchError, match="has generation 1"):
-        announced(PartitionMetadata(2, 4, ()), 1)
+from waltz_core.store.metadata import last_session, recovered_metadata, same_metadata, states_by_storage
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 
 def test_each_assigned_replica_is_named_taking_part_or_good_up_to_a_mark() -> None:

@@ -1,4 +1,4 @@
-"""Majorities, votes, and the decision on where a log ends."""
+"""Majorities, and the decision on where a log ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from waltz_core.store.quorum import Decision, Votes, decide, majority
+from waltz_core.store.quorum import Decision, decide, majority
 
 
 @pytest.mark.parametrize(("n", "votes"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)])
@@ -14,31 +14,6 @@ def test_two_majorities_always_meet(n: int, votes: int) -> None:
     """Twice a majority is more than everybody."""
     assert majority(n) == votes
     assert 2 * majority(n) > n
-
-
-def test_a_won_vote_stays_won() -> None:
-    """Abstentions after the quorum change nothing but that somebody abstained."""
-    votes = Votes(2, 3)
-    votes.vote()
-    assert (votes.outcome, votes.has_quorum, votes.has_abstention) == (None, False, False)
-    votes.vote()
-    votes.abstain()
-    votes.abstain()
-    assert (votes.outcome, votes.has_quorum, votes.has_abstention) == (True, True, True)
-
-
-def test_a_vote_is_lost_when_too_few_can_still_agree() -> None:
-    """Two of three must agree: the second abstention decides."""
-    votes = Votes(2, 3)
-    votes.abstain()
-    assert votes.outcome is None
-    votes.abstain()
-    assert votes.outcome is False
-
-
-def test_a_vote_with_too_few_voters_is_lost_from_the_start() -> None:
-    """Nobody needs to be asked."""
-    assert Votes(3, 2).outcome is False
 
 
 @pytest.mark.parametrize(

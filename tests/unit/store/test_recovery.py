@@ -209,7 +209,6 @@ def test_events_out_of_place_are_ignored() -> None:
         rec.ReplicaFailed("a", "never connected"),
         rec.CasDone(9),
         rec.CasLost(PartitionMetadata(9, 9, ()), 9),
-        rec.Confirmed(),
     )
     assert (world.calls, world.told) == ([], [])
     world.tell(rec.ReplicaUp("a", info), rec.ReplicaUp("a", info))
@@ -544,17 +543,11 @@ def test_waiting_for_the_first_quorum_is_reported() -> None:
 # ---- operators ---------------------------------------------------------------------------------
 
 
-def test_an_operator_may_rebuild_lost_metadata_from_the_replicas() -> None:
-    """b is the one that took part in the last session; the wiped one gets everything from it."""
-    storages = {"a": storage(3, 1, 2), "b": storage(5, 3, 6), "c": storage(-1, -1, -1)}
-    world = world_of(storages)
+def test_transactions_without_metadata_wait_for_an_operator() -> None:
+    """The reason names who has them, and of which session."""
+    world = world_of({"a": storage(3, 1, 2), "b": storage(5, 3, 6), "c": storage(-1, -1, -1)})
     arrive_all(world, "abc")
     assert "there are transactions on a (session 3, mark 1), b (session 5, mark 3)" in stuck_reason(world)
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.resolved == 6
-    assert world.recovery.is_open
-    assert [len(item.log) for item in storages.values()] == [7, 7, 7]
 
 
 def test_records_without_a_mark_count_as_lost_metadata_too() -> None:
@@ -563,12 +556,9 @@ def test_records_without_a_mark_count_as_lost_metadata_too() -> None:
     arrive_all(world, "ab")
     assert {world.recovery.phase(name) for name in "ab"} == {rec.Phase.HELD}
     stuck_reason(world)
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.resolved == 4
 
 
-def test_an_operator_may_give_up_what_a_third_replica_holds_of_another_life() -> None:
+def test_an_empty_start_waits_when_a_third_replica_holds_another_life() -> None:
     """Two new replicas were about to start an empty partition."""
     world = world_of({"a": storage(-1, -1, -1), "b": storage(-1, -1, -1), "c": storage(5, 3, 6)})
     for replica in "ab":
@@ -578,44 +568,7 @@ def test_an_operator_may_give_up_what_a_third_replica_holds_of_another_life() ->
     world.settle()
     assert not world.recovery.is_open
     assert stuck_reason(world).startswith("the partition is about to start empty, but there are transactions on c")
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.is_open
-    assert world.recovery.phase("c") is rec.Phase.REFUSED
     assert world.storages["c"].max == 6
-
-
-def test_an_operator_may_give_up_the_replicas_that_are_gone() -> None:
-    """b and c are gone for good; new ones take their place."""
-    storages = {"a": storage(5, 1, 4), "d": storage(-1, -1, -1), "e": storage(-1, -1, -1)}
-    world = world_of(storages, *unresolved("abc"))
-    arrive_all(world, "ade")
-    stuck_reason(world)
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.resolved == 4
-    assert world.recovery.is_open
-
-
-def test_an_operator_may_even_fall_back_on_a_copy_that_is_too_old() -> None:
-    """Nothing else is left."""
-    world = world_of({"a": storage(3, 1, 2), "d": storage(-1, -1, -1)}, *unresolved("abc"))
-    arrive_all(world, "ad")
-    stuck_reason(world)
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.resolved == 1
-    assert world.recovery.is_open
-
-
-def test_an_operator_cannot_make_something_of_nothing() -> None:
-    """Only new replicas are there."""
-    world = world_of({"d": storage(-1, -1, -1), "e": storage(-1, -1, -1)}, *unresolved("abc"))
-    arrive_all(world, "de")
-    stuck_reason(world)
-    world.tell(rec.Confirmed())
-    world.settle()
-    assert world.recovery.resolved is None
 
 
 def test_waiting_that_ends_with_a_failure_is_not_taken_back() -> None:
@@ -625,28 +578,6 @@ def test_waiting_that_ends_with_a_failure_is_not_taken_back() -> None:
     stuck_reason(world)
     world.fail("a")
     assert [type(effect) for effect in world.told] == [rec.RecoveryStuck, rec.RecoveryFailed]
-
-
-def test_a_forced_decision_waits_for_everybody_who_is_about_to_tell() -> None:
-    """The second replica arrives in the same moment as the confirmation."""
-    storages = {"a": storage(5, 1, 2), "b": storage(5, 1, 4)}
-    world = world_of(storages, *unresolved("abcdef"))
-    arrive_all(world, "a")
-    stuck_reason(world)
-    world.tell(rec.ReplicaUp("b", storages["b"].info(_SESSION)), rec.Confirmed())
-    assert world.recovery.resolved is None
-    world.settle()
-    assert world.recovery.resolved == 4
-
-
-def test_confirming_when_nothing_is_lost_changes_nothing() -> None:
-    """The mark is decided; only a quorum is missing."""
-    world = world_of(level("a") | {name: storage(-1, -1, -1) for name in "de"}, *unresolved("a"))
-    arrive_all(world, "a")
-    stuck_reason(world)
-    world.tell(rec.Confirmed())
-    assert not world.recovery.is_open
-    assert len(world.told) == 1
 
 
 # ---- as 0.13.2 ---------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from uuid import UUID
 import attrs
 from hypothesis import strategies as st
 
+from tests.lock_names import pack_names
 from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.base.log import Record, RecordHeader, SessionInfo
 from waltz_core.wire import admin_messages, client_messages, shared, storage_messages
 from waltz_core.wire.client_messages import PartitionState
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL
-from waltz_core.wire.lock_names import pack_names
 from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.table import Codec, WireProtocol
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests import versions_0132
 from waltz_core.base.errors import ChecksumError, FrameTooLargeError, HandshakeError, ProtocolError
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.rules import LEGACY
+from waltz_core.server.feed_cache import encode_frames, with_version
 from waltz_core.wire import admin_codec, client_codec, storage_codec
 from waltz_core.wire.client_messages import (
     AppendRequest,
@@ -52,11 +54,11 @@ def test_our_greeting_offers_every_version_in_order() -> None:
     ("protocol", "ours", "theirs", "version"),
     [
         (CLIENT_PROTOCOL, client_codec.VERSIONS, client_codec.VERSIONS, 5),
-        (CLIENT_PROTOCOL, client_codec.VERSIONS, client_codec.LEGACY_VERSIONS, 4),
+        (CLIENT_PROTOCOL, client_codec.VERSIONS, versions_0132.CLIENT, 4),
         (STORAGE_PROTOCOL, storage_codec.VERSIONS, storage_codec.VERSIONS, 1),
-        (STORAGE_PROTOCOL, storage_codec.LEGACY_VERSIONS, storage_codec.VERSIONS, 0),
+        (STORAGE_PROTOCOL, versions_0132.STORAGE, storage_codec.VERSIONS, 0),
         (ADMIN_PROTOCOL, admin_codec.VERSIONS, admin_codec.VERSIONS, 1),
-        (ADMIN_PROTOCOL, admin_codec.VERSIONS, admin_codec.LEGACY_VERSIONS, 0),
+        (ADMIN_PROTOCOL, admin_codec.VERSIONS, versions_0132.ADMIN, 0),
     ],
 )
 def test_both_sides_find_the_largest_common_version(protocol: Any, ours: range, theirs: range, version: int) -> None:
@@ -213,13 +215,6 @@ def test_locks_that_the_version_lacks_are_not_dropped_but_refused(
     with pytest.raises(ProtocolError, match="locks need codec"):
         opened(version).encode(append, out)
     assert out == b"before"
-    assert client_codec.needed_version(append) > version
-
-
-def test_the_needed_version_is_the_first_that_carries_a_message() -> None:
-    assert client_codec.needed_version(FLUSH) == 0
-    assert client_codec.needed_version(AppendRequest(REQ_ID, 0, (1,), (), (), 0, b"", 0)) == 0
-    assert client_codec.needed_version(ClusterInfoRequest(REQ_ID, True, True)) == 5
 
 
 def test_a_feed_run_ends_where_another_message_begins() -> None:
@@ -227,7 +222,7 @@ def test_a_feed_run_ends_where_another_message_begins() -> None:
     feed = [FeedData(make_req_id(at, 0, 0, 0), at, -at) for at in range(5)]
     stream = bytearray()
     for at, data in enumerate(feed):
-        client_codec.encode_feed(4, [(data.transaction_id, data.req_id, data.header)], stream)
+        stream += with_version(encode_frames(data.transaction_id, [data]), 4)
         if at == 2:
             connection.encode(FeedSuspended(REQ_ID), stream)
     connection.receive(stream[:-1], out)

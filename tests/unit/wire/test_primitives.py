@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from waltz_core.base.errors import ChecksumError, ProtocolError
 from waltz_core.wire.primitives import (
     BOOL,
-    BYTES,
     DATA,
     INT16,
     INT_LIST,
@@ -35,7 +34,6 @@ def test_only_one_is_true(byte: int, value: bool) -> None:
 
 @pytest.mark.parametrize("count", [b"\xff\xff\xff\xff", b"\xff\xff\xff\xfb", b"\x80\x00\x00\x00"])
 def test_a_negative_count_is_null_in_arrays_and_strings(count: bytes) -> None:
-    assert BYTES.read(count, 0, 4) == (None, 4)
     assert INTS.read(count, 0, 4) == (None, 4)
     assert STRING.read(count, 0, 4) == (None, 4)
     assert flags_by(INT16).read(count, 0, 4) == ((), 4)
@@ -96,7 +94,7 @@ def test_int_arrays_of_any_size(count: int) -> None:
 
 
 def test_null_is_written_as_minus_one() -> None:
-    for field in (INTS, BYTES, STRING):
+    for field in (INTS, STRING):
         out = bytearray()
         field.write(out, None)
         assert out == b"\xff\xff\xff\xff"

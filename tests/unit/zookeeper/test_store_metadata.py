@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.zookeeper.java_order import copied_table_size, filled_table_size, replica_hash, table_order, text_hash
+from waltz_core.zookeeper.java_order import filled_table_size, table_order, text_hash
 from waltz_core.zookeeper.store_metadata import (
     EMPTY_STORE,
     StoreArgumentError,
@@ -149,7 +149,5 @@ def test_hash_tables_are_those_of_java() -> None:
     assert text_hash("") == 0
     assert text_hash("Aa") == text_hash("BB") == 2112
     assert text_hash("Cluster Manager") == -1259834553 & 0xFFFFFFFF
-    assert replica_hash(0, "s1:6000") == 0
     assert [filled_table_size(count) for count in (0, 12, 13, 24, 25)] == [16, 16, 32, 32, 64]
-    assert [copied_table_size(count) for count in (0, 1, 2, 3, 5, 6)] == [1, 2, 4, 8, 8, 16]
     assert table_order([1, 16, 17, 65536], [1, 16, 17, 65536], 16) == [16, 1, 17, 65536]
