@@ -23,8 +23,8 @@ from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, StorageStopped
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
+from waltz_core.store.followers import SessionConfig
 from waltz_core.store.last_resort import Witness
-from waltz_core.store.session import SessionConfig
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection

@@ -18,7 +18,8 @@ from tests.model.operator import Operator
 from waltz_core.base.record import record
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.journal_format import Mode
-from waltz_core.store.session import SessionConfig
+from waltz_core.store.followers import SessionConfig
+from waltz_core.store.session import StoreSession
 
 SAFETY_MS = 54_000
 """How long load and faults last."""
@@ -162,6 +163,10 @@ def _draw_habits(rng: Random, appends: int) -> Habits:
         consume_ms=rng.choice((0, 0, 50, 500)),
         names=rng.random() < 0.5,
     )
+
+
+def _awaited(session: StoreSession) -> str:
+    return ", ".join(sorted({type(what).__name__ for what in session._requests}))
 
 
 class Run:
@@ -316,7 +321,7 @@ class Run:
     def _complaint(self, what: str) -> str:
         served = [
             f"{server.name}/{partition_id} {partition.phase.value} {partition.reason!r} "
-            f"links {partition.session.links() if partition.session is not None else ()}"
+            + ("" if (session := partition.session) is None else f"links {session.links()} awaits {_awaited(session)}")
             for server in self.cluster.servers
             if server.alive
             for partition_id, partition in sorted(server.machine._partitions.items())

@@ -9,7 +9,9 @@ import pytest
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import Client, session_of
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
-from waltz_core.store.session import SessionConfig
+from waltz_core.store.calls import StorageCall, StorageEffect
+from waltz_core.store.followers import SessionConfig
+from waltz_core.wire.storage_messages import RecordListRequest
 
 COUNT = 60
 
@@ -143,11 +145,17 @@ def test_a_follower_for_which_no_source_is_left_waits_without_asking_all_the_tim
         damage(storage, 33)
     before = ended(cluster)
     cluster.storages[2].disk.latency = (0, 2)
-    session = cluster.servers[0].machine._partitions[0].session
+    outbox = cluster.servers[0].machine._partitions[0]._storage_out
     asked: list[int] = []
     cluster.world.run(cluster.world.now + 5_000)
-    read_copy = session._read_copy
-    session._read_copy = lambda *call: (asked.append(call[2]), read_copy(*call))[1]
+    put = outbox.put
+
+    def watched(effect: StorageEffect) -> None:
+        if isinstance(effect, StorageCall) and isinstance(effect.message, RecordListRequest):
+            asked.append(effect.message.transaction_id)
+        put(effect)
+
+    outbox.put = watched
     cluster.world.run(cluster.world.now + 100_000)
 
     assert ended(cluster) == before

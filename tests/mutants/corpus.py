@@ -212,15 +212,15 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "catch-up begins one too late",
-        "store.session",
+        "store.followers",
         "first, count = link.next, min(self._config.copy_count_max, self._commit_mark - link.next + 1)",
         "first, count = link.next + 1, min(self._config.copy_count_max, self._commit_mark - link.next)",
     ),
     Mutant(
         "vote of what was sent, not of what was answered",
-        "store.session",
-        "self._notes.append(Voted(link.replica, link.acked))",
-        "self._notes.append(Voted(link.replica, link.next - 1))",
+        "store.followers",
+        "self._notes.put(Voted(link.replica, link.acked))",
+        "self._notes.put(Voted(link.replica, link.next - 1))",
     ),
     Mutant(
         "metadata set back is believed",
@@ -413,7 +413,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "records copied unchecked",
-        "store.session",
+        "store.copies",
         "item.transaction_id != first + at or crc32(item.data) != item.checksum & 0xFFFFFFFF",
         "False",
     ),
@@ -431,14 +431,14 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "damaged source of a follower asked again and again",
-        "store.session",
-        "            link.denied.add(source)\n",
+        "store.followers",
+        "        link.denied.add(read.source)\n",
         "",
     ),
     Mutant(
         "damaged record costs its replica",
         "store.session",
-        "if source == target or _FENCED.search(reason):",
+        "if read.source == read.target or refusal.fence is not None:",
         "if True:",
     ),
     Mutant(
@@ -726,7 +726,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mark confirmed by the vote of an append that left before the question",
-        "store.session",
+        "store.followers",
         "self._confirmations.heard(link.replica, link.answered())",
         "link.answered(), self._confirmations.heard(link.replica, self._confirmations.wanted)",
     ),

@@ -9,8 +9,8 @@ from waltz_core.base.record import record
 from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.partition import PartitionConfig
+from waltz_core.store.followers import SessionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
-from waltz_core.store.session import SessionConfig
 from waltz_core.wire.client_codec import VERSIONS
 
 

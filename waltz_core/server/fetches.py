@@ -10,7 +10,7 @@ from waltz_core.base.ids import ReqId
 from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.turns import Shares, Turns
-from waltz_core.store.session import ReadFailed, RecordsRead
+from waltz_core.store.session_notes import ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import TransactionDataResponse
 
 _RUN_MAX = 256  # payloads read from a replica at once

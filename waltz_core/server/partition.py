@@ -22,6 +22,7 @@ from waltz_core.base.edge import (
 )
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId, req_client, req_generation
+from waltz_core.base.outbox import Outbox
 from waltz_core.base.record import record
 from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.locks.exact import UNEXPLAINED
@@ -51,7 +52,9 @@ from waltz_core.store.calls import (
     StorageFailed,
     StorageNews,
 )
-from waltz_core.store.session import (
+from waltz_core.store.followers import SessionConfig
+from waltz_core.store.session import SessionState, StoreSession
+from waltz_core.store.session_notes import (
     HeadersRead,
     LogStartProblem,
     LogStartRaised,
@@ -61,13 +64,10 @@ from waltz_core.store.session import (
     ReplicaLags,
     ReplicaRefused,
     ReplicaSuspect,
-    SessionConfig,
     SessionEnded,
     SessionNote,
     SessionOpened,
-    SessionState,
     SourcePutAside,
-    StoreSession,
     Stuck,
     Voted,
 )
@@ -262,7 +262,8 @@ class PartitionServer:
         self._header_reads: dict[int, int] = {}  # token → first
         self._verdicts: list[Verdict] = []
         self._out: list[PartitionEffect] = []
-        self._notes: list[SessionNote] = []
+        self._notes: Outbox[SessionNote] = Outbox()
+        self._storage_out: Outbox[StorageEffect] = Outbox()
 
     # ---- what the node tells us --------------------------------------------------------------
 
@@ -951,6 +952,8 @@ class PartitionServer:
             version,
             self._replicas,
             tickets=self._tickets,
+            out=self._storage_out,
+            notes=self._notes,
             config=self._config.session,
             rules=self._rules,
         )
@@ -1146,11 +1149,11 @@ class PartitionServer:
             due = session.deadline()
             if due is not None and now >= due:
                 session.due(now)
-            session.flush(now, self._out, self._notes)  # type: ignore[arg-type]  # a list of more kinds of effects
+            session.flush(now)
+            self._storage_out.drain(self._out)  # type: ignore[arg-type]  # a list of more kinds of effects
             if not self._notes:
                 return
-            notes, self._notes = self._notes, []
-            for note in notes:
+            for note in self._notes.take():
                 self._on_note(now, note)
             self._appender.advance(self._verdicts)
             self._settle(now)

@@ -10,7 +10,7 @@ from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record, RecordHeader
 from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.server.turns import Shares, Turns
-from waltz_core.store.session import HeadersRead, ReadFailed, RecordsRead
+from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import (
     ErrorCode,
     ErrorResponse,

@@ -72,6 +72,7 @@ class ReplicaLink:
     __slots__ = (
         "acked",
         "blocked",
+        "codec",
         "copying",
         "denied",
         "flight",
@@ -94,6 +95,7 @@ class ReplicaLink:
         self.denied: set[str] = set()  # sources that could not give out what it needs next
         self.blocked = ""  # why no source is left, as reported last
         self.start = 0  # the smallest id it keeps
+        self.codec = 0  # of the storage protocol that its node and we speak
         self.movable = False  # it knows what a log start is; a node of 0.13.2 does not
 
     def follow(self, next_id: int) -> None:

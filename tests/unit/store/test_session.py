@@ -1,0 +1,486 @@
+"""A store session by itself: events in, everything that leaves it asserted."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import attrs
+import pytest
+
+from waltz_core.base.contract import Tickets
+from waltz_core.base.ids import ReplicaId, make_req_id
+from waltz_core.base.log import Record, SessionInfo
+from waltz_core.base.outbox import Outbox
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUp,
+    LinkWanted,
+    StorageAnswer,
+    StorageAppend,
+    StorageCall,
+    StorageEffect,
+    StorageFailed,
+    StorageMessage,
+    StorageNews,
+)
+from waltz_core.store.followers import SessionConfig
+from waltz_core.store.recovery_events import CasMetadata
+from waltz_core.store.replica_link import Batch
+from waltz_core.store.requests import FenceCheck, Replication
+from waltz_core.store.session import SessionState, StoreSession
+from waltz_core.store.session_notes import (
+    HeadersRead,
+    LogStartProblem,
+    LogStartRaised,
+    ReadFailed,
+    RecordsRead,
+    ReplicaJoined,
+    ReplicaLags,
+    ReplicaRefused,
+    ReplicaSuspect,
+    SessionEnded,
+    SessionNote,
+    SessionOpened,
+    SourcePutAside,
+    Stuck,
+    Voted,
+)
+from waltz_core.wire import storage_messages as messages
+from waltz_core.wire.shared import Condition, FailureCode
+from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
+
+PARTITION, SESSION, GENERATION = 3, 8, 2
+A, B, C = "a:1", "b:1", "c:1"
+REQ = make_req_id(1, GENERATION, PARTITION, 0)
+COMMON = (SESSION, 0, PARTITION)
+
+
+def record_at(transaction_id: int, data: bytes = b"x") -> Record:
+    return Record(transaction_id, REQ, 0, data, crc32(data))
+
+
+def states(*marks: tuple[str, int, int]) -> PartitionMetadata:
+    return PartitionMetadata(
+        GENERATION,
+        SESSION,
+        tuple(ReplicaState(ReplicaId(PARTITION, replica), session, mark) for replica, session, mark in marks),
+    )
+
+
+class Desk:
+    """The parent of a session of three replicas, which all took part in session 7 up to transaction 9."""
+
+    def __init__(self, config: SessionConfig | None = None) -> None:
+        self.out: Outbox[StorageEffect] = Outbox()
+        self.notes: Outbox[SessionNote] = Outbox()
+        self.now = 0
+        metadata = states(*((replica, 7, UNRESOLVED) for replica in (A, B, C)))
+        self.session = StoreSession(
+            PARTITION,
+            SESSION,
+            GENERATION,
+            metadata,
+            4,
+            (A, B, C),
+            tickets=Tickets(),
+            out=self.out,
+            notes=self.notes,
+            config=config or SessionConfig(),
+        )
+        self.session.start()
+        assert self.flush() == ([LinkWanted(A), LinkWanted(B), LinkWanted(C)], [])
+
+    def flush(self) -> tuple[list[StorageEffect], list[SessionNote]]:
+        self.session.flush(self.now)
+        return self.out.take(), self.notes.take()
+
+    def up(self, replica: str, codec: int = 0) -> StorageCall:
+        """Its connection stands; returns the greeting."""
+        self.session.link_up(self.now, LinkUp(replica, codec))
+        return self.call(replica, messages.LastSessionInfoRequest(*COMMON, False))
+
+    def call(self, replica: str, message: StorageMessage) -> StorageCall:
+        """The one thing that leaves: a request."""
+        (effect,), notes = self.flush()
+        assert isinstance(effect, StorageCall)
+        assert (effect.replica, effect.message, notes) == (replica, message, [])
+        return effect
+
+    def tell(
+        self, call: StorageCall | StorageAppend, answer: StorageMessage
+    ) -> tuple[list[StorageEffect], list[SessionNote]]:
+        self.session.answered(self.now, StorageAnswer(call.ticket, answer))
+        return self.flush()
+
+    def arrive(self, replica: str, request: StorageMessage | None = None) -> None:
+        """It is greeted and asked for its end, or cut there; it holds everything up to 9."""
+        greeting = self.up(replica)
+        (question,), _ = self.tell(greeting, messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4)))
+        assert isinstance(question, StorageCall)
+        assert question.message == (request or messages.MaxTransactionIdRequest(*COMMON, False))
+        self.session.answered(self.now, StorageAnswer(question.ticket, messages.MaxTransactionIdResponse(*COMMON, 9)))
+
+    def level(self, *replicas: str) -> tuple[list[StorageEffect], list[SessionNote]]:
+        """They hold everything up to 9 and are marked; returns what left with the last answer."""
+        last: tuple[list[StorageEffect], list[SessionNote]] = [], []
+        for replica in replicas:
+            self.arrive(replica)
+        effects, notes = self.flush()
+        assert notes == []
+        for effect in effects:
+            assert isinstance(effect, StorageCall)
+            assert effect.message == messages.SetLowWaterMarkRequest(*COMMON, 9, False)
+            last = self.tell(effect, messages.SuccessResponse(*COMMON))
+        return last
+
+    def open(self, *replicas: str) -> None:
+        """A session with these replicas, open at 9."""
+        effects, (write,) = self.level(*replicas)
+        assert effects == []
+        assert isinstance(write, CasMetadata)
+        self.session.cas_done(5)
+        assert self.flush() == ([], [SessionOpened(9, 2, replicas)])
+
+    def replicate(self, *batches: Batch) -> list[StorageAppend]:
+        for batch in batches:
+            self.session.replicate(batch)
+        effects, notes = self.flush()
+        assert notes == []
+        appends = [effect for effect in effects if isinstance(effect, StorageAppend)]
+        assert len(appends) == len(effects)
+        return appends
+
+
+def success() -> messages.SuccessResponse:
+    return messages.SuccessResponse(*COMMON)
+
+
+def refusal(text: str, code: int = 0, detail: int = -1) -> messages.FailureResponse:
+    return messages.FailureResponse(*COMMON, text, (), code, detail)
+
+
+# ---- greeting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_later_session_is_known_by_the_words_of_0_13_2_and_by_the_code_of_ours(codec: int) -> None:
+    desk = Desk()
+    greeting = desk.up(A, codec)
+    answer = refusal("session id has changed to 9, but …") if codec == 0 else refusal("no", FailureCode.FENCED, 9)
+    effects, (ended,) = desk.tell(greeting, answer)
+    assert effects == []
+    assert isinstance(ended, SessionEnded)
+    assert (ended.recovered, ended.fence) == (False, 9)
+    assert desk.session.state is SessionState.ENDED
+
+
+def test_words_that_a_peer_with_codes_puts_into_an_answer_fence_nobody() -> None:
+    desk = Desk()
+    effects, notes = desk.tell(desk.up(A, codec=1), refusal("session id has changed to 9", FailureCode.UNAVAILABLE))
+    assert (effects, notes) == ([], [])
+    assert desk.session.state is SessionState.RECOVERING
+
+
+def test_a_replica_that_refuses_is_greeted_again() -> None:
+    desk = Desk()
+    desk.now = 100
+    assert desk.tell(desk.up(A), refusal("not available")) == ([], [])
+    assert desk.session.deadline() == 1000  # the report that recovery waits comes first
+    desk.now = 1100
+    desk.session.due(desk.now)
+    effects, (stuck,) = desk.flush()
+    assert [attrs.evolve(effect, ticket=0) for effect in effects if isinstance(effect, StorageCall)] == [
+        StorageCall(A, 0, messages.LastSessionInfoRequest(*COMMON, False))
+    ]
+    assert isinstance(stuck, Stuck)
+
+
+def test_a_replica_out_of_service_is_reported_once_and_asked_again() -> None:
+    desk = Desk()
+    limbo = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7, Condition.LIMBO, (), "short")
+    assert desk.tell(desk.up(A, 1), limbo) == ([], [ReplicaSuspect(A), ReplicaRefused(A, "short")])
+    desk.now = 1000
+    desk.session.due(desk.now)
+    (greeting,), _ = desk.flush()
+    assert isinstance(greeting, StorageCall)
+    assert desk.tell(greeting, limbo) == ([], [ReplicaSuspect(A)])
+
+
+def test_a_node_of_ours_is_asked_where_its_log_begins() -> None:
+    desk = Desk()
+    report = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7)
+    (question,), _ = desk.tell(desk.up(A, 1), report)
+    assert isinstance(question, StorageCall)
+    assert question.message == messages.LogStartRequest(*COMMON)
+    (end,), notes = desk.tell(question, refusal("no such message"))  # an older one of ours: it keeps all of it
+    assert isinstance(end, StorageCall)
+    assert (end.message, notes) == (messages.MaxTransactionIdRequest(*COMMON, False), [])
+
+
+def test_a_connection_that_ends_before_the_greeting_costs_nothing_and_after_it_the_recovery() -> None:
+    desk = Desk()
+    desk.session.link_down(0, LinkDown(A, "no route"))
+    assert desk.flush() == ([], [])
+    desk.up(A)
+    desk.session.link_down(0, LinkDown(A, "reset"))
+    effects, notes = desk.flush()
+    assert (effects, notes) == ([], [])  # it had not arrived: nothing depends on it
+    desk.arrive(B)
+    desk.flush()
+    desk.session.link_down(0, LinkDown(B, "reset"))
+    assert desk.flush() == ([], [SessionEnded(f"replica {B} failed: reset", False)])
+
+
+# ---- recovery ------------------------------------------------------------------------------------
+
+
+def test_a_session_opens_once_zookeeper_names_a_quorum_that_is_level() -> None:
+    desk = Desk()
+    named = states((A, SESSION, UNRESOLVED), (B, SESSION, UNRESOLVED), (C, 7, 9))
+    assert desk.level(A, B) == ([], [CasMetadata(named, 4)])
+    assert desk.session.decided
+    assert desk.session.state is SessionState.RECOVERING
+    desk.session.cas_done(5)
+    assert desk.flush() == ([], [SessionOpened(9, 2, (A, B))])
+    assert desk.session.low_water_mark == 9
+    assert desk.session.links() == ((A, "following", 10, 9), (B, "following", 10, 9), (C, "dialing", 0, -1))
+
+
+def test_metadata_of_another_session_end_it() -> None:
+    desk = Desk()
+    desk.level(A, B)
+    desk.session.cas_lost(attrs.evolve(states((A, 9, UNRESOLVED)), session_id=9), 6)
+    assert desk.flush() == ([], [SessionEnded("session 9 took over from session 8", False)])
+
+
+def test_a_late_replica_joins_and_is_sent_what_it_lacks() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    batch = Batch(10, 1, b"encoded")
+    assert [append.replica for append in desk.replicate(batch)] == [A, B]
+    desk.arrive(C, messages.TruncateRequest(*COMMON, 9, False))
+    (marking,), _ = desk.flush()
+    assert isinstance(marking, StorageCall)
+    effects, (write,) = desk.tell(marking, success())
+    assert effects == []
+    assert isinstance(write, CasMetadata)
+    desk.session.cas_done(6)
+    (append,), notes = desk.flush()
+    assert isinstance(append, StorageAppend)
+    assert (append.replica, append.batch, notes) == (C, batch, [ReplicaJoined(C, 9)])
+
+
+# ---- the open session ------------------------------------------------------------------------------
+
+
+def test_every_answer_to_an_append_is_a_vote_for_the_oldest_in_flight() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    first, second = Batch(10, 2, b"12"), Batch(12, 1, b"3")
+    to_a, to_b, *_ = sorted(desk.replicate(first, second), key=lambda append: append.batch.first)
+    assert list(desk.session._requests) == [Replication(A), Replication(A), Replication(B), Replication(B)]
+    assert desk.tell(to_a, success()) == ([], [Voted(A, 11)])
+    assert desk.tell(to_b, success()) == ([], [Voted(B, 11)])
+    assert desk.tell(to_b, success()) == ([], [])  # nobody waits for a second answer
+
+
+@pytest.mark.parametrize("how", ["refused", "unanswered", "disconnected"])
+def test_the_first_loss_of_a_replica_ends_an_open_session(how: str) -> None:
+    desk = Desk()
+    desk.open(A, B)
+    (append, _) = desk.replicate(Batch(10, 1, b""))
+    desk.session.read_records(0, 77, 3, 1)
+    (read,), _ = desk.flush()
+    assert isinstance(read, StorageCall)
+    if how == "refused":
+        desk.session.answered(0, StorageAnswer(append.ticket, refusal("why")))
+    elif how == "unanswered":
+        desk.session.failed(0, StorageFailed(append.ticket, "why"))
+    else:
+        desk.session.link_down(0, LinkDown(A, "why"))
+    failed = ReadFailed(77, f"transaction 3 cannot be read ({read.replica})")
+    assert desk.flush() == ([], [failed, SessionEnded(f"replica {A} lost: why", True)])
+    assert desk.session.deadline() is None
+    assert list(desk.session._requests) == []
+
+
+def test_a_replica_that_lags_behind_the_tail_is_copied_to_from_another_one() -> None:
+    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2, copy_count_max=2))
+    desk.open(A, B)
+    batches = [Batch(at, 1, b"12") for at in (10, 11, 12)]
+    to_a, to_b = desk.replicate(batches[0])
+    assert desk.tell(to_a, success()) == ([], [Voted(A, 10)])
+    desk.session.committed(10)
+    for batch in batches[1:]:
+        (to_a,) = desk.replicate(batch)
+        assert desk.tell(to_a, success()) == ([], [Voted(A, batch.last)])
+        desk.session.committed(batch.last)
+    desk.replicate(Batch(13, 1, b"12"))
+    (read,), notes = desk.tell(to_b, success())
+    assert isinstance(read, StorageCall)
+    assert (read.replica, read.message, notes) == (A, messages.RecordListRequest(*COMMON, 11, 2), [Voted(B, 10)])
+    records = record_at(11), record_at(12)
+    (copy,), _ = desk.tell(read, messages.RecordListResponse(*COMMON, records))
+    assert isinstance(copy, StorageCall)
+    assert (copy.replica, copy.message) == (B, messages.AppendRequest(*COMMON, records, False))
+    (append,), notes = desk.tell(copy, success())
+    assert isinstance(append, StorageAppend)
+    assert (append.replica, append.batch.first, notes) == (B, 13, [Voted(B, 12)])
+
+
+def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_while() -> None:
+    desk = Desk(SessionConfig(link_flight_bytes_max=1, tail_bytes_max=2))
+    desk.open(A, B)
+    to_a, to_b = desk.replicate(Batch(10, 1, b"12"))
+    for at in (11, 12):
+        desk.tell(to_a, success())
+        desk.session.committed(at - 1)
+        (to_a,) = desk.replicate(Batch(at, 1, b"12"))
+    desk.tell(to_a, success())
+    desk.session.committed(12)
+    desk.replicate(Batch(13, 1, b"12"))
+    (read,), _ = desk.tell(to_b, success())
+    assert isinstance(read, StorageCall)
+    damaged = attrs.evolve(record_at(11), checksum=1)
+    why = "record 11 does not match its checksum"
+    lag = ReplicaLags(B, f"transaction 11 cannot be read from {A}")
+    # No other replica has it: both are reported, and nothing is asked until the alarm.
+    assert desk.tell(read, messages.RecordListResponse(*COMMON, (damaged,))) == ([], [lag, SourcePutAside(A, 11, why)])
+    assert desk.session.deadline() == 10_000
+    desk.now = 10_000
+    desk.session.due(desk.now)
+    (again,), notes = desk.flush()
+    assert isinstance(again, StorageCall)
+    assert (again.replica, again.message, notes) == (A, read.message, [])
+
+
+def test_a_round_is_confirmed_by_votes_or_by_a_request_that_reads_nothing() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    assert desk.session.confirm() == 1
+    effects, _ = desk.flush()
+    asked = [effect for effect in effects if isinstance(effect, StorageCall)]
+    assert [(call.replica, call.message) for call in asked] == [
+        (A, messages.RecordHeaderRequest(*COMMON, -1)),
+        (B, messages.RecordHeaderRequest(*COMMON, -1)),
+    ]
+    assert list(desk.session._requests) == [FenceCheck(A), FenceCheck(B)]
+    desk.tell(asked[0], messages.RecordHeaderResponse(*COMMON, None))
+    assert desk.session.confirmed == 0
+    desk.tell(asked[1], messages.RecordHeaderResponse(*COMMON, None))
+    assert desk.session.confirmed == 1
+
+
+# ---- reads -------------------------------------------------------------------------------------------
+
+
+def test_a_read_that_fails_is_tried_at_the_next_replica() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_records(0, 5, 4, 2)
+    first = desk.call(A, messages.RecordListRequest(*COMMON, 4, 2))
+    (second,), notes = desk.tell(first, refusal("damaged"))
+    assert isinstance(second, StorageCall)
+    assert (second.replica, second.message, notes) == (B, first.message, [])
+    records = record_at(4), record_at(5)
+    assert desk.tell(second, messages.RecordListResponse(*COMMON, records)) == ([], [RecordsRead(5, records)])
+
+
+def test_headers_out_of_place_are_no_answer() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.session.read_headers(0, 5, 4, 1)
+    first = desk.call(A, messages.RecordHeaderListRequest(*COMMON, 4, 1))
+    item = record_at(4)
+    right = messages.RecordHeader(4, item.req_id, 0)
+    wrong = attrs.evolve(right, transaction_id=6)
+    (second,), _ = desk.tell(first, messages.RecordHeaderListResponse(*COMMON, (wrong,)))
+    assert isinstance(second, StorageCall)
+    assert desk.tell(second, messages.RecordHeaderListResponse(*COMMON, (right,))) == ([], [HeadersRead(5, (right,))])
+
+
+def test_nobody_is_asked_for_what_nobody_holds_or_before_the_session_is_open() -> None:
+    desk = Desk()
+    desk.session.read_records(0, 5, 4, 2)
+    nobody = "no replica that holds it is connected"
+    assert desk.flush() == ([], [ReadFailed(5, f"transaction 4 cannot be read ({nobody})")])
+    desk.open(A, B)
+    desk.session.read_records(0, 6, 10, 2)
+    assert desk.flush() == ([], [ReadFailed(6, f"transaction 10 cannot be read ({nobody})")])
+
+
+# ---- the log start, news, and what comes back ---------------------------------------------------------
+
+
+def test_the_log_start_stays_while_a_replica_is_away_or_is_one_of_0_13_2() -> None:
+    desk = Desk()
+    ready, why = desk.session.log_start_problem(5) or (None, "")
+    assert (ready, why[:24]) == (LogStartProblem.NOT_READY, "the partition is opening")
+    desk.open(A, B)
+    assert desk.session.log_start_problem(5) == (
+        LogStartProblem.NOT_POSSIBLE,
+        f"replica {A} is on a node of 0.13.2, which would wait for what was given up",
+    )
+
+
+def test_the_log_start_is_raised_once_a_quorum_has_it_on_disk() -> None:
+    desk = Desk()
+    marks: list[StorageCall] = []
+    for replica in (A, B, C):
+        report = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7)
+        (start,), _ = desk.tell(desk.up(replica, 1), report)
+        assert isinstance(start, StorageCall)
+        (end,), _ = desk.tell(start, messages.LogStartResponse(*COMMON, 0, 9))
+        assert isinstance(end, StorageCall)
+        effects, _ = desk.tell(end, messages.MaxTransactionIdResponse(*COMMON, 9))
+        marks += [effect for effect in effects if isinstance(effect, StorageCall)]
+    for mark in marks:
+        desk.tell(mark, success())
+    for version in (5, 6):  # with a quorum of them first, then with the third
+        desk.session.cas_done(version)
+        desk.flush()
+    assert desk.session.log_start_problem(11) == (
+        LogStartProblem.NOT_READY,
+        "it can be raised up to 10, where the present store session began",
+    )
+    desk.session.raise_log_start(5)
+    effects, _ = desk.flush()
+    calls = [effect for effect in effects if isinstance(effect, StorageCall)]
+    assert [(call.replica, call.message) for call in calls] == [
+        (replica, messages.SetLogStartRequest(*COMMON, 5)) for replica in (A, B, C)
+    ]
+    assert desk.tell(calls[0], success()) == ([], [])
+    assert desk.tell(calls[1], success()) == ([], [LogStartRaised(5)])
+    assert desk.session.log_start == 5
+
+
+def test_news_of_damage_is_passed_on_for_this_session_only() -> None:
+    desk = Desk()
+    news = messages.SuspectReport(*COMMON, Condition.SUSPECT, (), "bad")
+    desk.session.news(StorageNews(A, news))
+    desk.session.news(StorageNews("elsewhere:1", news))
+    desk.session.news(StorageNews(A, attrs.evolve(news, session_id=SESSION - 1)))
+    assert desk.flush() == ([], [ReplicaSuspect(A)])
+
+
+def test_a_replica_that_was_lost_and_is_back_is_worth_a_new_session() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    desk.arrive(C, messages.TruncateRequest(*COMMON, 9, False))
+    desk.session.link_down(0, LinkDown(C, "reset"))
+    assert desk.flush() == ([], [])
+    assert desk.session.deadline() == 60_000  # also if the connection stands all the time
+    desk.now = 500
+    desk.session.link_up(desk.now, LinkUp(C))
+    assert desk.flush() == ([], [])
+    assert desk.session.deadline() == 10_500
+    desk.now = 10_500
+    desk.session.due(desk.now)
+    assert desk.flush() == ([], [SessionEnded(f"{C} can be taken in again", True)])
+
+
+def test_an_idle_session_waits_for_nothing() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    assert desk.session.deadline() is None
+    assert list(desk.session._requests) == []
