@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeVarTuple
 import waltz_trio as trio_front
 from waltz_sync.portal import Block, Held, Portal
 from waltz_trio.application import ApplicationStatus
-from waltz_trio.values import Append, Receipt, Retry
+from waltz_trio.values import Append, Key, Receipt, Retry
 from waltz_trio.views import View
 
 Ts = TypeVarTuple("Ts")
 
 _SUBMIT_LATE = (
     "the submit has no outcome. If its append was sent, it may commit yet, and no retry follows. To submit again "
-    "safely, let `decide` look in its state whether this was done, under a write lock of its own"
+    "safely, give it an idempotency key, submit(..., key=KEY), and the same one again"
 )
 _VIEW_LATE = "the view has not caught up; `status` says how far it is. It goes on, wait again"
 
@@ -61,6 +61,7 @@ class Application(Block["Application"]):
         until: Literal["committed", "applied"] = "committed",
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
+        key: str | Key | None = None,
         timeout: float | None = None,
     ) -> Receipt | None:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
@@ -77,6 +78,8 @@ class Application(Block["Application"]):
             decline: "confirmed": None is returned once `decide` declined on a state that holds everything that was
                 committed when this was called, by a question to the server; "local": at once, on any state.
             retry: pauses and limits.
+            key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
+                this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
             timeout: seconds to wait.
 
         Returns:
@@ -84,6 +87,8 @@ class Application(Block["Application"]):
 
         Raises:
             TimeoutError: the time is over; if the append was sent, its outcome is unknown, and no retry follows.
+            KeyReusedError: a transaction carries `key` for another request.
+            ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
             RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
@@ -94,7 +99,9 @@ class Application(Block["Application"]):
         _check_plain(decide, "decide")
 
         async def submit() -> Receipt | None:
-            return await self._app.submit(decide, *args, partition=partition, until=until, decline=decline, retry=retry)
+            return await self._app.submit(
+                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key
+            )
 
         self._check_entered()
         return self._portal.call(submit, timeout, _SUBMIT_LATE)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ClientFailedError,
         ConfigError,
         FeedBusyError,
+        KeyReusedError,
         LockConflictError,
         NotCommittedError,
         PartitionNotFoundError,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from waltz_trio.feed import Batches, Feed
     from waltz_trio.instrument import Instrument
     from waltz_trio.sqlite_view import SqliteView
-    from waltz_trio.values import TAIL, Append, Batch, Receipt, Retry, Transaction
-    from waltz_trio.views import ApplyError, DictView, View
+    from waltz_trio.values import TAIL, Append, Batch, Key, Receipt, Retry, Transaction
+    from waltz_trio.views import ApplyError, DictView, KeyedView, Keys, View
 
 __all__ = [
     "TAIL",
@@ -60,6 +61,10 @@ __all__ = [
     "FeedBusyError",
     "Instrument",
     "Json",
+    "Key",
+    "KeyReusedError",
+    "KeyedView",
+    "Keys",
     "Lock",
     "LockConflictError",
     "NotCommittedError",

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal, TypeVarTuple, cast
 
+import attrs
 import trio
 
 from waltz_core.base.contract import earliest
@@ -21,11 +22,14 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import (
     ApplyFailedError,
     ClientClosedError,
+    KeyReusedError,
     PartitionUnavailableError,
     RetriesExhaustedError,
 )
+from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.client.calls import Failed, Reason
+from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
 from waltz_core.client.submitter import (
     AppendJudged,
     AppendSent,
@@ -35,6 +39,8 @@ from waltz_core.client.submitter import (
     Effect,
     Event,
     GaveUp,
+    KeyFound,
+    KeyReused,
     MarkAnswered,
     MarkReached,
     MarkWanted,
@@ -50,9 +56,10 @@ from waltz_core.client.submitter import (
 )
 from waltz_trio.arguments import whole
 from waltz_trio.background import Background, background
+from waltz_trio.codecs import Raw
 from waltz_trio.pump import now_ms
-from waltz_trio.values import Append, Batch, Receipt, Retry, lock_hashes
-from waltz_trio.views import ApplyError, View
+from waltz_trio.values import Append, Batch, Key, Receipt, Retry, Transaction, lock_hashes
+from waltz_trio.views import ApplyError, KeyedView, Keys, View
 
 if TYPE_CHECKING:
     from waltz_trio.client import Client, Pending
@@ -61,6 +68,8 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 
 _POISON = ("stop", "pause")
+_RAW = Raw()
+_NO_ID = ReqId(bytes(16))
 _VIEW_RETRY = Retry(base=0.01, cap=5.0)
 _APPLY_ATTEMPTS = 3
 _PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
@@ -80,12 +89,53 @@ class ApplicationStatus:
     paused: str | None  # the transaction that could not be applied, with on_poison="pause"
 
 
+class _KeyOfCall:
+    """The key of a submit, and the view that knows who carries it."""
+
+    __slots__ = ("hashed", "key", "keys", "partition", "view")
+
+    def __init__(self, view: KeyedView, keys: Keys, partition: int, key: Key) -> None:
+        self.view, self.keys, self.partition = view, keys, partition
+        self.key = check_key(key.key)
+        self.hashed = request_hash(key.request)
+
+    def find(self, state: Any) -> KeyEntry | None:
+        return self.view.find_key(state, self.partition, self.key)
+
+    def look_first(self, state: Any, decide: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Who carries the key, or what `decide` says, from one snapshot."""
+        return self.find(state) or decide(state, *args)
+
+    def carried_by(self, append: Append, payload: bytes) -> Append:
+        """The append with a lock on the key, if views will find the key in it.
+
+        Raises:
+            ValueError: they will not, or another request.
+        """
+        found = self.keys.of(Transaction(self.partition, -1, append.header, _NO_ID, payload))
+        if found is None or found[0] != self.key:
+            what = "no key" if found is None else f"key {found[0]!r}"
+            raise ValueError(
+                f"submit has key {self.key!r}, and key_of finds {what} in the append that decide made: put the key "
+                "into the payload, and let key_of return Key(KEY, REQUEST)"
+            )
+        if found[1] != self.hashed:
+            raise ValueError(
+                f"submit has key {self.key!r}, and key_of finds another request beside it in the append that decide "
+                "made. The request is what tells two requests apart: by default the arguments of submit, in their "
+                "order, which key_of returns from the payload as Key(KEY, (ARGUMENT, ...)); or name it: "
+                "submit(..., key=Key(KEY, REQUEST))"
+            )
+        return attrs.evolve(append, value=payload, codec=_RAW, write=(*append.write, key_lock(self.key)))
+
+
 class _Call:
     """Somebody who waits for what the submitter says next."""
 
-    __slots__ = ("_effect", "_event", "ended", "failure", "pending", "result")
+    __slots__ = ("_effect", "_event", "ended", "failure", "key", "pending", "result")
 
-    def __init__(self) -> None:
+    def __init__(self, key: _KeyOfCall | None = None) -> None:
+        self.key = key
         self.failure: Exception | None = None  # why the last try came to nothing
         self.pending: Pending | None = None  # of the last append
         self.result: object = None  # of the last append, for the receipt
@@ -200,6 +250,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         until: Literal["committed", "applied"] = "committed",
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
+        key: str | Key | None = None,
     ) -> Coroutine[Any, Any, Receipt | None]:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
 
@@ -215,11 +266,15 @@ class Application(AbstractAsyncContextManager["Application"]):
             decline: "confirmed": None is returned once `decide` declined on a state that holds everything that was
                 committed when this was called, by a question to the server; "local": at once, on any state.
             retry: pauses and limits.
+            key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
+                this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
 
         Returns:
             A receipt, or None when `decide` declined.
 
         Raises:
+            KeyReusedError: a transaction carries `key` for another request.
+            ValueError: the append of a submit with a key does not carry it, or the view remembers no keys.
             RetriesExhaustedError: `retry` allows no further attempt; the cause is the last failure.
             ClientAheadError: the log is behind this client.
             ViewRegressedError: the stored mark of the view went back.
@@ -228,7 +283,7 @@ class Application(AbstractAsyncContextManager["Application"]):
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         self._client._unstarted += 1
-        return self._submit(decide, args, partition, until, decline, retry)
+        return self._submit(decide, args, partition, until, decline, retry, key)
 
     async def _submit(
         self,
@@ -238,6 +293,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         until: str,
         decline: str,
         retry: Retry,
+        key: str | Key | None,
     ) -> Receipt | None:
         self._client._unstarted -= 1
         if until not in ("committed", "applied"):
@@ -245,8 +301,10 @@ class Application(AbstractAsyncContextManager["Application"]):
         if decline not in ("confirmed", "local"):
             raise ValueError(f"decline is 'confirmed' or 'local', not {decline!r}")
         part = self._open_part(partition)
-        call = _Call()
-        self._tell(part, SubmitBegun(call, retry, decline == "confirmed", until == "applied"))
+        of_call = None if key is None else self._key_of_call(part, args, decline, key)
+        call = _Call(of_call)
+        hashed = None if of_call is None else of_call.hashed
+        self._tell(part, SubmitBegun(call, retry, decline == "confirmed", until == "applied", hashed))
         try:
             while True:
                 match await call.next():
@@ -258,6 +316,9 @@ class Application(AbstractAsyncContextManager["Application"]):
                         return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
                     case GaveUp(_, attempts):
                         raise RetriesExhaustedError(attempts) from self._cause(part, call)
+                    case KeyReused(_, transaction_id):
+                        assert of_call is not None
+                        raise KeyReusedError(part.partition, of_call.key, transaction_id)
                     case OutcomeUnknown():
                         assert call.pending is not None
                         await call.pending.outcome()
@@ -266,6 +327,17 @@ class Application(AbstractAsyncContextManager["Application"]):
         finally:
             if not call.ended:
                 self._tell(part, Withdrawn(call))
+
+    def _key_of_call(self, part: _Part, args: tuple[Any, ...], decline: str, key: str | Key) -> _KeyOfCall:
+        keys = getattr(self.view, "keys", None)
+        if keys is None:
+            raise ValueError(
+                f"a submit with a key needs a view that remembers keys: {type(self.view).__name__}(..., keys=...)"
+            )
+        if decline != "confirmed":
+            raise ValueError("a submit with a key confirms its declines: leave decline='local' out")
+        whole_key = key if isinstance(key, Key) else Key(key, args)
+        return _KeyOfCall(cast(KeyedView, self.view), keys, part.partition, whole_key)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -447,7 +519,7 @@ class Application(AbstractAsyncContextManager["Application"]):
 
     async def _decide(self, part: _Part, call: _Call, decide: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
-            append, mark = await self._read(part, decide, args)
+            append, mark = await self._read(part, decide, args, call.key)
         except Exception as error:
             if not self.view.is_transient(error):
                 raise
@@ -456,9 +528,13 @@ class Application(AbstractAsyncContextManager["Application"]):
             return
         if append is None:
             self._tell(part, DecisionDeclined(call, mark))
+        elif isinstance(append, KeyEntry):
+            self._tell(part, KeyFound(call, append))
         elif not isinstance(append, Append):
             raise TypeError(f"decide must return an Append or None, not {append!r}")
         else:
+            if call.key is not None:
+                append = call.key.carried_by(append, self._client._payload(append))
             call.pending = pending = self._client._submit(part.partition, append, mark)
             call.result = append.result
             self._tell(part, AppendSent(call))
@@ -479,18 +555,25 @@ class Application(AbstractAsyncContextManager["Application"]):
         else:
             self._tell(part, AppendJudged(call, Verdict.LOST if outcome.reason.certain else Verdict.UNKNOWN))
 
-    async def _read(self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+    async def _read(
+        self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...], key: _KeyOfCall | None = None
+    ) -> tuple[Any, int]:
         if inspect.iscoroutinefunction(decide):
-            return await self._read_async(part, decide, args)
+            return await self._read_async(part, decide, args, key)
+        if key is not None:
+            decide, args = key.look_first, (decide, args)
         found: tuple[Any, int] = await self._in_view(self.view.read, part.partition, decide, args)
         return found
 
-    async def _read_async(self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+    async def _read_async(
+        self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...], key: _KeyOfCall | None
+    ) -> tuple[Any, int]:
         if self.view.threaded:
             raise TypeError("decide must be a plain function with this view: it runs in a database transaction")
         # The mark is that of the start: what decide sees later is newer, which can only cause a conflict.
         found, mark = self.view.read(part.partition, lambda state: state, ())
-        return await decide(found, *args), mark
+        entry = None if key is None else key.find(found)
+        return entry or await decide(found, *args), mark
 
     async def _patiently(self, part: _Part, method: Callable[..., Any], *args: Any) -> Any:
         """Call again, after pauses that grow, while the view says that this may help."""

@@ -7,6 +7,8 @@ A database of views holds two tables of ours beside the application's:
 | CLIENT_HIGH_WATER_MARK | partition → the last transaction that is applied | yes: members of both may share it |
 | WALTZ_VIEWS | mark table → name, version and tables of the view that it belongs to | no |
 
+Two more are for idempotency keys, see `key_tables.py`.
+
 A batch is one SQL transaction. It moves the mark under the condition that it is where this process left it, which also
 locks the row: of several members, the one that comes second waits, and then sees what the first has done. Whose the
 database is, is looked at behind that lock, so that a version that is being replaced cannot slip in a last batch.
@@ -27,10 +29,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.keys import KeyEntry
 from waltz_trio.arguments import mark as mark_of
 from waltz_trio.arguments import whole
+from waltz_trio.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
 from waltz_trio.values import Batch, Transaction
-from waltz_trio.views import ApplyError, call_apply, check_apply, name_of
+from waltz_trio.views import ApplyError, Keys, call_apply, check_apply, check_seed, checked_key, name_of
 
 TABLE = "CLIENT_HIGH_WATER_MARK"
 """Where marks are kept, as the original's JDBC callbacks lay it out: both can share a database."""
@@ -40,6 +44,8 @@ IDENTITIES = "WALTZ_VIEWS"
 
 C = TypeVar("C")  # what the application's SQL runs on
 C_co = TypeVar("C_co", covariant=True)
+
+_KEYS_AT_ONCE = 1000  # while a view catches up from an archive
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 
@@ -81,6 +87,8 @@ class SqlView(Generic[C]):
     _add_mark: ClassVar[str]  # -1 unless there is a mark
     _put_mark: ClassVar[str]
     _put_identity: ClassVar[str]
+    _put_key: ClassVar[str] = PUT_KEY
+    _key_text: ClassVar[str] = "VARCHAR(255)"  # compares byte by byte
 
     def __init__(
         self,
@@ -92,6 +100,7 @@ class SqlView(Generic[C]):
         name: str | None,
         version: int,
         rebuild: bool,
+        keys: Keys | None = None,
     ) -> None:
         """`where`: names the database in messages."""
         if not _NAME.match(table):
@@ -101,6 +110,8 @@ class SqlView(Generic[C]):
         check_apply(apply)
         self.name = name_of(apply) if name is None else name
         self.version = version
+        self.keys = keys
+        self._key_tables = KeyTables(self, 0 if keys is None else keys.window, self._put_key)
         self._where = where
         self._rebuild = rebuild
         self._apply = apply
@@ -116,6 +127,7 @@ class SqlView(Generic[C]):
 
     def seed_all(self, marks: Mapping[int, int], load: Callable[[C], None]) -> None:
         """Set data and the marks of several partitions in one SQL transaction."""
+        check_seed(self.keys)
         marks = {whole(partition, "a partition"): mark_of(mark, "mark") for partition, mark in marks.items()}
         with self._session() as session, session.transaction() as cursor:
             self._set_marks(cursor, marks)
@@ -152,15 +164,19 @@ class SqlView(Generic[C]):
                     raise ValueError(
                         f"partition {partition} of {self._where} is at {mark} already, beyond the cut {end}"
                     )
+                rows: list[KeyRow] = []
                 with session.foreign():
                     for transaction in read(partition, mark) if mark < end else ():
                         if transaction.id != mark + 1:
                             raise ViewRegressedError(partition, mark, transaction.id - 1)
                         if transaction.header != MARKER_HEADER:
-                            self._apply_one(transaction, cursor)
+                            self._apply_one(transaction, cursor, rows)
+                        if len(rows) >= _KEYS_AT_ONCE:
+                            self._key_tables.write(cursor, rows)
                         mark = transaction.id
                 if mark != end:
                     raise ViewRegressedError(partition, mark, end)
+                self._store_keys(cursor, partition, before[partition], end, rows)
             self._set_marks(cursor, cut)
             self._check_marks(cursor, cut)
         return before
@@ -170,8 +186,10 @@ class SqlView(Generic[C]):
         with self._session() as session, session.transaction() as cursor:
             self._run(cursor, self._add_mark, partition)
             self._check_identity(cursor)
-            mark = self._mark(cursor, partition)
-        assert mark is not None
+            mark = self._mark(cursor, partition, lock=self.keys is not None)
+            assert mark is not None
+            if self.keys is not None and not self._key_tables.begin(cursor, partition, mark):
+                raise self._without_keys(partition, mark)
         self._marks[partition] = mark
         return mark
 
@@ -206,6 +224,17 @@ class SqlView(Generic[C]):
                     "the view in `apply`"
                 ) from error
 
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """As `KeyedView.find_key`.
+
+        Raises:
+            ViewIdentityError: a program that remembers no keys has moved the mark.
+        """
+        mark, key_mark, entry = self._key_tables.find(state, partition, key)
+        if mark != key_mark:
+            raise self._without_keys(partition, mark)
+        return entry
+
     def is_transient(self, error: Exception) -> bool:
         """The database is locked or cannot be reached right now."""
         return isinstance(error, TransactionLostError) or (isinstance(error, self._errors) and self._passes(error))
@@ -239,15 +268,22 @@ class SqlView(Generic[C]):
                     return stored
                 expected = stored
                 self._set_marks(cursor, {partition: batch.last_id})
+            rows: list[KeyRow] = []
             with session.foreign(deferred):
                 for transaction in batch:
                     if transaction.id > expected and transaction.header != MARKER_HEADER:
-                        self._apply_one(transaction, cursor)
+                        self._apply_one(transaction, cursor, rows)
+            self._store_keys(cursor, partition, expected, batch.last_id, rows)
             self._check_marks(cursor, {partition: batch.last_id})
         self._marks[partition] = batch.last_id
         return batch.last_id
 
-    def _apply_one(self, transaction: Transaction, cursor: C) -> None:
+    def _apply_one(self, transaction: Transaction, cursor: C, rows: list[KeyRow]) -> None:
+        """Apply it, and add its key to `rows`."""
+        if self.keys is not None:
+            key = checked_key(self.keys, transaction)
+            if key is not None:
+                rows.append((transaction.partition, key[0], transaction.id, key[1].hex()))
         try:
             call_apply(self._apply, transaction, cursor)
             self._check_open(cursor)
@@ -289,6 +325,32 @@ class SqlView(Generic[C]):
                     "caught the error; nothing was committed. Let errors of the database pass"
                 )
 
+    # ---- keys ----------------------------------------------------------------------------------------
+
+    def _store_keys(self, cursor: C, partition: int, expected: int, mark: int, rows: list[KeyRow]) -> None:
+        if self.keys is not None and not self._key_tables.store(cursor, partition, expected, mark, rows):
+            raise self._without_keys(partition, expected)
+
+    def _without_keys(self, partition: int, mark: int) -> ViewIdentityError:
+        assert self.keys is not None
+        return ViewIdentityError(
+            self._where,
+            f"mark {mark} of partition {partition}, but not the keys of the last {self.keys.window} transactions",
+            f"{self._identity}, which needs them",
+            "a program that remembers no keys, or other ones, has applied transactions: stop it, and give this view a "
+            "higher version and rebuild=True",
+        )
+
+    def _check_keyless(self, cursor: C) -> None:
+        """A view without keys would leave gaps for those that remember them."""
+        if self.keys is None and self._run(cursor, "SELECT COUNT(*) FROM {table}_KEY_MARKS").fetchone()[0]:
+            raise self._foreign(
+                self.name,
+                self.version,
+                "it remembers keys, and this view does not: give it the same keys=..., or a higher version and "
+                "rebuild=True",
+            )
+
     # ---- whose the database is -----------------------------------------------------------------------
 
     @property
@@ -327,6 +389,8 @@ class SqlView(Generic[C]):
             f"CREATE TABLE IF NOT EXISTS {IDENTITIES} (MARK_TABLE VARCHAR(255) NOT NULL PRIMARY KEY, "
             "VIEW_NAME VARCHAR(255) NOT NULL, VIEW_VERSION INTEGER NOT NULL, SCHEMA_TABLES TEXT NOT NULL)",
         )
+        for definition in DEFINITIONS:
+            self._run(cursor, definition.replace("KEY_TEXT", self._key_text))
 
     def _claim(self, cursor: C) -> list[str] | None:
         """Make the database this view's, unless it belongs to another one.
@@ -347,10 +411,13 @@ class SqlView(Generic[C]):
         if version > self.version:
             raise self._foreign(name, version, "a newer version is in use: run that one")
         if version == self.version:
+            self._check_keyless(cursor)
             return None
         if not self._rebuild:
             raise self._foreign(name, version, "rebuild=True makes it anew from the start of the log")
         self._run(cursor, f"UPDATE {self._table} SET HIGH_WATER_MARK = -1")
+        for table in ("KEYS", "KEY_MARKS"):
+            self._run(cursor, f"DELETE FROM {{table}}_{table}")
         self._write_identity(cursor, self._tables())
         return list(dict.fromkeys([*self._tables(), *tables.splitlines()]))
 

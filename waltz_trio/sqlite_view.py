@@ -12,6 +12,7 @@ from typing import ClassVar
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.sql_view import IDENTITIES, TABLE, SqlView
 from waltz_trio.values import Transaction
+from waltz_trio.views import Keys
 
 
 class SqliteView(SqlView[sqlite3.Cursor]):
@@ -30,6 +31,7 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         name: of the view; that of the function `apply` and its module unless given.
         version: of what `apply` and `schema` mean; raise it when old data would be wrong.
         rebuild: where the file holds an older version, drop the tables of its schema and begin at the start of the log.
+        keys: where idempotency keys are, to be remembered beside the marks; another choice is another `version`.
     """
 
     _errors: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)
@@ -53,11 +55,14 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         name: str | None = None,
         version: int = 1,
         rebuild: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
         self.path = str(path)
-        super().__init__(self.path, apply, schema=schema, table=table, name=name, version=version, rebuild=rebuild)
+        super().__init__(
+            self.path, apply, schema=schema, table=table, name=name, version=version, rebuild=rebuild, keys=keys
+        )
         self._busy_timeout = busy_timeout
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
 

@@ -61,6 +61,18 @@ class Append:
     result: Any = None  # stays here: handed out as `Receipt.value` once this is committed
 
 
+@record
+class Key:
+    """An idempotency key, and the request that it stands for.
+
+    What `key_of` of `Keys` gives, and what `submit` takes. The request is what tells two requests apart, such as the
+    arguments of `submit`: a key that comes again with another one is refused.
+    """
+
+    key: str  # text of 1 to 255 bytes, unique within its partition
+    request: object = None  # numbers, text, times, lists, dicts, attrs classes…; not what depends on the state
+
+
 class Receipt(int):
     """A committed transaction: its id, as a number, and how it came about.
 

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from waltz_core.base.errors import ViewRegressedError
+from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.keys import KeyEntry, KeyTable, check_key, request_hash
 from waltz_trio.arguments import mark as mark_of
 from waltz_trio.arguments import whole
+from waltz_trio.codecs import shown
 from waltz_trio.states import Journal, can_be_wrapped, wrapped
-from waltz_trio.values import Batch, Transaction
+from waltz_trio.values import Batch, Key, Transaction
 
 S = TypeVar("S")
 
@@ -52,6 +54,51 @@ class View(Protocol):
         """Give up what is open."""
 
 
+class KeyedView(View, Protocol):
+    """A view that remembers idempotency keys.
+
+    `commit` stores the key of each transaction (`keys.of`), in the transaction that applies it; the first of several
+    with one key counts, while it is in the window. `waltz_core.client.keys.KeyTable` is the same rule in memory.
+    """
+
+    keys: Keys | None
+    """Where keys are; None: this view remembers none."""
+
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """The transaction that carries a key, in the snapshot that `read` has handed to `decide`."""
+
+
+class Keys:
+    """Where a view finds idempotency keys, and how long it remembers them.
+
+    Args:
+        key_of: given a transaction, its `Key`; None = it has none. Called for every transaction, before `apply`.
+        window: a key is remembered until this many transactions have followed in its partition. Each costs a row
+            of about 100 bytes.
+    """
+
+    def __init__(self, key_of: Callable[[Transaction], Key | None], *, window: int = 1_000_000) -> None:
+        check_plain(key_of, "key_of", "a transaction")
+        self.window = whole(window, "window")
+        if self.window < 1:
+            raise ValueError(f"a window is at least 1 transaction, not {window}")
+        self._key_of = key_of
+
+    def of(self, transaction: Transaction) -> tuple[str, bytes] | None:
+        """Key and hash of the request of a transaction.
+
+        Raises:
+            TypeError: `key_of` gives no `Key`, or its request has no lasting form.
+            ValueError: the key is empty or too long.
+        """
+        key = self._key_of(transaction)
+        if key is None:
+            return None
+        if not isinstance(key, Key):
+            raise TypeError(f"key_of gives a Key or None, found {shown(key)}; write return Key(KEY, REQUEST)")
+        return check_key(key.key), request_hash(key.request)
+
+
 class ApplyError(Exception):
     """A transaction cannot be applied; `__cause__` says why. Raised by views, seen as ApplyFailedError."""
 
@@ -61,26 +108,52 @@ class ApplyError(Exception):
 
 
 def check_apply(apply: Callable[..., Any]) -> None:
-    """Refuse what would be called and do nothing.
+    """Refuse what would be called and do nothing; errors as `check_plain`."""
+    check_plain(apply, "apply", "a transaction and the state")
+
+
+def check_plain(function: Callable[..., Any], name: str, takes: str) -> None:
+    """See that a function does its work when it is called.
 
     Raises:
-        TypeError: `apply` is `async def` or a generator function.
+        TypeError: it is `async def`, a generator function, or none at all.
     """
-    if not callable(apply):
-        raise TypeError(f"apply must be a function of a transaction and the state, not {apply!r}")
-    inner = apply
+    if not callable(function):
+        raise TypeError(f"{name} must be a function of {takes}, not {function!r}")
+    inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    for function in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004 - of the class, not whether
-        if (
-            inspect.iscoroutinefunction(function)
-            or inspect.isasyncgenfunction(function)
-            or inspect.isgeneratorfunction(function)
-        ):
+    for code in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004 - of the class, not whether
+        if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
             raise TypeError(
-                f"apply must be a plain function, and {name_of(apply)} is `async def` or a generator: "
+                f"{name} must be a plain function, and {name_of(function)} is `async def` or a generator: "
                 "calling it would change nothing. Views are changed inside one transaction, without awaiting"
             )
+
+
+def checked_key(keys: Keys, transaction: Transaction) -> tuple[str, bytes] | None:
+    """`Keys.of`, for a view that applies the transaction.
+
+    Raises:
+        ApplyError: it fails.
+    """
+    try:
+        return keys.of(transaction)
+    except Exception as error:
+        raise ApplyError(transaction) from error
+
+
+def check_seed(keys: Keys | None) -> None:
+    """Refuse to seed a view that would not know the keys of what it is seeded with.
+
+    Raises:
+        ConfigError: it remembers keys.
+    """
+    if keys is not None:
+        raise ConfigError(
+            "a view with keys cannot be seeded: it would not know the keys of the transactions behind the seed, and a "
+            "repeated submit could commit twice. Let it read the log from its start, or catch up from an archive"
+        )
 
 
 def call_apply(apply: Callable[..., Any], transaction: Transaction, state: Any) -> None:
@@ -110,12 +183,17 @@ class DictView(Generic[S]):
 
     Nothing is kept across restarts, so every partition is read from its start. `decide` functions get the state
     read-only. Where the state is a dict, a list or a set, a transaction that cannot be applied changes nothing of it.
+    With `keys` it remembers idempotency keys.
     """
 
     threaded = False
 
-    def __init__(self, apply: Callable[[Transaction, Any], None], state: Any = None) -> None:
+    def __init__(
+        self, apply: Callable[[Transaction, Any], None], state: Any = None, *, keys: Keys | None = None
+    ) -> None:
         check_apply(apply)
+        self.keys = keys
+        self._tables: dict[int, KeyTable] = {}
         self.state: Any = {} if state is None else state
         self.marks: dict[int, int] = {}
         self._apply = apply
@@ -123,6 +201,7 @@ class DictView(Generic[S]):
 
     def seed(self, partition: int, mark: int) -> None:
         """Begin behind `mark`; the state must be that of this mark."""
+        check_seed(self.keys)
         self.marks[whole(partition, "a partition")] = mark_of(mark, "mark")
 
     def load_mark(self, partition: int) -> int:
@@ -140,8 +219,9 @@ class DictView(Generic[S]):
             if transaction.id != mark + 1:
                 raise ViewRegressedError(batch.partition, mark, transaction.id - 1)
             self._check_whole()
-            if transaction.header != MARKER_HEADER:
-                self._apply_one(transaction, state, journal)
+            key = self._apply_one(transaction, state, journal) if transaction.header != MARKER_HEADER else None
+            if self.keys is not None:
+                self._table(batch.partition).apply(transaction.id, *(key or (None,)))
             mark = self.marks[batch.partition] = transaction.id
         return mark
 
@@ -150,6 +230,10 @@ class DictView(Generic[S]):
         self._check_whole()
         return decide(wrapped(self.state, None), *args), self.marks[partition]
 
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """As `KeyedView.find_key`."""
+        return self._table(partition).find(key, self.marks[partition])
+
     def is_transient(self, error: Exception) -> bool:
         """Never: there is nothing to wait for."""
         return False
@@ -157,7 +241,16 @@ class DictView(Generic[S]):
     def close(self) -> None:
         """Nothing to give up."""
 
-    def _apply_one(self, transaction: Transaction, state: Any, journal: Journal) -> None:
+    def _table(self, partition: int) -> KeyTable:
+        assert self.keys is not None
+        table = self._tables.get(partition)
+        if table is None:
+            table = self._tables[partition] = KeyTable(self.keys.window)
+        return table
+
+    def _apply_one(self, transaction: Transaction, state: Any, journal: Journal) -> tuple[str, bytes] | None:
+        """Apply it; gives its key."""
+        key = None if self.keys is None else checked_key(self.keys, transaction)
         try:
             call_apply(self._apply, transaction, state)
         except BaseException as error:
@@ -169,6 +262,7 @@ class DictView(Generic[S]):
                 raise failed from error
             raise
         journal.forget()
+        return key
 
     def _check_whole(self) -> None:
         if self._torn is not None:

@@ -126,7 +126,9 @@ def test_the_first_program_runs(programs: Path, tmp_path: Path) -> None:
         reader.leaves()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/howto/saga.md", "docs/howto/threads.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/howto/idempotency.md", "docs/howto/saga.md", "docs/howto/threads.md"]
+)
 def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, page: str) -> None:
     for block in blocks_of(page):
         if "file" in block.marks:

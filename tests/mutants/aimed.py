@@ -21,6 +21,7 @@ _VIEWS = ("tests/trio/test_views.py",)
 _METRICS = ("tests/trio/test_metrics.py",)
 _NET = ("tests/trio/test_net.py", "tests/trio/test_hostile_peers.py")
 _APPLICATION = ("tests/trio/test_application.py",)
+_KEYS = ("tests/trio/test_keys.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _ARCHIVE = ("tests/spark/test_archive.py",)
@@ -28,6 +29,42 @@ _AUDIT = ("tests/spark/test_audit.py",)
 _SINK = ("tests/spark/test_writing.py", "tests/spark/test_sink.py")
 
 AIMED: tuple[Mutant, ...] = (
+    # ---- idempotency keys -----------------------------------------------------------------------------------------
+    Mutant(
+        "a key takes no lock",
+        "waltz_trio.application",
+        "write=(*append.write, key_lock(self.key))",
+        "write=append.write",
+        _KEYS,
+    ),
+    Mutant(
+        "a key is looked for in no snapshot",
+        "waltz_trio.application",
+        "return self.find(state) or decide(state, *args)",
+        "return decide(state, *args)",
+        _KEYS,
+    ),
+    Mutant(
+        "an append without its key is sent",
+        "waltz_trio.application",
+        "        if found is None or found[0] != self.key:\n",
+        "        if found is not None and found[0] != self.key:\n",
+        _KEYS,
+    ),
+    Mutant(
+        "a member without keys leaves a gap",
+        "waltz_trio.sql_view",
+        "        if mark != key_mark:\n",
+        "        if False:\n",
+        _KEYS,
+    ),
+    Mutant(
+        "the last transaction with a key counts",
+        "waltz_trio.key_tables",
+        '    "WHERE k.TRANSACTION_ID < excluded.TRANSACTION_ID - {window}"\n',
+        "",
+        _KEYS,
+    ),
     # ---- a server shared by its clients ------------------------------------------------------------------------
     Mutant(
         "whoever asks first has every turn",

@@ -712,6 +712,18 @@ CORPUS: tuple[Mutant, ...] = (
         "_UNLIMITED = (_Stage.BLOCKED, _Stage.DECIDING, ",
     ),
     Mutant(
+        "a key is believed for any request",
+        "client.submitter",
+        "        if entry.request_hash != wait.begun.request_hash:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a key is kept one transaction too long",
+        "client.keys",
+        "    return transaction_id > mark - window\n",
+        "    return transaction_id >= mark - window\n",
+    ),
+    Mutant(
         "the gate lets in who leads one queue",
         "client.gate",
         "return all(",

@@ -25,9 +25,11 @@ INSTANCE_ATTRIBUTES = {
     "Pending": {"partition"},
     "Json": {"cls"},
     "Receipt": {"partition", "attempts", "conflicts", "value"},
-    "DictView": {"state", "marks", "threaded"},
-    "SqliteView": {"path", "name", "version", "threaded"},
+    "DictView": {"state", "marks", "threaded", "keys"},
+    "SqliteView": {"path", "name", "version", "threaded", "keys"},
     "View": {"threaded"},
+    "KeyedView": {"keys"},
+    "Keys": {"window"},
     "ApplyError": {"transaction"},
 }
 

@@ -262,9 +262,7 @@ async def test_an_exception_of_decide_comes_out_and_the_slot_is_given_back() -> 
 class Held(waltz.DictView[Any]):
     """A view that takes nothing while it is held."""
 
-    def __init__(self) -> None:
-        super().__init__(apply)
-        self.held = False
+    held = False
 
     def commit(self, batch: waltz.Batch) -> int:
         if self.held:
@@ -284,7 +282,7 @@ async def test_the_block_is_entered_when_the_view_has_caught_up() -> None:
 
 
 async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> None:
-    view = Held()
+    view = Held(apply)
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         cluster.commit(0, [MOVE.dumps(Move(1, 1))] * 3)
         view.held = True
@@ -308,7 +306,7 @@ async def test_progress_can_be_seen_from_outside_while_the_view_catches_up() -> 
 
 
 async def test_catching_up_may_be_left_out() -> None:
-    view = Held()
+    view = Held(apply)
     view.held = True
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         cluster.commit(0, [MOVE.dumps(Move(1, 1))])
@@ -319,7 +317,7 @@ async def test_catching_up_may_be_left_out() -> None:
 
 async def test_a_decline_on_a_view_that_lags_is_decided_again() -> None:
     """Somebody else's deposit was acknowledged before the call: the withdrawal must see it."""
-    view, decided = Held(), trio.Event()
+    view, decided = Held(apply), trio.Event()
 
     def watched(state: dict[int, int]) -> waltz.Append | None:
         decided.set()
@@ -352,7 +350,7 @@ async def test_a_decline_that_is_right_is_confirmed_by_questions_that_calls_shar
 
 
 async def test_a_fresh_read_sees_what_was_acknowledged_before_it() -> None:
-    view = Held()
+    view = Held(apply)
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.materialize(view, [0]) as bank:
             view.held = True

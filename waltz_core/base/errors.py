@@ -126,6 +126,19 @@ class RetriesExhaustedError(ClientError):
         self.attempts = attempts
 
 
+class KeyReusedError(ClientError):
+    """The idempotency key belongs to another request, which `transaction_id` has committed."""
+
+    def __init__(self, partition: int, key: str, transaction_id: int) -> None:
+        super().__init__(
+            f"partition {partition}: key {key!r} was used by transaction {transaction_id} for another request; "
+            "nothing was appended. A new request needs a key of its own"
+        )
+        self.partition = partition
+        self.key = key
+        self.transaction_id = transaction_id
+
+
 class ClientAheadError(ClientError):
     """The client has applied more than the log holds: a restored log, or the wrong cluster."""
 

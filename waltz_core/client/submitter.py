@@ -7,6 +7,7 @@ A submit reads the state, decides, appends, and decides again where a lock was t
      │           │          ├──lost──► PAUSE ──► SLOT
      │           │          └──unknown──► done
      │           ├──state cannot be read──► PAUSE ──► SLOT
+     │           ├──a transaction carries its key──► done, or APPLYING ──► done
      │           └──declined──► ASKING ──► done, if the state had everything
      └──────────────────────────────┴────► BEHIND (the view must catch up) ──► SLOT
 
@@ -19,6 +20,12 @@ committed mark, by a question that leaves after the call began, and a state olde
 view catches up, and `decide` is asked again. The answer to one question serves every later decline of the same call.
 Only one question is under way at a time: whoever comes while it is shares the next one, for its answer may be older
 than they are.
+
+**A key is looked for before `decide` is called**, in the same snapshot. A transaction that carries it is the outcome of
+this submit, whoever appended it, if it was for the same request; else the submit ends with an error. The state needs
+no confirmation: what a view has applied is committed. A snapshot too old to hold the transaction does no harm either,
+because an append with a key takes a lock on the key (see `keys.py`). A decline, though, says that no transaction
+carries the key, so it must be a confirmed one.
 
 **Limits.** `Retry.attempts` counts the tries that came to nothing: an append that was refused or lost, a state that
 could not be read. `Retry.give_up_after` runs from the first try, and ends every wait before another one: for the gate,
@@ -40,6 +47,7 @@ from typing import TypeAlias
 from waltz_core.base.contract import earliest
 from waltz_core.base.record import record
 from waltz_core.client.gate import Gate
+from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Chance, Retry
 
 # ---- events ----------------------------------------------------------------------------------------
@@ -53,6 +61,7 @@ class SubmitBegun:
     retry: Retry
     confirm: bool = True  # a decline is confirmed by the server
     until_applied: bool = False
+    request_hash: bytes | None = None  # of a submit with a key
 
 
 @record
@@ -68,6 +77,14 @@ class DecisionDeclined:
 
     token: object
     mark: int  # of the state that it saw
+
+
+@record
+class KeyFound:
+    """The state has a transaction that carries the key; `decide` was not called."""
+
+    token: object
+    entry: KeyEntry
 
 
 @record
@@ -134,6 +151,7 @@ Event: TypeAlias = (
     SubmitBegun
     | AppendSent
     | DecisionDeclined
+    | KeyFound
     | StateUnreadable
     | AppendJudged
     | Withdrawn
@@ -148,7 +166,10 @@ Event: TypeAlias = (
 
 @record
 class Decide:
-    """Read the state and call `decide`; answered by AppendSent, DecisionDeclined, StateUnreadable or Withdrawn."""
+    """Read the state, look for the key, and call `decide`.
+
+    Answered by AppendSent, DecisionDeclined, KeyFound, StateUnreadable or Withdrawn.
+    """
 
     token: object
 
@@ -177,6 +198,14 @@ class GaveUp:
 
 
 @record
+class KeyReused:
+    """The key belongs to another request."""
+
+    token: object
+    transaction_id: int  # that carries it
+
+
+@record
 class OutcomeUnknown:
     """An append ended without a verdict."""
 
@@ -198,7 +227,7 @@ class Unavailable:
     token: object
 
 
-Effect: TypeAlias = Decide | AskMark | SubmitDone | GaveUp | OutcomeUnknown | MarkReached | Unavailable
+Effect: TypeAlias = Decide | AskMark | SubmitDone | GaveUp | KeyReused | OutcomeUnknown | MarkReached | Unavailable
 
 # ---- the machine -----------------------------------------------------------------------------------
 
@@ -364,7 +393,7 @@ class Submitter:
     def _on_progress(
         self,
         wait: _Wait,
-        event: AppendSent | DecisionDeclined | StateUnreadable | AppendJudged | Withdrawn,
+        event: AppendSent | DecisionDeclined | KeyFound | StateUnreadable | AppendJudged | Withdrawn,
         now: int,
         out: list[Effect],
     ) -> None:
@@ -375,6 +404,9 @@ class Submitter:
             case DecisionDeclined():
                 self.in_flight -= 1
                 self._on_declined(wait, event.mark, now, out)
+            case KeyFound():
+                self.in_flight -= 1
+                self._on_key_found(wait, event.entry, now, out)
             case StateUnreadable():
                 self.in_flight -= 1
                 self._on_failure(wait, now, out)
@@ -387,6 +419,7 @@ class Submitter:
     # ---- the way of a submit -----------------------------------------------------------------------
 
     def _begin(self, begun: SubmitBegun, now: int, out: list[Effect]) -> None:
+        assert begun.confirm or begun.request_hash is None, "a decline that nobody confirms says nothing about a key"
         wait = self._waits[begun.token] = _Wait(begun.token, begun)
         if self._paused:
             self._end(wait, Unavailable(wait.token), now, out)
@@ -417,19 +450,20 @@ class Submitter:
         else:
             self._pause(wait, now)  # a snapshot older than what this process has applied: of a lagging database
 
+    def _on_key_found(self, wait: _Wait, entry: KeyEntry, now: int, out: list[Effect]) -> None:
+        assert wait.begun is not None
+        if entry.request_hash != wait.begun.request_hash:
+            self._end(wait, KeyReused(wait.token, entry.transaction_id), now, out)
+        else:
+            self._on_committed(wait, entry.transaction_id, now, out)
+
     def _on_judged(self, wait: _Wait, event: AppendJudged, now: int, out: list[Effect]) -> None:
         if wait.stage is _Stage.LEFT:
             del self._waits[wait.token]
             return
         match event.verdict:
             case Verdict.COMMITTED:
-                assert wait.begun is not None
-                wait.transaction_id = event.transaction_id
-                if wait.begun.until_applied:
-                    self._leave_gate(wait, now, out)
-                    self._await_view(wait, _Stage.APPLYING, event.transaction_id, now, out)
-                else:
-                    self._done(wait, now, out)
+                self._on_committed(wait, event.transaction_id, now, out)
             case Verdict.CONFLICT:
                 wait.conflicts += 1
                 wait.mark = event.transaction_id
@@ -440,6 +474,15 @@ class Submitter:
                 self._on_failure(wait, now, out)
             case Verdict.UNKNOWN:
                 self._end(wait, OutcomeUnknown(wait.token), now, out)
+
+    def _on_committed(self, wait: _Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
+        assert wait.begun is not None
+        wait.transaction_id = transaction_id
+        if wait.begun.until_applied:
+            self._leave_gate(wait, now, out)
+            self._await_view(wait, _Stage.APPLYING, transaction_id, now, out)
+        else:
+            self._done(wait, now, out)
 
     def _on_failure(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         if self._may_try_again(wait, now, out):

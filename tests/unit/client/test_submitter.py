@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Retry
 from waltz_core.client.submitter import (
     AppendJudged,
@@ -17,6 +18,8 @@ from waltz_core.client.submitter import (
     Effect,
     Event,
     GaveUp,
+    KeyFound,
+    KeyReused,
     MarkAnswered,
     MarkReached,
     MarkWanted,
@@ -340,6 +343,59 @@ def test_a_question_under_way_answers_nobody_who_came_after_it() -> None:
     assert desk.tell(MarkAnswered(6)) == []
     assert desk.tell(ViewApplied(6)) == [Decide("c")]
     assert desk.machine.committed_mark == 6
+
+
+# ---- idempotency keys ----------------------------------------------------------------------------------
+
+KEYED = b"request"
+
+
+def test_a_key_that_was_found_is_the_outcome() -> None:
+    desk = Desk(applied=9)
+    assert desk.begin("a", request_hash=KEYED) == [Decide("a")]
+    assert desk.tell(KeyFound("a", KeyEntry(4, KEYED))) == [SubmitDone("a", 4, 0, 0)]
+    assert desk.empty()
+
+
+def test_a_key_of_another_request_is_an_error() -> None:
+    desk = Desk(applied=9)
+    desk.begin("a", request_hash=KEYED)
+    assert desk.tell(KeyFound("a", KeyEntry(4, b"another"))) == [KeyReused("a", 4)]
+    assert desk.empty()
+
+
+def test_who_loses_the_lock_of_a_key_finds_the_winner() -> None:
+    desk = Desk(applied=3)
+    for token in "ab":
+        desk.begin(token, request_hash=KEYED)
+        desk.send(token)
+    assert desk.judge("a", Verdict.COMMITTED, 4) == [SubmitDone("a", 4, 1, 0)]
+    assert desk.judge("b", Verdict.CONFLICT, 4) == []
+    assert desk.tell(ViewApplied(4)) == [Decide("b")]
+    assert desk.tell(KeyFound("b", KeyEntry(4, KEYED))) == [SubmitDone("b", 4, 1, 1)]
+    assert desk.empty()
+
+
+def test_a_key_found_in_a_database_that_is_ahead_waits_for_this_view() -> None:
+    """Another process has applied it; until="applied" speaks of the marks that this application shows."""
+    desk = Desk(applied=3)
+    desk.begin("a", request_hash=KEYED, until_applied=True)
+    assert desk.tell(KeyFound("a", KeyEntry(5, KEYED))) == []
+    assert desk.machine.in_flight == 0
+    assert desk.tell(ViewApplied(5)) == [SubmitDone("a", 5, 0, 0)]
+    assert desk.empty()
+
+
+def test_a_key_that_was_found_frees_its_slot() -> None:
+    desk = Desk(slots=1)
+    desk.begin("a", request_hash=KEYED)
+    desk.begin("b")
+    assert desk.tell(KeyFound("a", KeyEntry(0, KEYED))) == [SubmitDone("a", 0, 0, 0), Decide("b")]
+
+
+def test_a_submit_with_a_key_never_takes_a_decline_as_it_is() -> None:
+    with pytest.raises(AssertionError, match="says nothing about a key"):
+        Desk().begin("a", confirm=False, request_hash=KEYED)
 
 
 # ---- waiting for the view ------------------------------------------------------------------------------
