@@ -23,6 +23,7 @@ change what it sees. Everything else may be overtaken by anything.
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import multiprocessing
@@ -149,17 +150,18 @@ def clone_recovery(old: rec.Recovery) -> rec.Recovery:
     """An independent copy; what it shares is immutable or only replaced."""
     new: rec.Recovery = object.__new__(type(old))
     new.__dict__.update(old.__dict__)
+    new._at = copy.copy(old._at)
     members: dict[str, Any] = {}
-    for name, member in old._members.items():
-        copy = object.__new__(type(member))
+    for name, member in old._at.members.items():
+        twin = object.__new__(type(member))
         for slot in member.__slots__:
-            setattr(copy, slot, getattr(member, slot))
-        copy.avoid = set(member.avoid)
-        members[name] = copy
-    for copy in members.values():
-        if copy.source is not None:
-            copy.source = members[copy.source.replica]
-    new._members = members
+            setattr(twin, slot, getattr(member, slot))
+        twin.avoid = set(member.avoid)
+        members[name] = twin
+    for twin in members.values():
+        if twin.source is not None:
+            twin.source = members[twin.source.replica]
+    new._at.members = members
     return new
 
 
@@ -453,7 +455,7 @@ class Model:
                 self._settle(new, session)
         if session.recovery.is_open:
             return
-        members, last = session.recovery._members.values(), session.recovery._last
+        members, last = session.recovery._at.members.values(), session.recovery._at.last
         useful = [m for m in members if m.phase is not rec.Phase.REFUSED and m.vouched and m.replica not in new.wiped]
         quorums = len(useful) >= majority(len(members)) and sum(m.replica in last for m in useful) >= majority(
             len(last)
@@ -482,11 +484,11 @@ def availability(model: Model, at: State) -> Counter[str]:
                     model._arrive(new, session, replica)
                     model._settle(new, session)
             recovery = session.recovery
-            members = [member for member in recovery._members.values() if member.replica in present]
+            members = [member for member in recovery._at.members.values() if member.replica in present]
             counted = [m for m in members if m.phase not in _AWAY and m.counted and m.vouched and m.entered is not None]
             usable = sum(m.phase not in _AWAY for m in members) >= majority(len(new.assigned))
             voters = [m.first_mark for m in counted if m.voter]
-            last = recovery._last
+            last = recovery._at.last
             quorum = majority(len(last))
             found["tried"] += 1
             found["opens"] += recovery.is_open
@@ -532,7 +534,7 @@ def key_of(at: State) -> tuple[object, ...]:
 
 
 def _member_key(session: Session, name: str) -> tuple[object, ...]:
-    member = session.recovery._members.get(name)
+    member = session.recovery._at.members.get(name)
     if member is None:
         return ()
     if name not in session.keys:
@@ -557,23 +559,23 @@ def _session_key(session: Session, at: State, rank: dict[str, int]) -> object:
     pending = sorted(_effect_key(effect, rank) for effect in session.pending)
     sources = sorted(
         (rank[member.replica], rank[member.source.replica], -1 if member.asked is None else rank[member.asked])
-        for member in recovery._members.values()
+        for member in recovery._at.members.values()
         if member.source is not None and member.phase in (rec.Phase.COPYING, rec.Phase.COMPARING)
     )
-    avoided = sorted((rank[m.replica], tuple(sorted(rank[a] for a in m.avoid))) for m in recovery._members.values())
+    avoided = sorted((rank[m.replica], tuple(sorted(rank[a] for a in m.avoid))) for m in recovery._at.members.values())
     known = states_by_storage(recovery._metadata)
     states = sorted((rank[name], entry.session_id, entry.closing_mark) for name, entry in known.items())
     return (
         session.session_id,
         session.next,
-        recovery._resolved,
-        recovery._open,
+        recovery.resolved,
+        recovery.is_open,
         recovery._version == at.version,
         tuple(pending),
         tuple(sources),
         tuple(avoided),
         tuple(states),
-        tuple(sorted(rank[name] for name in recovery._last)),
+        tuple(sorted(rank[name] for name in recovery._at.last)),
     )
 
 

@@ -152,33 +152,33 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "vote of a new replica",
-        "store.recovery",
-        "            member.counted = False\n            member.vouched = not rules.kept_records_compared",
-        "            member.may_vote = True\n            member.vouched = not rules.kept_records_compared",
+        "store.arrivals",
+        "    Case.NEW: (Keep.OWN, OUTSIDE),\n",
+        "    Case.NEW: (Keep.OWN, Standing(counted=True, vouched=False, may_vote=True)),\n",
     ),
     Mutant(
         "new replica keeps what it has",
-        "store.recovery",
-        "            member.counted = False\n            member.vouched = not rules.kept_records_compared",
-        "            member.counted = False\n            member.vouched = True",
+        "store.arrivals",
+        "    Case.NEW: (Keep.OWN, OUTSIDE),\n",
+        "    Case.NEW: (Keep.OWN, _OUTSIDE_AS_IT_IS),\n",
     ),
     Mutant(
         "replica that was set back counts",
-        "store.recovery",
-        "member.counted = settled or not rules.rolled_back_is_absent",
-        "member.counted = True",
+        "store.arrivals",
+        "    Case.SET_BACK: (Keep.OWN, OUTSIDE),\n",
+        "    Case.SET_BACK: (Keep.OWN, UNPROVEN),\n",
     ),
     Mutant(
         "replica that lost its end counts",
-        "store.recovery",
-        "if member.may_vote and self._rules.rolled_back_is_absent and mark < member.info.local_low_water_mark:",
-        "if member.may_vote and self._rules.rolled_back_is_absent and mark < member.info.local_low_water_mark - 9:",
+        "store.arrivals",
+        "rules.rolled_back_is_absent and mark < info.local_low_water_mark\n",
+        "rules.rolled_back_is_absent and mark < info.local_low_water_mark - 9\n",
     ),
     Mutant(
         "tail of an unnamed session kept",
-        "store.recovery",
-        "if rules.later_session_arrival and info.session_id > state.session_id:",
-        "if rules.later_session_arrival and info.session_id > state.session_id + 1:",
+        "store.arrivals",
+        "return Case.TOOK_PART if info.session_id == entry.session_id else",
+        "return Case.TOOK_PART if info.session_id <= entry.session_id + 1 else",
     ),
     Mutant(
         "absent replicas forgotten",
@@ -188,15 +188,15 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "truncated one too far",
-        "store.recovery",
+        "store.levelling",
         "out.append(Truncate(member.replica, resolved))",
         "out.append(Truncate(member.replica, resolved - 1))",
     ),
     Mutant(
         "tail not cut before the mark",
-        "store.recovery",
-        "            if member.mark > resolved:\n",
-        "            if member.mark > resolved + 1:\n",
+        "store.levelling",
+        "    if member.mark > resolved:\n",
+        "    if member.mark > resolved + 1:\n",
     ),
     Mutant(
         "open before the states are written",
@@ -206,9 +206,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copy counted before it is written",
-        "store.recovery",
-        "                    member.mark += member.writing\n",
-        "                    member.mark += member.writing + 1\n",
+        "store.levelling",
+        "        member.mark += member.writing\n",
+        "        member.mark += member.writing + 1\n",
     ),
     Mutant(
         "catch-up begins one too late",
@@ -225,8 +225,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "metadata set back is believed",
         "store.recovery",
-        "if self._rules.rewound_metadata_stops and fence > self._session_id:",
-        "if self._rules.rewound_metadata_stops and fence > self._session_id + 100:",
+        "if self._at.rules.rewound_metadata_stops and fence > self._at.session_id:",
+        "if self._at.rules.rewound_metadata_stops and fence > self._at.session_id + 100:",
     ),
     Mutant(
         "generation not raised on a move",
@@ -425,9 +425,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "damaged source asked again and again",
-        "store.recovery",
-        "                    member.denied.add(source)\n",
-        "                    member.denied.clear()\n",
+        "store.levelling",
+        "        member.denied.add(source)\n",
+        "        member.denied.clear()\n",
     ),
     Mutant(
         "damaged source of a follower asked again and again",
@@ -470,9 +470,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "decision above the voters",
-        "store.recovery",
-        "        lowest = min(voters)\n",
-        "        lowest = max(voters)\n",
+        "store.decision",
+        "    lowest = min(voters)\n",
+        "    lowest = max(voters)\n",
     ),
     Mutant(
         "replicas that lost commits are believed",
@@ -657,7 +657,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cut below the log start",
-        "store.recovery",
+        "store.intake",
         "out.append(Truncate(member.replica, max(mark, member.start - 1)))",
         "out.append(Truncate(member.replica, mark))",
     ),
@@ -670,8 +670,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "session number used again",
         "store.recovery",
-        "marked_by == self._session_id and not self._failed",
-        "marked_by > self._session_id and not self._failed",
+        "marked_by == self._at.session_id and not self._at.failed",
+        "marked_by > self._at.session_id and not self._at.failed",
     ),
     Mutant(
         "generation given out again after a restoration",

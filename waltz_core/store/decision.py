@@ -1,0 +1,60 @@
+"""Where the log ends: decided once, by the marks of the last session's replicas.
+
+A mark is decided when a quorum of the *last* session's replicas holds it and no higher one could still have been
+committed with the help of those that are absent (`quorum.decide`). Nothing below the smallest mark that a voter arrived
+with can win: what a voter reports, it had acknowledged, and some of it may be committed. Without states there was no
+session, and the log is empty, once so many replicas agree that no earlier session can have had a quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from waltz_core.store.members import Member, Situation
+from waltz_core.store.metadata import last_session
+from waltz_core.store.quorum import Decision, decide, majority
+from waltz_core.store.recovery_events import Phase
+
+
+def supporters(at: Situation) -> Iterator[Member]:
+    """Replicas of the last session whose marks count."""
+    for member in at.members.values():
+        if member.alive and member.counted and member.vouched and member.entered is not None:
+            yield member
+
+
+def try_to_decide(at: Situation, evaluator: Member | None = None) -> None:
+    """Set `resolved` if what is known suffices; Java: each replica evaluates for itself (`evaluator`)."""
+    if at.resolved is not None or at.failed or at.held:
+        return
+    if not at.states:
+        fresh = sum(member.entered is not None for member in at.members.values())
+        # Java: resolved by the first arrival; a second one with records would come too late to be noticed.
+        if fresh >= (at.quorum if at.rules.lost_metadata_stops else 1):
+            at.resolved = -1
+    else:
+        at.resolved = _decision(at, evaluator).mark
+    if at.resolved is not None:
+        for member in at.members.values():
+            member.avoid.clear()
+
+
+def _decision(at: Situation, evaluator: Member | None) -> Decision:
+    present = [(member, member.entered) for member in supporters(at) if member.entered is not None]
+    voters = [member.first_mark for member in at.members.values() if member.alive and member.voter]
+    if not voters:
+        return Decision(None, None)
+    lowest = min(voters)
+    if at.rules.low_water_mark_kept:
+        # Records up to the mark of a recovery that was aborted are candidates of the last session, and a
+        # replica that carries such a mark cannot be brought below it.
+        last = last_session(at.states)
+        for member, mark in present:
+            if member.info is not None and member.info.session_id >= last and mark >= member.own:
+                lowest = max(lowest, member.own)
+    if not at.rules.copying_does_not_delay:
+        # Java: each replica looks for itself, at marks from its own on, and not while it is copying.
+        idle = (m.entered for m in at.members.values() if m.phase is Phase.IDLE and evaluator in (None, m))
+        lowest = min((mark for mark in idle if mark is not None and mark >= lowest), default=2**63)
+    absent = len(at.last) - len(present)
+    return decide((mark for _, mark in present), lowest=lowest, absent=absent, quorum=majority(len(at.last)))

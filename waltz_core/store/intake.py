@@ -1,0 +1,101 @@
+"""Lets replicas in: acts on the judgement of their arrival, and on the answer that completes it.
+
+A replica with records of a session that the states do not know is a *suspect*. A session of ours appends only when the
+states name it, so either the states were set back, and what it holds may be committed, or it was a session of 0.13.2
+(server-D1), or the records were only copied there by a recovery that was aborted. It is let in when too few replicas
+can hold what that session appended for it to be committed, or when a member turns out to hold the same record.
+"""
+
+from __future__ import annotations
+
+from waltz_core.store.arrivals import Case, Keep, arrival, settled
+from waltz_core.store.levelling import enter
+from waltz_core.store.members import Member, Probe, Situation
+from waltz_core.store.recovery_events import AskMax, Effect, Phase, Truncate
+
+
+def arrive(at: Situation, member: Member, out: list[Effect]) -> None:
+    """Let the replica be cut to what is good for certain, or ask what it holds."""
+    assert member.info is not None
+    member.phase = Phase.ARRIVING
+    judged = arrival(at.states, member.replica, member.info, probed=member.probe is not Probe.NONE, rules=at.rules)
+    member.stands(judged.standing)
+    if judged.case is Case.UNKNOWN_SESSION:
+        member.probe = Probe.ASKED
+    if judged.keep_until is not None:
+        _cut(at, member, judged.keep_until, out)
+    elif judged.keep is Keep.HELD:
+        # The session it reports is no evidence: a first recovery that was aborted leaves one.
+        member.phase = Phase.HELD
+    else:
+        out.append(AskMax(member.replica))
+
+
+def _cut(at: Situation, member: Member, mark: int, out: list[Effect]) -> None:
+    if at.rules.low_water_mark_kept and mark < member.own:
+        # Storage nodes refuse to be cut or marked below their mark, so each attempt would end a session.
+        reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
+        member.refuse(reason, out)
+    else:
+        # One that began anew where the others' logs do holds nothing below, and its node cuts nothing there.
+        out.append(Truncate(member.replica, max(mark, member.start - 1)))
+
+
+def arrived(at: Situation, member: Member, mark: int, out: list[Effect], kept: int | None = None) -> None:
+    """It was cut, or said what it holds; or need not be cut, as what it holds up to `kept` is known to be good."""
+    assert member.info is not None
+    if member.probe is Probe.ASKED:
+        _probed(at, member, mark, out)
+        return
+    if not at.states and at.rules.lost_metadata_stops and mark >= 0:
+        member.phase = Phase.HELD
+        return
+    member.mark = member.first_mark = mark
+    standing = settled(member.standing, member.info, member.start, mark, at.rules)
+    member.counted, member.vouched, member.voter = standing.counted, standing.vouched, standing.may_vote
+    member.clean = not member.voter
+    if kept is not None:
+        member.mark = kept
+    enter(at, member, out)
+
+
+def _probed(at: Situation, member: Member, mark: int, out: list[Effect]) -> None:
+    """It said how far a session that the states do not know has appended to it."""
+    if mark > member.own:
+        member.probe = Probe.SUSPECT
+        member.mark = mark
+        member.vouched = False
+        member.phase = Phase.IDLE
+    else:
+        member.probe = Probe.CLEAR
+        arrive(at, member, out)
+
+
+def clear_suspects(at: Situation, out: list[Effect]) -> None:
+    """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""
+    suspects = [member for member in at.suspects if member.phase is Phase.IDLE]
+    if not suspects or at.failed:
+        return
+    entered = [m for m in at.members.values() if m.alive and m.counted and m.entered is not None]
+    for member in suspects:
+        others = sum(_without(other, member) for other in entered)
+        if at.resolved is not None or others > len(at.members) - at.quorum:
+            clear(at, member, out)
+
+
+def _without(other: Member, suspect: Member) -> bool:
+    """Whether a replica holds nothing that the suspect's session appended."""
+    assert other.info is not None
+    assert suspect.info is not None
+    return other.info.session_id < suspect.info.session_id or other.first_mark <= other.own
+
+
+def clear(at: Situation, member: Member, out: list[Effect], kept: int | None = None) -> None:
+    """Let a suspect in, with the records up to `kept`, which a member holds too, instead of cutting it."""
+    member.probe = Probe.CLEAR
+    member.avoid.clear()
+    first = len(out)
+    arrive(at, member, out)
+    if kept is not None and len(out) > first and isinstance(cut := out[-1], Truncate):
+        del out[first:]
+        arrived(at, member, cut.transaction_id, out, kept)

@@ -1,0 +1,253 @@
+"""What a replica does next while it is idle: it is compared, copied to, cut, marked, until it holds exactly the log.
+
+Before the end is decided a replica follows whoever is ahead by least: so a quorum at a higher mark may come about that
+decides it, and nothing is copied twice. Copying raises its mark for the others only when it is through (`entered`).
+
+Once the end is decided, each replica is cut there and marked (session and mark on its disk), then it is level. One that
+lags is marked first, and copied to afterwards: then the next recovery keeps what was copied, although the states say
+less. Not so a voter: marked while it lags it would not vote again if this recovery is aborted (L1).
+
+Logs are prefixes of one another, so a log whose last record equals a member's is equal up to it. That is what a replica
+goes through whose records nobody vouches for, before they count or are built upon.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from waltz_core.store.decision import try_to_decide
+from waltz_core.store.members import Member, Probe, Situation
+from waltz_core.store.recovery_events import (
+    CopyBlocked,
+    Effect,
+    Phase,
+    ReadRecords,
+    SetLogStart,
+    SetLowWaterMark,
+    Truncate,
+    WriteRecords,
+)
+
+if TYPE_CHECKING:
+    from waltz_core.base.log import Record
+
+
+def enter(at: Situation, member: Member, out: list[Effect]) -> None:
+    """Show its mark to the others, look whether that decides, and follow whoever is ahead."""
+    member.phase = Phase.IDLE
+    if at.resolved is None:
+        member.entered = member.mark
+        try_to_decide(at, member)
+        if member.vouched and not at.below_own(member):
+            _copy(at, member, out)
+
+
+def advance(at: Situation, member: Member, out: list[Effect]) -> None:
+    """The next thing for a replica that is idle."""
+    resolved = at.resolved
+    if at.failed:
+        member.phase = Phase.FAILED
+    elif at.below_own(member):
+        reason = f"its low-water mark {member.own} is above the decided {resolved}; its copy must be replaced"
+        member.refuse(reason, out)
+    elif not member.vouched:
+        _compare(at, member, out)
+    elif resolved is None:
+        _copy(at, member, out)
+    elif not member.marked:
+        _mark(at, member, resolved, out)
+    elif member.mark < resolved:
+        _copy(at, member, out)
+    else:
+        member.phase = Phase.LEVEL
+        member.clean = True
+        if at.rules.copy_capped_at_source:
+            member.entered = member.mark
+
+
+def _mark(at: Situation, member: Member, resolved: int, out: list[Effect]) -> None:
+    if member.mark > resolved:
+        member.phase = Phase.MARKING
+        out.append(Truncate(member.replica, resolved))
+    elif member.mark < resolved and _marked_last(at, member):
+        _copy(at, member, out)
+    else:
+        member.phase = Phase.MARKING
+        out.append(SetLowWaterMark(member.replica, resolved))
+
+
+def _marked_last(at: Situation, member: Member) -> bool:
+    """Whether a replica that lags is copied to before it is marked."""
+    assert member.info is not None
+    refuses = at.rules.low_water_mark_kept and member.mark < member.info.local_low_water_mark
+    return refuses or (at.rules.voters_level_first and member.voter)
+
+
+# ---- copying -------------------------------------------------------------------------------------
+
+
+def _sources(at: Situation, member: Member) -> Iterator[Member]:
+    """Replicas that records may be copied to `member` from."""
+    for other in at.members.values():
+        good = other.counted or (other.marked and at.rules.copy_capped_at_source)
+        aside = other.replica in member.avoid or other.replica in member.denied
+        if other is not member and other.alive and good and other.vouched and not aside:
+            yield other
+
+
+def _copy(at: Situation, member: Member, out: list[Effect]) -> None:
+    """Follow the replica that is ahead by least; stay idle if nobody is."""
+    member.entered = member.mark
+    ahead = [(o.entered, o) for o in _sources(at, member) if o.entered is not None and o.entered > member.mark]
+    near = [(entered, o.replica) for entered, o in ahead if o.start <= member.mark + 1]
+    if near:
+        member.target, name = min(near)
+        member.source = at.members[name]
+        member.phase = Phase.COPYING
+        _copy_more(at, member, out)
+    elif ahead:
+        _begin_anew(member, min(o.start for _, o in ahead), out)
+    else:
+        _report_blocked(member, member.mark + 1, out)
+
+
+def _report_blocked(member: Member, transaction_id: int, out: list[Effect]) -> None:
+    """Say, once, that nobody gives out what a replica needs; it costs the others nothing."""
+    if not member.denied:
+        return
+    reason = f"transaction {transaction_id} cannot be read from {', '.join(sorted(member.denied))}"
+    if reason != member.blocked:
+        member.blocked = reason
+        out.append(CopyBlocked(member.replica, reason))
+
+
+def _begin_anew(member: Member, start: int, out: list[Effect]) -> None:
+    """What it needs next was given up by the others: committed long ago, and kept elsewhere."""
+    if not member.movable:
+        reason = f"the log of the others begins at {start}, and a node of 0.13.2 cannot begin there"
+        member.refuse(f"{reason}; assign a storage node that can in its place", out)
+        return
+    member.phase = Phase.STARTING
+    out.append(SetLogStart(member.replica, start))
+
+
+def _copy_more(at: Situation, member: Member, out: list[Effect]) -> None:
+    source = member.source
+    assert source is not None
+    if at.resolved is not None:
+        member.target = at.resolved
+    count = min(member.target - member.mark, at.copy_count_max)
+    if at.rules.copy_capped_at_source:
+        count = min(count, source.mark - member.mark) if source.alive else 0
+    if count > 0:
+        _ask(source, member, member.mark + 1, count, out)
+    else:
+        enter(at, member, out)
+
+
+def on_denied(member: Member, source: str) -> None:
+    """Damage in one record is no reason to do without the replica: another one may have it whole."""
+    if member.asked == source and member.phase in (Phase.COMPARING, Phase.COPYING):
+        member.asked = None
+        member.phase = Phase.IDLE
+        member.denied.add(source)
+
+
+def on_read(at: Situation, member: Member, source: str, records: Sequence[Record], out: list[Effect]) -> bool:
+    """Records came; returns whether they prove a suspect's, which can be let in now."""
+    if member.asked != source or member.phase not in (Phase.COMPARING, Phase.COPYING):
+        return False
+    member.asked = None
+    if member.phase is Phase.COMPARING:
+        return _on_compared(at, member, records, out)
+    _on_copy_read(at, member, records, out)
+    return False
+
+
+def on_written(at: Situation, member: Member, out: list[Effect]) -> None:
+    """A write is durable on the target."""
+    if member.phase is Phase.COPYING and member.writing is not None:
+        member.mark += member.writing
+        member.writing = None
+        member.denied.clear()  # they may well have the next one
+        member.denied_until = None
+        member.blocked = ""
+        _copy_more(at, member, out)
+
+
+def _on_copy_read(at: Situation, member: Member, records: Sequence[Record], out: list[Effect]) -> None:
+    assert member.source is not None
+    # The target may have come down since we asked: nothing above it is wanted any more.
+    target = member.target if at.resolved is None else at.resolved
+    wanted = tuple(
+        itertools.takewhile(
+            lambda pair: pair[0] == pair[1].transaction_id <= target, enumerate(records, start=member.mark + 1)
+        )
+    )
+    if wanted or (target > member.mark and not at.rules.copy_capped_at_source):
+        member.writing = len(wanted)
+        out.append(WriteRecords(member.replica, tuple(item for _, item in wanted)))
+        return
+    member.phase = Phase.IDLE
+    if member.source.mark > member.mark and target > member.mark:
+        _no_answer(at, member, member.source, member.mark + 1, out)
+
+
+def _no_answer(at: Situation, member: Member, source: Member, transaction_id: int, out: list[Effect]) -> None:
+    """A source lacks what it said it holds: try another one, as long as there will be more of them."""
+    if at.resolved is None:
+        member.avoid.add(source.replica)
+    else:
+        member.refuse(f"{source.replica} does not give out record {transaction_id}", out)
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
+    """Read its last record, then that of a member."""
+    ahead = [o for o in _sources(at, member) if o.entered is not None and o.mark >= member.mark]
+    source = next((o for o in ahead if o.start <= member.mark), None)
+    if source is None and ahead and at.resolved is not None:
+        member.vouched = True  # all of it is given up: the others begin behind it
+        _copy(at, member, out)
+    elif source is not None:
+        member.phase = Phase.COMPARING
+        member.source = source
+        member.kept = None
+        _ask(member, member, member.mark, 1, out)
+    elif not ahead:
+        _report_blocked(member, member.mark, out)
+
+
+def _on_compared(at: Situation, member: Member, records: Sequence[Record], out: list[Effect]) -> bool:
+    source = member.source
+    assert source is not None
+    last = records[0] if records and records[0].transaction_id == member.mark else None
+    member.phase = Phase.IDLE
+    if member.kept is None:
+        if last is None:
+            member.refuse(f"it does not give out its own record {member.mark}", out)
+        elif source.alive:
+            member.kept = last
+            member.phase = Phase.COMPARING
+            _ask(source, member, member.mark, 1, out)
+    elif last is None:
+        _no_answer(at, member, source, member.mark, out)
+    elif last == member.kept and member.probe is Probe.SUSPECT:
+        return True
+    elif last == member.kept:
+        member.vouched = True
+    elif at.resolved is None:
+        member.avoid.add(source.replica)  # an undecided tail may differ; once it is decided we ask again
+    else:
+        reason = f"its record {member.mark} is not the one of {source.replica}; its copy must be replaced"
+        member.refuse(reason, out)
+    return False
+
+
+def _ask(source: Member, member: Member, first: int, count: int, out: list[Effect]) -> None:
+    member.asked = source.replica
+    out.append(ReadRecords(source.replica, member.replica, first, count))
