@@ -16,7 +16,6 @@ from typing import Any
 
 import attrs
 
-from waltz_core.base.errors import WaltzError
 from waltz_spark.archive import OnProgress, Verdict, plan_archive, plan_verification, run_archive, run_verification
 from waltz_spark.audit import audit, to_html, to_rows
 from waltz_spark.cli_options import (
@@ -27,7 +26,7 @@ from waltz_spark.cli_options import (
     live_options,
     log_options,
     log_values,
-    make_parser,
+    parser_of,
 )
 from waltz_spark.contention import ContentionReport, contention
 from waltz_spark.coverage import EXIT_STATUS, FAILED, PASSED, UNPROVEN
@@ -41,26 +40,14 @@ from waltz_spark.report import contention_sections, load_numbers, load_page, siz
 from waltz_spark.restore import restore
 from waltz_spark.runners import Here, OnSpark, Runner
 from waltz_spark.scan import scan
+from waltz_trio.cli.help import Parser, UsageError
 
 _REJECTED = 3  # exit status: some rows are not in the log, but where they were asked to be
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status: 1 if something is wrong with the log or the call."""
-    arguments = make_parser(__doc__, _ACTIONS).parse_args(argv)
-    try:
-        status = int(arguments.action(arguments))
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        # Whoever read the output has seen enough. What Python flushes at its end must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (WaltzError, OSError) as error:
-        print(f"waltz spark: {error}", file=sys.stderr)
-        for note in getattr(error, "__notes__", ()):
-            print(f"  {note}", file=sys.stderr)
-        return 1
+def make_parser() -> Parser:
+    """The commands."""
+    return parser_of(__doc__, _ACTIONS)
 
 
 # ---- where it runs ---------------------------------------------------------------------------
@@ -263,7 +250,7 @@ def _records(verdicts: Sequence[Verdict]) -> int:
 def _audit(arguments: argparse.Namespace) -> int:
     invariants = [read_invariant(path) for path in arguments.invariant]
     if invariants and arguments.master is None:
-        raise OptionError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
+        raise UsageError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
     journals = journals_of(arguments)
     with _runner(arguments) as runner, _progress(arguments, "audit") as on_progress:
         report = audit(

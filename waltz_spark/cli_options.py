@@ -14,6 +14,7 @@ from waltz_spark.files import KINDS
 from waltz_spark.options import Options, parse_options
 from waltz_spark.restore import THRESHOLD
 from waltz_spark.sink_options import MODES
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.config import Config
 
 Action = Callable[[argparse.Namespace], int]
@@ -59,13 +60,13 @@ def given_values(arguments: argparse.Namespace, given: dict[str, str | None]) ->
     """Options as text, those of -o included.
 
     Raises:
-        OptionError: one has no value.
+        UsageError: one has no value.
     """
     values: dict[str, str] = {}
     for pair in arguments.option:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise OptionError(f"-o {pair}: expected NAME=VALUE")
+            raise UsageError(f"-o {pair}: expected NAME=VALUE")
         values[name] = value
     return {**{name: value for name, value in given.items() if value}, **values}
 
@@ -121,21 +122,26 @@ def archive_of(arguments: argparse.Namespace) -> str:
     """The archive of a command that needs one.
 
     Raises:
-        OptionError: none was given, or two.
+        UsageError: none was given, or two.
     """
     named = [one for one in (arguments.place, arguments.archive) if one]
     if len(named) != 1:
-        raise OptionError("say which archive: --archive ARCHIVE" + (", once" if named else ""))
+        raise UsageError("say which archive: --archive ARCHIVE" + (", once" if named else ""))
     return str(named[0])
 
 
 # ---- the commands ----------------------------------------------------------------------------
 
 
-def make_parser(description: str | None, actions: Mapping[str, Action]) -> argparse.ArgumentParser:
+def parser_of(description: str | None, actions: Mapping[str, Action]) -> Parser:
     """The parser of all commands; `actions` by name."""
-    parser = argparse.ArgumentParser(prog="waltz spark", description=description)
-    commands = parser.add_subparsers(required=True, metavar="ACTION")
+    parser = Parser(
+        prog="waltz spark",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example="waltz spark scan -c tools.yml",
+    )
+    commands = parser.subcommands()
     for name, add in _COMMANDS.items():
         add(commands, name, actions[name])
     return parser
@@ -144,16 +150,15 @@ def make_parser(description: str | None, actions: Mapping[str, Action]) -> argpa
 Commands = argparse._SubParsersAction  # the type of what `add_subparsers` returns has no public name
 
 
-def _command(
-    commands: Commands[argparse.ArgumentParser], name: str, run: Action, meaning: str, examples: str, more: str = ""
-) -> argparse.ArgumentParser:
-    shown = "\n".join(f"  waltz spark {name} {line}" for line in examples.splitlines())
+def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, examples: str, more: str = "") -> Parser:
+    first, *others = (f"waltz spark {name} {line}" for line in examples.splitlines())
     parser = commands.add_parser(
         name,
         help=meaning,
         description=f"{meaning[0].upper()}{meaning[1:]}.{' ' + more if more else ''}",
-        epilog=f"examples:\n{shown}",
+        epilog="\n".join(["also:", *(f"  {line}" for line in others)]) if others else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        example=first,
     )
     parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")
     parser.add_argument(
@@ -161,17 +166,17 @@ def _command(
     )
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(action=run)
+    parser.set_defaults(run=run, words=parser.prog)
     return parser
 
 
-def _scan(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _scan(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "-c tools.yml\n--directory /data/waltz/storage-0 --url 'waltz://ledger:7801?ca=ca.pem'"
     meaning = "read every record, check that none is missing or damaged"
     log_parser(_command(commands, name, run, meaning, examples, _STATUS))
 
 
-def _archive(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _archive(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "-c tools.yml --to s3://vault/ledger\n--directory /data/waltz/storage-0 --to /vault/ledger --dry-run"
     parser = _command(commands, name, run, "add what is new to an archive of Parquet files", examples)
     log_parser(parser)
@@ -193,7 +198,7 @@ def _archive(commands: Commands[argparse.ArgumentParser], name: str, run: Action
     parser.add_argument("--yes", action="store_true", help="with --free: do not ask")
 
 
-def _verify(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _verify(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "--archive s3://vault/ledger\n--archive s3://vault/ledger -c tools.yml"
     meaning = "read an archive back, compare digests, hash chain and replicas"
     parser = _command(commands, name, run, meaning, examples, _STATUS)
@@ -201,7 +206,7 @@ def _verify(commands: Commands[argparse.ArgumentParser], name: str, run: Action)
     _add_place(parser)
 
 
-def _audit(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _audit(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = (
         "-c tools.yml --journal /journal/server-0 --journal /journal/server-1\n"
         "--directory /data/a --directory /data/b --archive s3://vault/ledger --html audit.html"
@@ -215,7 +220,7 @@ def _audit(commands: Commands[argparse.ArgumentParser], name: str, run: Action) 
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
 
 
-def _report(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _report(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "-c tools.yml\n--directory /data/waltz/storage-0 --html report.html"
     parser = _command(commands, name, run, "load, growth and contention of a log, on one page", examples)
     log_parser(parser)
@@ -223,7 +228,7 @@ def _report(commands: Commands[argparse.ArgumentParser], name: str, run: Action)
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the page with pictures (needs matplotlib)")
 
 
-def _restore(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _restore(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = "--archive s3://vault/ledger --to /data/waltz/new"
     parser = _command(commands, name, run, "make a storage directory from an archive", examples)
     parser.add_argument("--archive", metavar="ARCHIVE", help="directory or URI (s3://bucket/prefix)")
@@ -234,7 +239,7 @@ def _restore(commands: Commands[argparse.ArgumentParser], name: str, run: Action
     parser.add_argument("--segment-size", type=int, default=THRESHOLD, metavar="BYTES", help=text)
 
 
-def _sink(commands: Commands[argparse.ArgumentParser], name: str, run: Action) -> None:
+def _sink(commands: Commands[Parser], name: str, run: Action) -> None:
     parser = _command(
         commands,
         name,

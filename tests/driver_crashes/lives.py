@@ -38,7 +38,7 @@ from waltz_core.storage.effects import (
     SyncFile,
     WriteAt,
 )
-from waltz_trio.cli import certificates
+from waltz_trio.cli import main as waltz
 from waltz_trio.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
 from waltz_trio.journal import SUFFIX, JournalFiles
 from waltz_trio.net.tls import KeyPair, load_pair
@@ -400,7 +400,7 @@ async def _run_authority(root: Path, recorder: Recorder) -> None:
     recorder.acknowledged = lambda: dict(written)
     folder = root / "certificates"
     with contextlib.redirect_stdout(io.StringIO()):
-        status = certificates.main(["make", str(folder), "--server", "s1=localhost", "--client", "c1"])
+        status = waltz.main(["certificates", "make", str(folder), "--server", "s1=localhost", "--client", "c1"])
     assert status == 0
     written |= {path.relative_to(root).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

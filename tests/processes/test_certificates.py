@@ -14,7 +14,7 @@ import waltz_trio as waltz
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.base.errors import WaltzError
-from waltz_trio.cli.certificates import main
+from waltz_trio.cli.main import main
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Certified]:
     folder = tmp_path / "certificates"
     nodes = [word for number in range(3) for word in ("--storage", f"storage-{number}={HOSTS}")]
     others = ("--server", f"server-0={HOSTS}", "--admin", "tools", "--client", "client", "--reader", "reader")
-    assert main(["make", str(folder), *nodes, *others]) == 0
+    assert main(["certificates", "make", str(folder), *nodes, *others]) == 0
     Certified.keys_folder = folder
     made = Certified(tmp_path / "cluster", zookeeper.fresh_chroot(), partitions=1, tls=False)
     try:

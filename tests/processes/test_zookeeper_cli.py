@@ -87,7 +87,7 @@ def test_a_cluster_is_created_once(run: Run) -> None:
     assert (status, err) == (1, "")
     assert out.endswith("Cluster already exists. Aborting.\n")
     assert run("create", "-n", "other", "-p", "-1")[2] == "Error: Number of partitions must be a non-negative integer\n"
-    assert run("create", "-n", "other", "-p", "x") == (1, "", 'Error: For input string: "x"\n')
+    assert run("create", "-n", "other", "-p", "x") == (2, "", 'Error: For input string: "x"\n')
 
 
 def test_the_life_of_storage_nodes(run: Run) -> None:
@@ -161,7 +161,7 @@ def test_a_wrong_storage_name_or_port_is_refused(run: Run) -> None:
     make_cluster(run)
     wrong = "Error: Storage must be in format of host:port\n"
     for name in ("a", "a:", "::1:6000"):
-        assert run("add-storage-node", "-s", name, "-a", "1", "-g", "0") == (1, "", wrong)
+        assert run("add-storage-node", "-s", name, "-a", "1", "-g", "0") == (2, "", wrong)
     assert "1..65535" in run("add-storage-node", "-s", "a:1", "-a", "0", "-g", "0")[2]
 
 

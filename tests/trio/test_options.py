@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from waltz_trio.cli.help import UsageError
 from waltz_trio.cli.options import (
     Arguments,
     Command,
     CommandError,
     Option,
     confirm,
-    parse,
     parse_partitions,
+    parser_of,
     run_commands,
     show,
 )
 
 COMMAND = Command(
-    "copy",
+    "",
     "Copies.",
     (
         Option("s", "source-storage", "Where from", required=True),
@@ -31,8 +34,17 @@ COMMAND = Command(
 )
 
 
-def options(*words: str) -> Arguments:
-    return parse(COMMAND, words)
+def options(*words: str, command: Command = COMMAND) -> Arguments:
+    """What a command is run with; a wrong call raises SystemExit."""
+    given: list[Arguments] = []
+
+    def run(arguments: Arguments) -> int:
+        given.append(arguments)
+        return 0
+
+    parsed = parser_of("tool", (replace(command, run=run),)).parse_args(words)
+    assert parsed.run(parsed) == 0
+    return given[0]
 
 
 def test_short_names_may_have_several_letters() -> None:
@@ -54,7 +66,7 @@ def test_long_names_may_be_shortened_while_they_are_unique() -> None:
     [
         (("-s", "a"), "Missing required option: sp"),
         ((), "Missing required options: s, sp"),
-        (("--s", "a"), r"Ambiguous option: '--s'  \(could be: 'source-storage', 'storage-port'\)"),
+        (("--s", "a"), "Ambiguous option: '--s'  (could be: 'source-storage', 'storage-port')"),
         (("-x",), "Unrecognized option: -x"),
         (("--",), "Missing required options: s, sp"),
         (("-d=1",), "Unrecognized option: -d=1"),
@@ -62,9 +74,11 @@ def test_long_names_may_be_shortened_while_they_are_unique() -> None:
         (("-s", "a", "-sp", "1", "more"), "Unexpected argument: more"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(words: Sequence[str], text: str) -> None:
-    with pytest.raises(CommandError, match=text):
+def test_a_wrong_call_says_what_is_wrong(words: Sequence[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
         options(*words)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"Error: {text} (see tool --help)\n")
 
 
 def test_a_value_that_looks_like_help_is_a_value() -> None:
@@ -88,28 +102,48 @@ def test_lists_of_partitions_are_numbers_and_ranges(text: str, found: tuple[int,
 
 @pytest.mark.parametrize("text", ["", "-1", "a", "1,,2", "1-", "1-2-3", "0-2000000000", "99999999999"])
 def test_anything_else_is_no_list_of_partitions(text: str) -> None:
-    with pytest.raises(CommandError):
+    with pytest.raises(UsageError):
         parse_partitions(text)
 
 
-def test_missing_and_unknown_subcommands_list_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_commands("tool", (COMMAND,), ()) == 1
-    assert run_commands("tool", (COMMAND,), ("paste",)) == 1
+NAMED = replace(COMMAND, name="copy")
+
+
+def test_missing_and_unknown_subcommands_are_wrong_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_commands("tool", (NAMED,), ()) == 2
+    assert run_commands("tool", (NAMED,), ("paste",)) == 2
     output = capsys.readouterr()
-    assert "Error: Missing subcommand." in output.out
-    assert "Error: Unknown subcommand: paste" in output.out
-    assert "  copy    Copies." in output.out
-    assert output.err == ""
-    assert run_commands("tool", (COMMAND,), ("--help",)) == 0
+    assert output.out == ""
+    assert output.err.splitlines() == [
+        "Error: Missing subcommand. (see tool --help)",
+        "Error: Unknown subcommand: paste (see tool --help)",
+    ]
 
 
 def test_help_prints_the_usage_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_commands("tool", (COMMAND,), ("copy", "-s", "x", "-h")) == 0
+    assert run_commands("tool", (NAMED,), ("copy", "-s", "x", "-h")) == 0
     text = capsys.readouterr().out
     usage = " ".join(text.partition("\n\n")[0].split())
-    assert usage == "usage: tool copy [-h] -s HOST:ADMIN_PORT -sp PORT [-d] [-b N]"
+    assert usage == "usage: tool copy [-h] -s HOST:ADMIN_PORT -sp PORT [-d] [-b N] [-j]"
     assert "required options:\n  -s HOST:ADMIN_PORT, --source-storage HOST:ADMIN_PORT" in text
     assert text.endswith("example:\n  tool copy -s storage-1:7073 -sp 7071\n")
+
+
+def test_options_may_stand_behind_what_they_are_about() -> None:
+    command = Command("", "Looks.", (Option("p", "partition", "Which"),), lambda _: 0, operand="NODE", repeated=True)
+    given = options("a:1", "-p", "-7", "b:2", command=command)
+    assert given.operands == ("a:1", "b:2")
+    assert given.number("partition") == -7
+
+
+def test_a_command_that_answers_in_lines_prints_them_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(arguments: Arguments) -> int:
+        print("one")
+        print("two")
+        return 1
+
+    assert run_commands("tool", (Command("act", "Acts.", (), work),), ("act", "--json")) == 1
+    assert json.loads(capsys.readouterr().out) == {"command": "tool act", "done": False, "said": ["one", "two"]}
 
 
 def test_a_failure_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,8 +166,9 @@ def test_a_report_can_go_to_the_log_paragraph_by_paragraph(caplog: pytest.LogCap
     assert [record.message for record in caplog.records] == ["head one\n  a\n  b", "head two\n  c"]
 
 
-def test_a_file_argument_is_required_where_it_is_named() -> None:
-    command = Command("dump", "Dumps.", (), lambda arguments: 0, operand="FILE")
-    assert parse(command, ["--", "-file"]).operands == ("-file",)
-    with pytest.raises(CommandError, match="FILE"):
-        parse(command, [])
+def test_a_file_argument_is_required_where_it_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    command = Command("", "Dumps.", (), lambda arguments: 0, operand="FILE")
+    assert options("--", "-file", command=command).operands == ("-file",)
+    with pytest.raises(SystemExit):
+        options(command=command)
+    assert capsys.readouterr().err == "Error: Missing required argument: FILE (see tool --help)\n"

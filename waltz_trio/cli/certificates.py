@@ -20,7 +20,8 @@ import json
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -32,7 +33,7 @@ from cryptography.x509.oid import NameOID
 from waltz_core.access.roles import Role
 from waltz_core.base.errors import ConfigError
 from waltz_trio import durable
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import Parser, as_object
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.tls import KeyPair
 from waltz_trio.role_file import read_roles
@@ -84,7 +85,7 @@ def make_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         example="waltz certificates list waltz-tls",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="make|list|renew")
+    commands = parser.subcommands()
     make = commands.add_parser(
         "make",
         help="make what is missing; what exists is kept",
@@ -98,12 +99,13 @@ def make_parser() -> Parser:
     make.add_argument(
         "--installed-at", metavar="PATH", help="directory of the hosts to which the files are copied; default: this one"
     )
+    make.set_defaults(run=partial(_said, _make), words=make.prog)
     show = commands.add_parser(
         "list", help="names and ends; status 1 if one ends soon", example="waltz certificates list waltz-tls --json"
     )
     show.add_argument("directory", type=Path)
     show.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
-    show.add_argument("--json", action="store_true")
+    show.set_defaults(run=partial(_named, _list), words=show.prog)
     renew = commands.add_parser(
         "renew",
         help="replace certificates, with new keys: those named, or that end soon",
@@ -113,17 +115,23 @@ def make_parser() -> Parser:
     renew.add_argument("names", nargs="*", metavar="NAME[=HOST,HOST]", help="hosts: others than until now")
     renew.add_argument("--within", type=int, default=SOON_DAYS, help="days that count as soon (%(default)s)")
     renew.add_argument("--days", type=int, default=DAYS, help="that the new ones are good for (%(default)s)")
+    renew.set_defaults(run=partial(_said, _renew), words=renew.prog)
+    for command in (make, show, renew):
+        command.add_argument("-j", "--json", action="store_true", help="print JSON")
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    arguments = make_parser().parse_args(argv)
-    work = {"make": _make, "list": _list, "renew": _renew}[arguments.command]
+def _named(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     try:
         return work(arguments)
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from error
+
+
+def _said(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        return as_object(arguments.words, partial(_named, work, arguments))
+    return _named(work, arguments)
 
 
 # ---- make ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -13,13 +13,14 @@ import trio
 import waltz_trio as waltz
 from waltz_core.base.errors import WaltzError
 from waltz_trio.background import first_of
+from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     JSON,
     Arguments,
     Command,
     CommandError,
     Option,
-    run_commands,
+    parser_of,
 )
 from waltz_trio.cli.progress import Counted, counted
 
@@ -244,6 +245,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    return run_commands("waltz client", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz client", COMMANDS, __doc__)

@@ -11,6 +11,7 @@ import trio
 from waltz_core.base.errors import WaltzError
 from waltz_core.operations.verify import Failure, verify
 from waltz_core.operations.view import ClusterView
+from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -19,7 +20,7 @@ from waltz_trio.cli.options import (
     Command,
     CommandError,
     Option,
-    run_commands,
+    parser_of,
     show,
 )
 from waltz_trio.cli.tool import in_session
@@ -135,6 +136,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    return run_commands("waltz cluster", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz cluster", COMMANDS, __doc__)

@@ -6,16 +6,14 @@ shell offers the names of files.
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from waltz_core.base.record import record
 from waltz_trio.cli import main as waltz
-from waltz_trio.cli.help import parser_of
-from waltz_trio.cli.options import Arguments, Command, run_commands
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import Arguments, Command, parser_of
 
 
 @record
@@ -39,44 +37,30 @@ class Branch:
 
 def branches() -> Iterator[Branch]:
     """Every command of `waltz`, from the top down; those of which a library is missing end with their name."""
-    yield Branch((), tuple(waltz.NOUNS.items()), (Flag(("-h", "--help"), "", False, ()), _VERSION))
+    yield _branch((), waltz.make_parser())
     for noun in waltz.NOUNS:
         if noun in waltz.ELSEWHERE:
             continue
         try:
-            module = importlib.import_module(waltz.module_of(noun))
+            parser = waltz.parser_of_noun(noun)
         except ImportError:
             continue
-        commands = waltz.commands_of(module)
-        if commands and commands[0].name:
-            yield Branch((noun,), tuple((command.name, command.meaning) for command in commands), ())
-        for command in commands:
-            words = (noun, command.name) if command.name else (noun,)
-            yield from _branches(words, parser_of(f"waltz {noun}", command))
-        if not commands:
-            yield from _branches((noun,), module.make_parser())
+        yield from _branches((noun,), parser)
 
 
-_VERSION = Flag(("--version",), "the version of this program", False, ())
+def _branches(path: tuple[str, ...], parser: Parser) -> Iterator[Branch]:
+    yield _branch(path, parser)
+    for name, (below, _) in parser.below().items():
+        yield from _branches((*path, name), below)
 
 
-def _branches(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Iterator[Branch]:
-    """A parser and those of its sub-commands. There is no public way to ask a parser what it knows."""
-    below: list[tuple[str, str]] = []
-    flags: list[Flag] = []
-    deeper: list[Branch] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            meanings = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            for name, sub_parser in action.choices.items():
-                below.append((name, meanings.get(name, "")))
-                deeper += _branches((*path, name), sub_parser)
-        elif action.option_strings:
-            meaning = (action.help or "") % {"default": action.default, "prog": parser.prog}
-            choices = tuple(map(str, action.choices or ()))
-            flags.append(Flag(tuple(action.option_strings), meaning, action.nargs != 0, choices))
-    yield Branch(path, tuple(below), tuple(flags))
-    yield from deeper
+def _branch(path: tuple[str, ...], parser: Parser) -> Branch:
+    flags = []
+    for action in parser.options():
+        meaning = (action.help or "") % {"default": action.default, "prog": parser.prog}
+        choices = tuple(map(str, action.choices or ()))
+        flags.append(Flag(tuple(action.option_strings), meaning, action.nargs != 0, choices))
+    return Branch(path, tuple((name, meaning) for name, (_, meaning) in parser.below().items()), tuple(flags))
 
 
 def _short(text: str) -> str:
@@ -250,11 +234,12 @@ COMMANDS = tuple(
         f"Print the completion for {script.__name__}; its first lines say where it goes",
         (),
         partial(_print, script),
+        answers=False,
     )
     for script in (bash, zsh, fish)
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a script; returns the exit status."""
-    return run_commands("waltz completion", COMMANDS, argv)
+def make_parser() -> Parser:
+    """A command for each shell."""
+    return parser_of("waltz completion", COMMANDS, __doc__)

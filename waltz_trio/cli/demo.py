@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
-from waltz_core.base.errors import ConfigError
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.demo.kills import AT_LEAST
 
 
 def make_parser() -> Parser:
     """The actions and their options."""
     parser = Parser(prog="waltz demo", description=__doc__, example="waltz demo run --seconds 60 --clients 4")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    actions = parser.subcommands()
     _add_run(actions)
     _add_bank(actions)
     return parser
-
-
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    arguments = make_parser().parse_args(argv)
-    return int(arguments.action(arguments))
 
 
 def _add_run(actions: argparse._SubParsersAction[Parser]) -> None:
@@ -46,7 +38,7 @@ def _add_run(actions: argparse._SubParsersAction[Parser]) -> None:
         "--directory", type=Path, default=None, help="a new one to keep data and logs in (a temporary one)"
     )
     run.add_argument("--json", type=Path, default=None, metavar="PATH", help="write the result as one JSON object")
-    run.set_defaults(action=_run)
+    run.set_defaults(run=_run, words=run.prog)
 
 
 def _add_bank(actions: argparse._SubParsersAction[Parser]) -> None:
@@ -61,7 +53,7 @@ def _add_bank(actions: argparse._SubParsersAction[Parser]) -> None:
         "--database", type=Path, help="SQLite file of the accounts (bank.db; temporary with a cluster of its own)"
     )
     bank.add_argument("--mode", choices=("interactive", "automatic"), help="do not ask for the run mode")
-    bank.set_defaults(action=_bank)
+    bank.set_defaults(run=_bank, words=bank.prog)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -70,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from waltz_trio.demo.run import Options, run
 
     if arguments.kills < AT_LEAST:
-        raise ConfigError(f"--kills {arguments.kills}: at least {AT_LEAST}, fewer prove little")
+        raise UsageError(f"--kills {arguments.kills}: at least {AT_LEAST}, fewer prove little")
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     options = Options(
         seconds=arguments.seconds,
@@ -91,7 +83,7 @@ def _bank(arguments: argparse.Namespace) -> int:
     from waltz_trio.demo.console import run
 
     if arguments.config is not None and arguments.url is not None:
-        raise ConfigError("either CONFIG.yml or --url, not both")
+        raise UsageError("either CONFIG.yml or --url, not both")
     return run(arguments.config or arguments.url, arguments.database, arguments.mode)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 
 import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_trio import log
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import FAILED_STATUS, Parser
 from waltz_trio.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
 from waltz_trio.process import raise_descriptors, tune_collector
 
@@ -40,12 +39,11 @@ def make_parser() -> Parser:
         "whoever reaches it may do everything",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log everything that happens, on standard error")
+    parser.set_defaults(run=_start, words=parser.prog)
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse and run; returns the exit status."""
-    arguments = make_parser().parse_args(argv)
+def _start(arguments: argparse.Namespace) -> int:
     log.set_up("info" if arguments.verbose else "warning")
     return trio.run(_run, arguments)
 
@@ -60,30 +58,29 @@ async def _run(arguments: argparse.Namespace) -> int:
                     scope.cancel()
 
             nursery.start_soon(watch)
-            status = await _serve(arguments)
+            try:
+                status = await _serve(arguments)
+            except (WaltzError, OSError) as error:  # out here it would be in a group
+                print(f"Error: {error}", file=sys.stderr)
+                status = FAILED_STATUS
             scope.cancel()
     return status
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
     raise_descriptors()
-    try:
-        async with embedded_cluster(
-            arguments.directory,
-            partitions=arguments.partitions,
-            storage_nodes=arguments.storage_nodes,
-            servers=arguments.servers,
-            port=arguments.port,
-            host=arguments.host,
-        ) as cluster:
-            tune_collector()
-            print(cluster.url, flush=True)
-            for index in range(1, cluster.server_count):
-                print(cluster.url_of(index), flush=True)
-            if arguments.directory is None:
-                print(f"its data in {cluster.directory} goes with it; --directory keeps it", file=sys.stderr)
-            await trio.sleep_forever()
-    except (WaltzError, OSError) as error:
-        print(f"waltz dev: {error}", file=sys.stderr)
-        return 1
-    return 0
+    async with embedded_cluster(
+        arguments.directory,
+        partitions=arguments.partitions,
+        storage_nodes=arguments.storage_nodes,
+        servers=arguments.servers,
+        port=arguments.port,
+        host=arguments.host,
+    ) as cluster:
+        tune_collector()
+        print(cluster.url, flush=True)
+        for index in range(1, cluster.server_count):
+            print(cluster.url_of(index), flush=True)
+        if arguments.directory is None:
+            print(f"its data in {cluster.directory} goes with it; --directory keeps it", file=sys.stderr)
+        await trio.sleep_forever()

@@ -15,7 +15,8 @@ from waltz_core.storage import control, index
 from waltz_core.storage.control import ControlDamage, ControlEntry
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, id_of_name, index_name
 from waltz_core.storage.walk import Row, Tail, record_at, walk
-from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, run_commands
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, parser_of
 
 _SHOWN_MAX = 100
 _DUMP_WIDTH = 16  # bytes of a payload on a line
@@ -410,6 +411,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    return run_commands("waltz disk", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz disk", COMMANDS, __doc__)

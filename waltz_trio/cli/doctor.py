@@ -12,7 +12,8 @@ from waltz_core.operations.diagnosis import SETTLE_MS, diagnose, notices
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
-from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.tool import in_session
 from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError
 from waltz_trio.gather import NODE_MAX, gather
@@ -140,6 +141,6 @@ COMMAND = Command(
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Examine; returns the exit status."""
-    return run_command("waltz doctor", COMMAND, argv)
+def make_parser() -> Parser:
+    """The only command."""
+    return parser_of("waltz doctor", (COMMAND,))

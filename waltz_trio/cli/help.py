@@ -1,66 +1,65 @@
-"""One form of `--help` for every command, made by argparse, with an example at its end.
+"""One parser for every command of `waltz`, over argparse: one form of help, of complaints and of abbreviations.
 
-Commands of the original's style are a table (`options.Command`) that `options.parse` reads as the original does; their
-help is made here from that table. The other commands give their options to `Parser` themselves.
+The spellings are those of the original's tools: short names of several letters (`-sp`), long names that may be cut
+short while they stay unique, after one dash or two, options before and behind what they are about, and a value that
+looks like an option (`-s -h`). Of what is left to argparse this parser puts the complaints into the original's words.
+
+Exit status: 0 done, 1 refused or failed, 2 the call itself is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
+import re
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
-if TYPE_CHECKING:
-    from waltz_trio.cli.options import Command, Option
+from waltz_core.base.errors import WaltzError
 
-USAGE_STATUS = 1  # exit status of a wrong call, as of the original's tools
+FAILED_STATUS = 1
+USAGE_STATUS = 2
 
-# Metavar and value of the example, by long name; an option may carry another value.
-_VALUES = {
-    "accept-data-loss": ("", ""),
-    "batch-size": ("N", "1000"),
-    "cli-config-path": ("PATH", "tools.yml"),
-    "deserializer": ("FORM", "json"),
-    "destination-ssl-config-path": ("PATH", "storage.yml"),
-    "destination-storage": ("HOST:ADMIN_PORT", "storage-2:7073"),
-    "destination-storage-port": ("PORT", "7071"),
-    "from": ("HOST:PORT", "storage-1:7071"),
-    "grace": ("SECONDS", "45"),
-    "group": ("GROUP", "0"),
-    "input": ("PATH", "backup.json"),
-    "interval": ("MS", "10"),
-    "lock-pool-size": ("N", "0"),
-    "name": ("NAME", "orders"),
-    "num-active-partitions": ("N", "1"),
-    "num-clients": ("N", "2"),
-    "num-thread": ("N", "2"),
-    "num-txn": ("N", "1000"),
-    "online": ("TRUE|FALSE", "true"),
-    "partition": ("PARTITIONS", "0"),
-    "partitions": ("N", "16"),
-    "server": ("HOST:PORT", "server-1:7100"),
-    "source-ssl-config-path": ("PATH", "storage.yml"),
-    "source-storage": ("HOST:ADMIN_PORT", "storage-1:7073"),
-    "sources": ("NODES", "storage-2:7073"),
-    "storage": ("HOST:PORT", "storage-1:7071"),
-    "storage-admin-port": ("PORT", "7073"),
-    "storage-port": ("PORT", "7071"),
-    "timeout": ("SECONDS", "10"),
-    "to": ("HOST:PORT", "storage-4:7071"),
-    "transaction-id": ("ID", "0"),
-    "txn-per-client": ("N", "1000"),
-    "txn-per-thread": ("N", "1000"),
-    "txn-size": ("BYTES", "512"),
-    "wait": ("SECONDS", "300"),
-}
+_SUBCOMMAND = "SUBCOMMAND"
+
+
+class UsageError(WaltzError):
+    """The call is wrong, as only its command can see: text for a number, two options that exclude each other."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose help ends with an example and whose complaints read as those of the other tools."""
+    """An argparse parser for the original's spellings, whose help ends with an example."""
 
     def __init__(self, *arguments: Any, example: str = "", **options: Any) -> None:
+        options["allow_abbrev"] = False  # they are spelled out before argparse sees them
         super().__init__(*arguments, **options)
         self.example = example
+
+    def subcommands(self) -> argparse._SubParsersAction[Parser]:
+        """Where the parsers of the sub-commands are added."""
+        return self.add_subparsers(required=True, metavar=_SUBCOMMAND, title="subcommands")
+
+    def below(self) -> dict[str, tuple[Parser, str]]:
+        """The parsers of the sub-commands by name, with what each is for."""
+        found: dict[str, tuple[Parser, str]] = {}
+        for action in self._actions:  # there is no public way to ask a parser what it knows
+            if isinstance(action, argparse._SubParsersAction):
+                meanings = {choice.dest: choice.help or "" for choice in action._choices_actions}
+                found |= {name: (parser, meanings.get(name, "")) for name, parser in action.choices.items()}
+        return found
+
+    def options(self) -> list[argparse.Action]:
+        """The options of this parser."""
+        return [action for action in self._actions if action.option_strings]
+
+    def every(self) -> Iterator[Parser]:
+        """This parser and all below it."""
+        yield self
+        for parser, _ in self.below().values():
+            yield from parser.every()
 
     def format_help(self) -> str:
         """The help, and the example in one piece, so that it can be copied."""
@@ -68,50 +67,105 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, and the status of a wrong call."""
-        print(f"Error: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"Error: {_in_words_of_the_original(message)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USAGE_STATUS)
 
+    def parse_known_args(  # type: ignore[override]  # argparse overloads it by the type of the namespace
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse a call; what is left over is refused here, where its place is known."""
+        words = self._spelled_out(sys.argv[1:] if args is None else args)
+        given, rest = super().parse_known_args(words, namespace)
+        unexpected = [word for word in rest if word != "--"]
+        if unexpected:
+            self.error(f"Unexpected argument: {unexpected[0]}")
+        return given, []
 
-def parser_of(program: str, command: Command) -> Parser:
-    """The parser that shows the help of a command of the table."""
-    words = f"{program} {command.name}".strip()
-    parser = Parser(
-        prog=words, description=_plain(command.meaning), add_help=False, example=" ".join([words, *example(command)])
-    )
-    required = parser.add_argument_group("required options") if any(one.required for one in command.options) else parser
-    parser.add_argument("-h", "--help", action="store_true", help="Display help message")
-    for option in command.options:
-        group = required if option.required else parser
-        names, meaning = (f"-{option.short}", f"--{option.long}"), _plain(option.meaning)
-        if option.takes_value:
-            group.add_argument(*names, required=option.required, metavar=_values(option)[0], help=meaning)
-        else:
-            group.add_argument(*names, action="store_true", required=option.required, help=meaning)
-    if command.operand:
-        parser.add_argument("operands", metavar=command.operand, nargs="+" if command.repeated else None)
-    return parser
+    def _spelled_out(self, words: Sequence[str]) -> list[str]:
+        """The same call for argparse: options in full, each in one word with its value, and behind them the rest."""
+        options: list[str] = []
+        operands: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                operands += rest
+            elif word == "-" or not word.startswith("-"):
+                operands.append(word)
+                if self.below():
+                    return [*options, *operands, *rest]  # the rest is read by the parser of the sub-command
+            else:
+                options.append(self._option(word, rest))
+        return [*options, "--", *operands] if operands else options
+
+    def _option(self, word: str, rest: Iterator[str]) -> str:
+        name, equals, value = word.partition("=")
+        action = self._named(name)
+        option = action.option_strings[-1]
+        if action.nargs == 0:
+            if equals:
+                self.error(f"Unrecognized option: {word}")
+            return option
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                self.error(f"Missing argument for option: {_bare(action)}")
+            value = following
+        return f"{option}={value}"
+
+    def _named(self, name: str) -> argparse.Action:
+        names = {text: action for action in self.options() for text in action.option_strings}
+        if name in names:
+            return names[name]
+        bare = name.lstrip("-")
+        long = {text[2:]: action for text, action in names.items() if text.startswith("--")}
+        could = [text for text in long if text == bare] or [text for text in long if bare and text.startswith(bare)]
+        if len(could) > 1:
+            listed = ", ".join(f"'{text}'" for text in could)
+            self.error(f"Ambiguous option: '{name}'  (could be: {listed})")
+        if not could:
+            self.error(f"Unrecognized option: {name}")
+        return long[could[0]]
 
 
-def example(command: Command) -> list[str]:
-    """A call: the one of the table, or one of all required options and the argument."""
-    if command.example:
-        return command.example.split()
-    words = []
-    for option in command.options:
-        if option.required:
-            words += [f"-{option.short}", *([_values(option)[1]] if option.takes_value else [])]
-    return [*words, *([command.operand] if command.operand else [])]
+def _bare(action: argparse.Action) -> str:
+    return action.option_strings[0].lstrip("-")
 
 
-def _values(option: Option) -> tuple[str, str]:
-    """Metavar and value of the example."""
-    metavar, value = _VALUES[option.long]
-    if option.long == "storage" and "admin_port" in option.meaning:
-        metavar, value = "HOST:ADMIN_PORT", "storage-1:7073"
-    if option.long == "server" and "jetty_port" in option.meaning:
-        metavar, value = "HOST:HTTP_PORT", "server-1:7101"
-    return metavar, option.sample or value
+def _in_words_of_the_original(message: str) -> str:
+    required = message.removeprefix("the following arguments are required: ")
+    if required != message:
+        names = required.split(", ")
+        options = [name.partition("/")[0].lstrip("-") for name in names if name.startswith("-")]
+        if options:
+            return f"Missing required option{'s' if len(options) > 1 else ''}: {', '.join(options)}"
+        return "Missing subcommand." if names == [_SUBCOMMAND] else f"Missing required argument: {required}"
+    unknown = re.match(rf"argument {_SUBCOMMAND}: invalid choice: '(.*?)' \(", message)
+    return f"Unknown subcommand: {unknown[1]}" if unknown else message
 
 
-def _plain(text: str) -> str:
-    return text.replace("%", "%%")
+def run(parser: Parser, words: Sequence[str]) -> int:
+    """Parse a call and run its command; returns the exit status."""
+    try:
+        given = parser.parse_args(words)
+    except SystemExit as ended:  # the help, or a wrong call
+        return ended.code if isinstance(ended.code, int) else FAILED_STATUS
+    try:
+        return int(given.run(given))
+    except BrokenPipeError:
+        raise  # nobody reads our output any more: no error to report, see `main`
+    except UsageError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return USAGE_STATUS
+    except (WaltzError, OSError) as error:
+        for line in (f"Error: {error}", *getattr(error, "__notes__", ())):
+            print(line, file=sys.stderr)
+        return int(getattr(given, "failed", FAILED_STATUS))
+
+
+def as_object(words: str, work: Callable[[], int]) -> int:
+    """Run a command that answers in lines, and print one JSON object that holds them."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = work()
+    print(json.dumps({"command": words, "done": status == 0, "said": said.getvalue().splitlines()}, indent=2))
+    return status

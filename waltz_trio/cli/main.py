@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING
 
-from waltz_core.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from waltz_trio.cli.options import Command
+from waltz_trio.cli.help import FAILED_STATUS, Parser, run
 
 NOUNS = {
     "dev": "a whole cluster in one process, for development",
@@ -52,10 +48,7 @@ _CLOSED_OUTPUT = 128 + signal.SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     try:
-        try:
-            status = _main(argv)
-        except SystemExit as ended:  # argparse: the help, or a wrong call
-            status = ended.code if isinstance(ended.code, int) else 1
+        status = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output wants no more of it (`| head`). Python flushes once more at exit, into nothing.
@@ -64,54 +57,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(words: list[str]) -> int:
     if not __debug__:
         print("waltz: the assertions are part of the safety of this program; run it without -O", file=sys.stderr)
-        return 1
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    noun = arguments[0] if arguments else ""
-    if noun in ("", "-h", "--help", "help"):
-        print(_usage())
-        return 0 if noun else 1
-    if noun == "--version":
-        from waltz_trio.http import version
-
-        print(f"waltz {version() or 'of unknown version'}")
-        return 0
+        return FAILED_STATUS
+    noun = words[0] if words else ""
     if noun not in NOUNS:
-        print(f"waltz: there is no {noun!r}\n\n{_usage()}", file=sys.stderr)
-        return 1
+        return run(make_parser(), ["--help"] if noun == "help" else words)
     try:
-        module = importlib.import_module(module_of(noun))
-        return int(module.main(arguments[1:]))
-    except ConfigError as error:
-        print(f"waltz {noun}: {error}", file=sys.stderr)
-        return 1
+        return run(parser_of_noun(noun), words[1:])
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         extra = "demo" if noun == "demo" and missing in _EXTRAS else _EXTRAS.get(missing)
         if extra is None:
             raise
         why = f"needs {missing}, which is missing" if isinstance(error, ModuleNotFoundError) else str(error)
-        print(f"waltz {noun}: {why}: pip install 'waltz-log[{extra}]'", file=sys.stderr)
-        return 1
+        print(f"Error: waltz {noun} {why}: pip install 'waltz-log[{extra}]'", file=sys.stderr)
+        return FAILED_STATUS
 
 
-def module_of(noun: str) -> str:
-    """Name of the module of a noun."""
-    return ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}")
+def make_parser() -> Parser:
+    """The parser of `waltz` itself: of the nouns it knows the names alone, since each takes its time to load."""
+    parser = Parser(prog="waltz", description="Waltz for Python, a distributed write-ahead log.", example="waltz dev")
+    parser.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
+    nouns = parser.subcommands()
+    for noun, meaning in NOUNS.items():
+        nouns.add_parser(noun, help=meaning, add_help=False)
+    return parser
 
 
-def commands_of(module: ModuleType) -> tuple[Command, ...]:
-    """The table of commands of such a module; empty if it has a parser of its own."""
-    if hasattr(module, "COMMAND"):
-        return (module.COMMAND,)
-    return (*getattr(module, "COMMANDS", ()), *getattr(module, "MORE_COMMANDS", ()))
+def parser_of_noun(noun: str) -> Parser:
+    """The parser of a noun and of everything below it."""
+    module = importlib.import_module(ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}"))
+    parser: Parser = module.make_parser()
+    return parser
 
 
-def _usage() -> str:
-    rows = "\n".join(f"  {noun:<12} {meaning}" for noun, meaning in NOUNS.items())
-    return f"usage: waltz NOUN ...\n\n{rows}\n\nwaltz NOUN --help tells more."
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from waltz_trio.http import version
+
+        print(f"waltz {version() or 'of unknown version'}")
+        parser.exit()
 
 
 if __name__ == "__main__":

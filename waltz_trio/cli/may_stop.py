@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
 import trio
 
 from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may_stop
-from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, run_command
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.tool import in_session
 from waltz_trio.gather import NODE_MAX, gather
 from waltz_trio.tool import Tool
@@ -108,6 +108,6 @@ COMMAND = Command(
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Answer; returns the exit status."""
-    return run_command("waltz may-stop", COMMAND, argv)
+def make_parser() -> Parser:
+    """The only command."""
+    return parser_of("waltz may-stop", (COMMAND,))

@@ -1,12 +1,8 @@
-"""Sub-commands and options as the original's tools take them.
-
-One-dash short names may have several letters (`-sp`), long names may be shortened as long as they stay
-unique, `-h` anywhere but as a value prints the usage. Texts and exit statuses are those people and scripts
-match on: what is wrong with the call or fails goes to standard error behind `Error: `, with status 1.
-"""
+"""Commands as tables: what the original's tools take, and what their options and arguments mean."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import re
 import sys
@@ -14,17 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from waltz_core.base.errors import WaltzError
-from waltz_trio.cli.help import USAGE_STATUS, parser_of
+from waltz_trio.cli.help import FAILED_STATUS, Parser, UsageError, as_object, run
 
 PARTITIONS_MAX = 1_000_000
 
 
 class CommandError(WaltzError):
     """A command failed; its text follows `Error: `."""
-
-
-class _UsageWanted(Exception):  # noqa: N818  not an error: the way out of parsing
-    """`-h` was given."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +41,11 @@ class Command:
     run: Callable[[Arguments], int]
     operand: str = ""  # name of a required argument, if there is one
     repeated: bool = False  # the operand may be given more than once
-    failed: int = USAGE_STATUS  # exit status of whatever goes wrong, where 1 is an answer
+    failed: int = FAILED_STATUS  # exit status of whatever goes wrong, where 1 is an answer
+    answers: bool = True  # takes `--json`: prints an object of its own, or one that holds the lines it prints
     example: str = ""  # a call, without the name of the program
 
 
-HELP = Option("h", "help", "Display help message", takes_value=False)
 CONFIG = Option(
     "c",
     "cli-config-path",
@@ -90,20 +82,20 @@ class Arguments:
         """Whole number of an option.
 
         Raises:
-            CommandError: it is no signed number of so many bits, or below `least`.
+            UsageError: it is no signed number of so many bits, or below `least`.
         """
         if default is not None and name not in self._values:
             return default
         number = parse_number(self._values[name], bits)
         if least is not None and number < least:
-            raise CommandError(f"--{name} must be at least {least}, found {number}")
+            raise UsageError(f"--{name} must be at least {least}, found {number}")
         return number
 
     def partitions(self, name: str) -> tuple[int, ...]:
         """Partition ids of an option.
 
         Raises:
-            CommandError: it is no list of numbers and ranges.
+            UsageError: it is no list of numbers and ranges.
         """
         return parse_partitions(self._values[name])
 
@@ -112,10 +104,10 @@ def parse_number(text: str, bits: int = 32) -> int:
     """A signed number of so many bits.
 
     Raises:
-        CommandError: it is none.
+        UsageError: it is none.
     """
     if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
-        raise CommandError(f'For input string: "{text}"')
+        raise UsageError(f'For input string: "{text}"')
     return int(text)
 
 
@@ -123,10 +115,10 @@ def parse_partitions(text: str) -> tuple[int, ...]:
     """`0-2,3,4-5` → (0, 1, 2, 3, 4, 5): sorted, each once; `2-0` and `,` are empty.
 
     Raises:
-        CommandError: it is no list of numbers and ranges.
+        UsageError: it is no list of numbers and ranges.
     """
     if not text:
-        raise CommandError("Invalid input ")
+        raise UsageError("Invalid input ")
     found: set[int] = set()
     pieces = text.split(",")
     while pieces and not pieces[-1]:
@@ -136,112 +128,134 @@ def parse_partitions(text: str) -> tuple[int, ...]:
         low = parse_number(first.strip())
         high = parse_number(last.strip()) if dash else low
         if high - low >= PARTITIONS_MAX:
-            raise CommandError(f"range {piece.strip()} holds more than {PARTITIONS_MAX} partitions")
+            raise UsageError(f"range {piece.strip()} holds more than {PARTITIONS_MAX} partitions")
         found.update(range(low, high + 1))
     return tuple(sorted(found))
 
 
-def run_commands(program: str, commands: Sequence[Command], argv: Sequence[str]) -> int:
+# ---- parsers ---------------------------------------------------------------------------------
+
+# Metavar and value of the example, by long name; an option may carry another value.
+_VALUES = {
+    "accept-data-loss": ("", ""),
+    "batch-size": ("N", "1000"),
+    "cli-config-path": ("PATH", "tools.yml"),
+    "deserializer": ("FORM", "json"),
+    "destination-ssl-config-path": ("PATH", "storage.yml"),
+    "destination-storage": ("HOST:ADMIN_PORT", "storage-2:7073"),
+    "destination-storage-port": ("PORT", "7071"),
+    "from": ("HOST:PORT", "storage-1:7071"),
+    "grace": ("SECONDS", "45"),
+    "group": ("GROUP", "0"),
+    "input": ("PATH", "backup.json"),
+    "interval": ("MS", "10"),
+    "lock-pool-size": ("N", "0"),
+    "name": ("NAME", "orders"),
+    "num-active-partitions": ("N", "1"),
+    "num-clients": ("N", "2"),
+    "num-thread": ("N", "2"),
+    "num-txn": ("N", "1000"),
+    "online": ("TRUE|FALSE", "true"),
+    "partition": ("PARTITIONS", "0"),
+    "partitions": ("N", "16"),
+    "server": ("HOST:PORT", "server-1:7100"),
+    "source-ssl-config-path": ("PATH", "storage.yml"),
+    "source-storage": ("HOST:ADMIN_PORT", "storage-1:7073"),
+    "sources": ("NODES", "storage-2:7073"),
+    "storage": ("HOST:PORT", "storage-1:7071"),
+    "storage-admin-port": ("PORT", "7073"),
+    "storage-port": ("PORT", "7071"),
+    "timeout": ("SECONDS", "10"),
+    "to": ("HOST:PORT", "storage-4:7071"),
+    "transaction-id": ("ID", "0"),
+    "txn-per-client": ("N", "1000"),
+    "txn-per-thread": ("N", "1000"),
+    "txn-size": ("BYTES", "512"),
+    "wait": ("SECONDS", "300"),
+}
+
+
+def parser_of(noun: str, commands: Sequence[Command], description: str | None = None) -> Parser:
+    """The parser of a noun: of its sub-commands, or of its only command if that has no name."""
+    if len(commands) == 1 and not commands[0].name:
+        (command,) = commands
+        parser = Parser(prog=noun, description=_plain(command.meaning), example=" ".join([noun, *_example(command)]))
+        _fill(parser, command)
+        return parser
+    first = f"{noun} {commands[0].name}"
+    parser = Parser(prog=noun, description=description, example=" ".join([first, *_example(commands[0])]))
+    below = parser.subcommands()
+    for command in commands:
+        words = f"{noun} {command.name}"
+        meaning = _plain(command.meaning)
+        example = " ".join([words, *_example(command)])
+        _fill(below.add_parser(command.name, prog=words, help=meaning, description=meaning, example=example), command)
+    return parser
+
+
+def run_commands(noun: str, commands: Sequence[Command], argv: Sequence[str]) -> int:
     """Find and run the sub-command; returns the exit status."""
-    known = {command.name: command for command in commands}
-    if not argv or argv[0] not in known:
-        if argv and argv[0] in ("-h", "--help"):
-            print(_list(commands, None))
-            return 0
-        problem = f"Unknown subcommand: {argv[0]}" if argv else "Missing subcommand."
-        print(_list(commands, problem))
-        return USAGE_STATUS
-    return run_command(program, known[argv[0]], argv[1:])
+    return run(parser_of(noun, commands), argv)
 
 
-def run_command(program: str, command: Command, words: Sequence[str]) -> int:
-    """Run one command with its options; returns the exit status."""
-    try:
-        return command.run(parse(command, words))
-    except _UsageWanted:
-        print(usage(program, command))
-        return 0
-    except BrokenPipeError:
-        raise  # nobody reads our output any more: no error to report, see `main`
-    except (WaltzError, OSError) as problem_found:
-        print(f"Error: {problem_found}", file=sys.stderr)
-        return command.failed
+def _fill(parser: Parser, command: Command) -> None:
+    required = parser.add_argument_group("required options") if any(one.required for one in command.options) else parser
+    only_lines = command.answers and JSON not in command.options
+    for option in (*command.options, JSON) if only_lines else command.options:
+        group = required if option.required else parser
+        names, meaning = (f"-{option.short}", f"--{option.long}"), _plain(option.meaning)
+        if option.takes_value:
+            group.add_argument(*names, required=option.required, metavar=_values(option)[0], help=meaning)
+        else:
+            group.add_argument(*names, action="store_true", required=option.required, help=meaning)
+    if command.operand:
+        parser.add_argument("operands", metavar=command.operand, nargs="+" if command.repeated else 1)
+    work = _said(parser.prog, command) if only_lines else command.run
+    parser.set_defaults(run=lambda given: work(_arguments(given, command)), failed=command.failed, words=parser.prog)
 
 
-def _list(commands: Sequence[Command], problem: str | None) -> str:
-    width = max(len(command.name) for command in commands)
-    rows = "".join(f"  {command.name:<{width}}    {command.meaning}\n" for command in commands)
-    head = f"\nError: {problem}\n\n" if problem else "\n"
-    return f"{head}subcommands:\n\n{rows}"
+def _said(words: str, command: Command) -> Callable[[Arguments], int]:
+    def work(arguments: Arguments) -> int:
+        return as_object(words, lambda: command.run(arguments)) if arguments.flag("json") else command.run(arguments)
+
+    return work
 
 
-def usage(program: str, command: Command) -> str:
-    """The text of `--help`."""
-    return parser_of(program, command).format_help().rstrip("\n")
-
-
-def parse(command: Command, words: Sequence[str]) -> Arguments:
-    """Read the options of a sub-command.
-
-    Raises:
-        CommandError: an unknown, ambiguous, incomplete or missing option.
-        _UsageWanted: the usage was asked for.
-    """
+def _arguments(given: argparse.Namespace, command: Command) -> Arguments:
     values: dict[str, str] = {}
-    operands: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if word == "--":
-            operands += words[at:]
-            break
-        if not word.startswith("-") or word == "-":
-            operands.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        option = _find(command, name)
-        if option is HELP:
-            raise _UsageWanted
-        if not option.takes_value:
-            if equals:
-                raise CommandError(f"Unrecognized option: {word}")
-            values[option.long] = ""
-            continue
-        if not equals:
-            if at == len(words):
-                raise CommandError(f"Missing argument for option: {option.short}")
-            value = words[at]
-            at += 1
-        values[option.long] = value
-    missing = [option.short for option in command.options if option.required and option.long not in values]
-    if missing:
-        raise CommandError(f"Missing required option{'s' if len(missing) > 1 else ''}: {', '.join(missing)}")
-    taken = len(operands) if command.repeated else 1 if command.operand else 0
-    if len(operands) > taken:
-        raise CommandError(f"Unexpected argument: {operands[taken]}")
-    if command.operand and not operands:
-        raise CommandError(f"Missing required argument: {command.operand}")
-    return Arguments(values, tuple(operands))
+    for option in (*command.options, JSON):
+        value = getattr(given, option.long.replace("-", "_"), None)
+        if value is not None and value is not False:
+            values[option.long] = "" if value is True else value
+    return Arguments(values, tuple(getattr(given, "operands", ())))
 
 
-def _find(command: Command, name: str) -> Option:
-    options = (HELP, *command.options)
-    if not name.startswith("--"):
-        for option in options:
-            if option.short == name[1:]:
-                return option
-    bare = name.lstrip("-")
-    for option in options:
-        if option.long == bare:
-            return option
-    found = [option for option in options if bare and option.long.startswith(bare)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        could = ", ".join(f"'{option.long}'" for option in found)
-        raise CommandError(f"Ambiguous option: '{name}'  (could be: {could})")
-    raise CommandError(f"Unrecognized option: {name}")
+def _example(command: Command) -> list[str]:
+    """A call: the one of the table, or one of all required options and the argument."""
+    if command.example:
+        return command.example.split()
+    words = []
+    for option in command.options:
+        if option.required:
+            words += [f"-{option.short}", *([_values(option)[1]] if option.takes_value else [])]
+    return [*words, *([command.operand] if command.operand else [])]
+
+
+def _values(option: Option) -> tuple[str, str]:
+    """Metavar and value of the example."""
+    metavar, value = _VALUES[option.long]
+    if option.long == "storage" and "admin_port" in option.meaning:
+        metavar, value = "HOST:ADMIN_PORT", "storage-1:7073"
+    if option.long == "server" and "jetty_port" in option.meaning:
+        metavar, value = "HOST:HTTP_PORT", "server-1:7101"
+    return metavar, option.sample or value
+
+
+def _plain(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+# ---- what commands do ------------------------------------------------------------------------
 
 
 def confirm(question: str, *, given: bool) -> None:
@@ -254,7 +268,8 @@ def confirm(question: str, *, given: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandError(f"{question} There is no terminal to ask on: give --yes")
-    answer = input(f"{question} [y/N] ")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be for a program
+    answer = input()
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done")
 
@@ -279,11 +294,9 @@ __all__ = [
     "CommandError",
     "Option",
     "confirm",
-    "parse",
     "parse_number",
     "parse_partitions",
-    "run_command",
+    "parser_of",
     "run_commands",
     "show",
-    "usage",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ import waltz_trio as waltz
 from waltz_core.base.errors import WaltzError
 from waltz_trio.background import first_of
 from waltz_trio.cli.client import ACTIVE, CLIENT_CONFIG
-from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, run_commands
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.progress import Counted, counted
 
 _LOCK = "performance_analysis_lock"
@@ -268,6 +269,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    return run_commands("waltz performance", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz performance", COMMANDS, __doc__)

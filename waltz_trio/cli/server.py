@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import trio
 
 from waltz_core.base.ids import Endpoint
 from waltz_trio import log
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -21,9 +21,8 @@ from waltz_trio.cli.options import (
     Command,
     CommandError,
     Option,
-    run_commands,
+    parser_of,
     show,
-    usage,
 )
 from waltz_trio.cli.tool import endpoint_of, explained
 from waltz_trio.cli.zookeeper import load_config
@@ -40,16 +39,9 @@ _GROUP = "waltz-server."
 # ---- run -------------------------------------------------------------------------------------
 
 
-def run_server(argv: Sequence[str]) -> int:
-    """`waltz server run CONFIG.yml`; returns the exit status."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(usage("waltz server", COMMANDS[0]))
-        return 0
-    if len(argv) != 1 or argv[0].startswith("-"):
-        problem = "Missing Waltz server config path." if not argv else f"Unexpected argument: {argv[-1]}"
-        print(f"Error: {problem}", file=sys.stderr)
-        return 1
-    config = Config.load(argv[0])
+def _run(arguments: Arguments) -> int:
+    (path,) = arguments.operands
+    config = Config.load(path)
     log.set_up(config.text("log.level"))
 
     async def serve() -> int:
@@ -121,7 +113,7 @@ def _prefer(verb: str, act: Callable[[ServerPort, tuple[int, ...]], Any], argume
     config = load_config(arguments)
     partitions = arguments.partitions("partition")
     if not partitions:
-        raise CommandError("Partitions list is empty")
+        raise UsageError("Partitions list is empty")
     endpoint = endpoint_of(arguments.text("server"), "Server must be in format of host:port")
     listed = ", ".join(map(str, partitions))
     failure = f"Failed to {verb} preferred partition(s) [{listed}] to server Endpoint {endpoint}."
@@ -155,9 +147,10 @@ COMMANDS = (
         "run",
         "Run a server until SIGINT or SIGTERM",
         (),
-        lambda arguments: run_server(arguments.operands),
+        _run,
         operand="CONFIG.yml",
         example="server.yml",
+        answers=False,
     ),
     Command(
         "list",
@@ -184,8 +177,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    if argv and argv[0] == "run":
-        return run_server(argv[1:])
-    return run_commands("waltz server", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz server", COMMANDS, __doc__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
 from waltz_trio.admin import AdminClient
 from waltz_trio.cli import mend, moves
+from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -27,9 +27,8 @@ from waltz_trio.cli.options import (
     CommandError,
     Option,
     confirm,
-    run_commands,
+    parser_of,
     show,
-    usage,
 )
 from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session
 from waltz_trio.cluster_admin import read_cluster
@@ -51,20 +50,9 @@ async def _admin_endpoints(tool: Tool) -> list[Endpoint]:
 # ---- run -------------------------------------------------------------------------------------
 
 
-def run_node(argv: Sequence[str]) -> int:
-    """`waltz storage run CONFIG.yml`; returns the exit status."""
-    words = [word for word in argv if not word.startswith("-")]
-    if any(word in ("-h", "--help") for word in argv):
-        print(usage("waltz storage", COMMANDS[0]))
-        return 0
-    unknown = [word for word in argv if word.startswith("-")]
-    if unknown:
-        print(f"Error: Unrecognized option: {unknown[0]}", file=sys.stderr)
-        return 1
-    if not words:
-        print("Error: Missing Waltz storage config path.", file=sys.stderr)
-        return 1
-    config = Config.load(words[-1])
+def _run(arguments: Arguments) -> int:
+    (path,) = arguments.operands
+    config = Config.load(path)
     log.set_up(config.text("log.level"))
 
     async def serve() -> int:
@@ -348,9 +336,10 @@ COMMANDS = (
         "run",
         "Run a storage node until SIGINT or SIGTERM",
         (),
-        lambda arguments: run_node(arguments.operands),
+        _run,
         operand="CONFIG.yml",
         example="storage.yml",
+        answers=False,
     ),
     _command(
         "list",
@@ -452,11 +441,7 @@ COMMANDS = (
     ),
 )
 
-MORE_COMMANDS = moves.COMMANDS
 
-
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    if argv and argv[0] == "run":
-        return run_node(argv[1:])
-    return run_commands("waltz storage", (*COMMANDS, *MORE_COMMANDS), argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz storage", (*COMMANDS, *moves.COMMANDS), __doc__)

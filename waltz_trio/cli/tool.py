@@ -9,6 +9,7 @@ import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_trio.cli.help import UsageError
 from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import load_config, open_cluster
 from waltz_trio.cluster_admin import read_store_params
@@ -47,8 +48,8 @@ def endpoint_of(text: str, problem: str) -> Endpoint:
     """An endpoint as an option gives it.
 
     Raises:
-        CommandError: it is none; the text is `problem`.
+        UsageError: it is none; the text is `problem`.
     """
     if len(text.split(":")) != 2:
-        raise CommandError(problem)
+        raise UsageError(problem)
     return parse_endpoint(text)

@@ -20,6 +20,7 @@ from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
 from waltz_core.zookeeper.store_metadata import StoreChange, StoreMaps
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ServerDescriptor
 from waltz_trio.cli.audit import audited
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.options import (
     CONFIG,
     JSON,
@@ -30,7 +31,7 @@ from waltz_trio.cli.options import (
     CommandError,
     Option,
     confirm,
-    run_commands,
+    parser_of,
     show,
 )
 from waltz_trio.cluster_admin import (
@@ -105,7 +106,7 @@ def _in_session(work: Work, arguments: Arguments) -> int:
 async def _create(zk: ZnodeClient, paths: ClusterPaths, arguments: Arguments) -> int:
     name, num_partitions = arguments.text("name"), arguments.number("partitions")
     if num_partitions < 0:
-        raise CommandError("Number of partitions must be a non-negative integer")
+        raise UsageError("Number of partitions must be a non-negative integer")
     print("Verifying cluster does not already exist...")
     try:
         with audited(f"create cluster {name!r} with {num_partitions} partitions at {paths.root}"):
@@ -302,14 +303,14 @@ _CHANGE_OPTIONS = ("storage", "storage-admin-port", "group", "partition")
 def _storage(arguments: Arguments) -> str:
     storage = arguments.text("storage")
     if len(storage.split(":")) != 2 or not all(storage.split(":")):
-        raise CommandError("Storage must be in format of host:port")
+        raise UsageError("Storage must be in format of host:port")
     return storage
 
 
 def _add(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
     storage, group, port = _storage(arguments), arguments.number("group"), arguments.number("storage-admin-port")
     if not 0 < port < 65536:
-        raise CommandError(f"Admin port must be in 1..65535, found {port}")
+        raise UsageError(f"Admin port must be in 1..65535, found {port}")
     return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
 
 
@@ -404,6 +405,6 @@ COMMANDS = (
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one sub-command; returns the exit status."""
-    return run_commands("waltz zookeeper", COMMANDS, argv)
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz zookeeper", COMMANDS, __doc__)
