@@ -182,13 +182,11 @@ def percentile(buckets: Mapping[int, int], share: float) -> float:
 
 def read_back(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
     """Read the whole log through a fresh client; ids must be dense, payloads whole."""
-    marks = cluster.committed()
     job = Job(
         client=str(cluster.client_file),
         role="read",
         partitions=options.partitions,
         size=options.size,
-        marks=tuple(marks[partition] for partition in range(options.partitions)),
     )
     with clients(cluster, [job]) as (reader,):
         found = reader.expect("read")

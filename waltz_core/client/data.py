@@ -16,10 +16,16 @@ from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,
+    RecordRangeRequest,
+    RecordRangeResponse,
     TransactionDataRequest,
     TransactionDataResponse,
 )
+from waltz_core.wire.primitives import verify
 
+_RANGES_VERSION = 5  # codec that knows ranges of records
+_RANGE_MIN = 4  # shorter runs of ids go one by one: the server may have some of them at hand, and others not
+_RANGE_MAX = 256  # ids in one request: two are under way at a time
 _COMPLAIN_AT = 6  # failures of one read before a person is told; by then it has waited for half a second
 
 
@@ -28,6 +34,9 @@ class PartitionReads:
 
     A read is waiting → in flight → answered; a failed one waits for its pause, one whose connection is
     cut is asked again on the next. Requests need no mount.
+
+    Consecutive ids go as one range where the server knows codec 5. An answer may hold fewer records; the rest is
+    asked for again. What a server does not give out as a range is asked for one by one, whose rules then hold.
 
     A mark says what was committed when the server read its question. A call must see every append that was
     acknowledged before the call, so only a question that leaves after the call may answer it. While one question
@@ -45,9 +54,11 @@ class PartitionReads:
         "_mark_question",
         "_paused",
         "_progress_at",
+        "_ranges",
         "_rules",
         "_sequence",
         "_settings",
+        "_single",
         "_waiting",
         "_wanted",
         "generation",
@@ -63,6 +74,8 @@ class PartitionReads:
         self._wanted: set[int] = set()
         self._waiting: deque[int] = deque()
         self._in_flight: set[int] = set()
+        self._ranges: dict[int, range] = {}  # sequence number of a request → its ids
+        self._single: set[int] = set()  # ids that no range gave us
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
         self._failures: dict[int, int] = {}
         self._progress_at = 0  # when a read was sent while none was under way, or answered
@@ -93,6 +106,7 @@ class PartitionReads:
         """No answer comes over the old connection any more."""
         self._waiting.extendleft(sorted(self._in_flight, reverse=True))
         self._in_flight.clear()
+        self._ranges.clear()
         self._mark_question = None
         self._mark_at = None
 
@@ -126,6 +140,8 @@ class PartitionReads:
         transaction_id = response.transaction_id
         self._in_flight.discard(transaction_id)
         self._progress_at = now
+        if self._single:
+            self._single.discard(transaction_id)
         if transaction_id not in self._wanted:
             self._send(now)
             return None
@@ -141,6 +157,44 @@ class PartitionReads:
         pause = min(self._settings.fetch_cap_ms, self._settings.fetch_base_ms << min(failures, 16))
         heapq.heappush(self._paused, (now + pause, transaction_id))
         return (response.error or "no reason given") if failures + 1 == _COMPLAIN_AT else None
+
+    def on_range(self, response: RecordRangeResponse, now: int, payloads: list[tuple[int, bytes]]) -> None:
+        """Take the answer to a range; ids that it leaves out are asked for again.
+
+        Raises:
+            ProtocolError: data that does not match its checksum.
+        """
+        ids = self._ranges.pop(req_sequence(response.req_id), None)
+        if ids is None:
+            return
+        self._progress_at = now
+        self._in_flight.difference_update(ids)
+        wanted, behind = self._wanted, ids.start
+        for record in response.records:
+            if record.transaction_id != behind or behind == ids.stop:
+                break  # not what was asked for
+            verify(record.data, record.checksum)
+            if behind in wanted:
+                wanted.remove(behind)
+                payloads.append((behind, record.data))
+            behind += 1
+        if behind == ids.start:
+            self._single.update(ids)  # or the same would be asked again at once
+        self._waiting.extendleft(range(ids.stop - 1, behind - 1, -1))
+        self._send(now)
+
+    def on_range_refused(self, req_id: ReqId, now: int) -> bool:
+        """A range cannot be read as a whole: its ids are asked for one by one. False if it is no range of ours."""
+        sequence = req_sequence(req_id)
+        ids = self._ranges.get(sequence)
+        if ids is None or req_id != make_req_id(self._client_id, self.generation, self.partition, sequence):
+            return False
+        del self._ranges[sequence]
+        self._in_flight.difference_update(ids)
+        self._single.update(ids)
+        self._waiting.extendleft(reversed(ids))
+        self._send(now)
+        return True
 
     def on_mark(self, response: HighWaterMarkResponse, now: int) -> list[object]:
         """Take the server's mark; returns the tokens of the calls that it answers.
@@ -224,12 +278,35 @@ class PartitionReads:
         room = self._settings.fetch_in_flight_max - len(in_flight)
         if not in_flight:
             self._progress_at = now
+        ranges = link.version >= _RANGES_VERSION
         while waiting and room > 0:
-            transaction_id = waiting.popleft()
-            if transaction_id in self._wanted and transaction_id not in in_flight:
-                in_flight.add(transaction_id)
-                room -= 1
+            first = waiting.popleft()
+            if first not in self._wanted or first in in_flight:
+                self._single.discard(first)
+                continue
+            ids = self._run(first, min(room, _RANGE_MAX)) if ranges else range(first, first + 1)
+            in_flight.update(ids)
+            room -= len(ids)
+            if len(ids) >= _RANGE_MIN:
+                request = RecordRangeRequest(self._next_req_id(), ids.start, ids.stop - 1, len(ids), 0, False)
+                self._ranges[self._sequence] = ids
+                link.send(request)
+                continue
+            for transaction_id in ids:
                 link.send(TransactionDataRequest(self._next_req_id(), transaction_id))
+
+    def _run(self, first: int, count_max: int) -> range:
+        """The ids from `first` on that are wanted and wait right behind it, taken from the queue."""
+        waiting, wanted, in_flight, single = self._waiting, self._wanted, self._in_flight, self._single
+        stop = first + 1
+        if first not in single:
+            end = first + count_max
+            while waiting and stop < end and waiting[0] == stop and stop in wanted:
+                if stop in in_flight or stop in single:
+                    break
+                waiting.popleft()
+                stop += 1
+        return range(first, stop)
 
     def _next_req_id(self) -> ReqId:
         self._sequence = _following(self._sequence)

@@ -66,6 +66,7 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkResponse,
     LockFailure,
     MountResponse,
+    RecordRangeResponse,
     TransactionDataResponse,
 )
 
@@ -378,6 +379,10 @@ class ClientNode:
                 run = []
             if type(message) is TransactionDataResponse:
                 self._on_data(message, link, now, payloads, out)
+            elif type(message) is RecordRangeResponse:
+                reads = self._reads.get(req_partition(message.req_id))
+                if reads is not None and reads.link is link:
+                    reads.on_range(message, now, payloads.setdefault(reads.partition, []))
             else:
                 self._on_message(message, link, now, out)
         if run:
@@ -395,7 +400,7 @@ class ClientNode:
         if isinstance(message, HighWaterMarkResponse):
             self._on_mark(message, link, now, out)
             return
-        if isinstance(message, ErrorResponse) and self._on_mark_refused(message, link, now):
+        if isinstance(message, ErrorResponse) and self._on_read_refused(message, link, now):
             return
         if self._on_capabilities(message, link) or self._membership.on_message(message, link, now, out):
             return
@@ -416,11 +421,12 @@ class ClientNode:
         elif isinstance(message, AppendRefused):
             partition.on_refused(message, now, out)
 
-    def _on_mark_refused(self, message: ErrorResponse, link: Link, now: int) -> bool:
-        if message.code not in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED):
-            return False
+    def _on_read_refused(self, message: ErrorResponse, link: Link, now: int) -> bool:
         reads = self._reads.get(req_partition(message.req_id))
-        return reads is not None and reads.link is link and reads.on_mark_refused(message.req_id, now)
+        if reads is None or reads.link is not link:
+            return False
+        later = message.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
+        return reads.on_range_refused(message.req_id, now) or (later and reads.on_mark_refused(message.req_id, now))
 
     def _on_error(self, message: ErrorResponse, link: Link, now: int, out: list[Effect]) -> None:
         partition = self._by_key.get(message.req_id[8:12])
