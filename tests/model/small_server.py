@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
 import attrs
 
 from waltz_core.base.ids import Endpoint, ReqId, req_client, req_generation, req_partition
+from waltz_core.base.log import Record
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
     AppendRefused,
@@ -25,6 +27,8 @@ from waltz_core.wire.client_messages import (
     ClusterInfoRequest,
     ClusterInfoResponse,
     Conflict,
+    ErrorCode,
+    ErrorResponse,
     FeedData,
     FeedRequest,
     FeedSuspended,
@@ -39,6 +43,8 @@ from waltz_core.wire.client_messages import (
     MountResponse,
     NamedAppendRequest,
     PartitionState,
+    RecordRangeRequest,
+    RecordRangeResponse,
     Refusal,
     ServerEntry,
     TransactionDataRequest,
@@ -252,6 +258,8 @@ class SmallServer:
             self._mount(conn, partition, message)
         elif isinstance(message, TransactionDataRequest):
             self._read(conn, partition, message)
+        elif isinstance(message, RecordRangeRequest):
+            self._read_range(conn, partition, message)
         elif partition not in self.owned:
             return
         elif isinstance(message, HighWaterMarkRequest):
@@ -334,3 +342,20 @@ class SmallServer:
             return
         made = log.records[wanted]
         conn.send(TransactionDataResponse(message.req_id, wanted, True, made.data, made.checksum))
+
+    def _read_range(self, conn: ServerConn, partition: int, message: RecordRangeRequest) -> None:
+        """Up to the first record that cannot be read, and seldom all that was asked for."""
+        log = self.logs.get(partition)
+        if not self.view.names:
+            conn.send(ErrorResponse(message.req_id, ErrorCode.NOT_IMPLEMENTED, None))
+        elif log is None or partition not in self.owned:
+            conn.send(ErrorResponse(message.req_id, ErrorCode.NOT_SERVED, None))
+        else:
+            ids = range(message.first_id, min(message.last_id, log.mark, message.first_id + self.window) + 1)
+            sound = list(takewhile(lambda one: not self.fails_reads(one), ids))
+            if ids and not sound:
+                conn.send(ErrorResponse(message.req_id, ErrorCode.CORRUPT, "not now"))
+                return
+            made = [(one, log.records[one]) for one in sound]
+            records = tuple(Record(one, each.req_id, each.header, each.data, each.checksum) for one, each in made)
+            conn.send(RecordRangeResponse(message.req_id, 0, log.mark, records))

@@ -164,23 +164,25 @@ class PartitionReads:
         Raises:
             ProtocolError: data that does not match its checksum.
         """
-        ids = self._ranges.pop(req_sequence(response.req_id), None)
+        sequence = req_sequence(response.req_id)
+        ids = self._ranges.get(sequence)
         if ids is None:
             return
-        self._progress_at = now
-        self._in_flight.difference_update(ids)
-        wanted, behind = self._wanted, ids.start
-        for record in response.records:
-            if record.transaction_id != behind or behind == ids.stop:
+        sound = []  # nothing is changed before all of it is known to be what was sent
+        for transaction_id, record in zip(ids, response.records, strict=False):
+            if record.transaction_id != transaction_id:
                 break  # not what was asked for
             verify(record.data, record.checksum)
-            if behind in wanted:
-                wanted.remove(behind)
-                payloads.append((behind, record.data))
-            behind += 1
-        if behind == ids.start:
+            sound.append((transaction_id, record.data))
+        del self._ranges[sequence]
+        self._progress_at = now
+        self._in_flight.difference_update(ids)
+        wanted = self._wanted
+        payloads += [each for each in sound if each[0] in wanted]
+        wanted.difference_update(ids[: len(sound)])
+        if not sound:
             self._single.update(ids)  # or the same would be asked again at once
-        self._waiting.extendleft(range(ids.stop - 1, behind - 1, -1))
+        self._waiting.extendleft(reversed(ids[len(sound) :]))
         self._send(now)
 
     def on_range_refused(self, req_id: ReqId, now: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from waltz_core.base.log import Record
+from waltz_core.server.appender import RECORD_OVERHEAD
 from waltz_core.wire.storage_codec import HasRecord
 
 _OVERHEAD = 360  # bytes a cached entry costs besides its payload
@@ -45,6 +47,20 @@ class DataCache:
         """The same, where a miss has been counted already."""
         found = self._entries.get((partition_id, transaction_id))
         return None if found is None else (found.data, found.checksum)
+
+    def run(self, partition_id: int, first: int, count_max: int, size_max: int) -> tuple[Record, ...]:
+        """Records from `first` on, up to the first that is not here; one may exceed `size_max` bytes, more may not."""
+        entries, size = self._entries, 0
+        records: list[Record] = []
+        for transaction_id in range(first, first + count_max):
+            found = entries.get((partition_id, transaction_id))
+            if found is None:
+                break
+            size += RECORD_OVERHEAD + len(found.data)
+            if records and size > size_max:
+                break
+            records.append(Record(transaction_id, found.req_id, found.header, found.data, found.checksum))
+        return tuple(records)
 
     def forget(self, partition_id: int) -> None:
         """Drop everything of a partition: somebody else may have written it meanwhile."""

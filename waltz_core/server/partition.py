@@ -255,7 +255,7 @@ class PartitionServer:
         self._barriers: dict[int, list[_Mount | _Flush]] = {}  # token → who waits for it
         self._held_feeds: list[tuple[Peer, messages.FeedRequest | messages.FeedWindowRequest]] = []
         self._fetches = DataFetches(partition_id, data_cache, tickets, self._held, rules)
-        self._ranges = RangeReads(tickets, self._held)
+        self._ranges = RangeReads(partition_id, data_cache, tickets, self._held)
         self._ranges.where_before = config.archive
         self._marks = MarkReads(self._held)
         self._starts: list[tuple[int, ReqId, int]] = []  # who waits for which log start

@@ -9,6 +9,7 @@ from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record, RecordHeader
 from waltz_core.server.appender import RECORD_OVERHEAD
+from waltz_core.server.data_cache import DataCache
 from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import (
@@ -37,12 +38,16 @@ Read: TypeAlias = Callable[[int, int, int, bool], None]
 class RangeReads:
     """Requests of one partition, read in turns of the connections and answered as replicas answer.
 
-    `held` counts what waits for each connection, in all partitions together.
+    What is in the cache is answered from there; what is read for a range does not go into it, where whoever reads
+    a whole log would drive out the newest payloads. `held` counts what waits for each connection, in all
+    partitions together.
     """
 
-    __slots__ = ("_held", "_queue", "_reads", "_tickets", "log_start", "where_before")
+    __slots__ = ("_cache", "_held", "_partition_id", "_queue", "_reads", "_tickets", "log_start", "where_before")
 
-    def __init__(self, tickets: Tickets, held: Shares) -> None:
+    def __init__(self, partition_id: int, cache: DataCache, tickets: Tickets, held: Shares) -> None:
+        self._partition_id = partition_id
+        self._cache = cache
         self._tickets = tickets
         self._held = held
         self._queue: Turns[_Asked] = Turns(COUNT_MAX)
@@ -64,6 +69,11 @@ class RangeReads:
             return conn, before_start(request.req_id, request.first_id, self.log_start, self.where_before)
         if request.first_id > min(request.last_id, mark):
             return conn, self._reply(request, mark, ())
+        if not request.headers_only:
+            cached = self._cache.run(self._partition_id, request.first_id, _count(request, mark), _size_max(request))
+            if cached:
+                return conn, self._reply(request, mark, cached)
+            self._cache.misses += _count(request, mark)
         self._queue.put(conn, owner, _cost(request, mark), (conn, owner, request))
         self._held.add(conn, owner, 1)
         return None
@@ -89,7 +99,7 @@ class RangeReads:
         self._held.free(conn, 1)
         if isinstance(note, HeadersRead):
             return conn, self._reply(request, mark, note.headers)
-        size_max = min(request.size_max, SIZE_MAX) if request.size_max > 0 else SIZE_MAX
+        size_max = _size_max(request)
         size, count = 0, 0
         for one in note.records:
             size += RECORD_OVERHEAD + len(one.data)
@@ -143,6 +153,10 @@ class RangeReads:
 def _count(request: RecordRangeRequest, mark: int) -> int:
     limit = min(request.count_max, COUNT_MAX) if request.count_max > 0 else COUNT_MAX
     return min(limit, min(request.last_id, mark) - request.first_id + 1)
+
+
+def _size_max(request: RecordRangeRequest) -> int:
+    return min(request.size_max, SIZE_MAX) if request.size_max > 0 else SIZE_MAX
 
 
 def _cost(request: RecordRangeRequest, mark: int) -> int:

@@ -631,7 +631,7 @@ def test_opening_an_open_partition_without_a_feed_changes_nothing() -> None:
 
 def test_answers_are_taken_in_before_the_next_requests_leave() -> None:
     desk = Desk(settings=ClientSettings(fetch_in_flight_max=4))
-    desk.step(Fetch(0, tuple(range(8))))
+    desk.step(Fetch(0, tuple(range(0, 16, 2))))
     desk.connect()
     requests = desk.take(RPC)
     assert len(requests) == 4

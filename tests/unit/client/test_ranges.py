@@ -1,0 +1,157 @@
+"""Payloads of consecutive transactions are asked for as one range where the server knows codec 5."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from tests.unit.client.desk import A, Desk
+from waltz_core.base.edge import CloseConn
+from waltz_core.base.log import Record
+from waltz_core.client.calls import Fetch, Fetched, Forget
+from waltz_core.client.link import Kind
+from waltz_core.client.settings import ClientSettings
+from waltz_core.wire.client_messages import (
+    ErrorCode,
+    ErrorResponse,
+    RecordRangeRequest,
+    RecordRangeResponse,
+    TransactionDataRequest,
+)
+
+RPC = Kind.RPC
+
+
+def payload(transaction_id: int) -> bytes:
+    return b"payload %d" % transaction_id
+
+
+def signed_crc(data: bytes) -> int:
+    found = zlib.crc32(data)
+    return found - (1 << 32) if found >= 1 << 31 else found
+
+
+def answer(request: RecordRangeRequest, ids: range, *, damaged: bool = False) -> RecordRangeResponse:
+    records = tuple(Record(one, bytes(16), 0, payload(one), signed_crc(payload(one)) ^ damaged) for one in ids)
+    return RecordRangeResponse(request.req_id, 0, 10_000, records)
+
+
+def asked(desk: Desk) -> list[range]:
+    """What was asked for since the last look, singles as ranges of one."""
+    return [
+        range(one.first_id, one.last_id + 1)
+        if isinstance(one, RecordRangeRequest)
+        else range(one.transaction_id, one.transaction_id + 1)
+        for one in desk.take(RPC)
+    ]
+
+
+def fetched(desk: Desk) -> list[int]:
+    """Ids whose payload arrived, in order, once each."""
+    found = [one for effect in desk.told if isinstance(effect, Fetched) for one in effect.payloads]
+    assert all(data == payload(one) for one, data in found)
+    return [one for one, _ in found]
+
+
+def reading(ids: list[int], **settings: int) -> Desk:
+    desk = Desk(settings=ClientSettings(**settings))
+    desk.step(Fetch(0, tuple(ids)))
+    desk.connect()
+    return desk
+
+
+def test_a_run_of_ids_is_one_request_and_its_answer_is_every_payload() -> None:
+    desk = reading([*range(10, 30), 40, 41, 50])
+    (run, *singles) = desk.take(RPC)
+    assert (run.first_id, run.last_id, run.count_max, run.headers_only) == (10, 29, 20, False)
+    assert [one.transaction_id for one in singles] == [40, 41, 50], "short runs go one by one"
+    desk.send(answer(run, range(10, 30)), kind=RPC)
+    assert fetched(desk) == [*range(10, 30)]
+    assert desk.take(RPC) == []
+
+
+def test_requests_under_way_are_bounded_in_transactions() -> None:
+    desk = reading([*range(2_000)], fetch_in_flight_max=300)
+    first, second = requests = desk.take(RPC)
+    assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(256), range(256, 300)]
+    desk.send(answer(second, range(256, 300)), kind=RPC)
+    assert asked(desk) == [range(300, 344)]
+    desk.send(answer(first, range(256)), kind=RPC)
+    assert asked(desk) == [range(344, 600)]
+
+
+def test_what_an_answer_leaves_out_is_asked_for_next() -> None:
+    desk = reading([*range(20)])
+    (run,) = desk.take(RPC)
+    desk.send(answer(run, range(7)), kind=RPC)
+    assert asked(desk) == [range(7, 20)]
+    assert fetched(desk) == [*range(7)]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_IMPLEMENTED, ErrorCode.CORRUPT, ErrorCode.NOT_READY, ErrorCode.BEFORE_START]
+)
+def test_a_range_that_is_refused_is_asked_for_one_by_one(code: ErrorCode) -> None:
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.send(ErrorResponse(run.req_id, code, "no"), kind=RPC)
+    singles = desk.take(RPC)
+    assert [type(one) for one in singles] == [TransactionDataRequest] * 6
+    assert [one.transaction_id for one in singles] == [*range(6)]
+
+
+def test_an_empty_answer_is_not_asked_for_again_and_again() -> None:
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.send(answer(run, range(0)), kind=RPC)
+    assert [type(one) for one in desk.take(RPC)] == [TransactionDataRequest] * 6
+
+
+def test_records_that_were_not_asked_for_are_dropped() -> None:
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.send(answer(run, range(3, 40)), kind=RPC)
+    assert fetched(desk) == []
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.send(answer(run, range(40)), kind=RPC)
+    assert fetched(desk) == [*range(6)]
+
+
+def test_data_that_does_not_match_its_checksum_ends_the_connection() -> None:
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.send(answer(run, range(6), damaged=True), kind=RPC)
+    assert [type(one) for one in desk.closed] == [CloseConn]
+    assert fetched(desk) == []
+    desk.cut(RPC, A)
+    desk.wait(3_000)
+    desk.connect()
+    assert asked(desk) == [range(6)]
+
+
+def test_a_cut_connection_loses_no_id_of_a_range() -> None:
+    desk = reading([*range(300)])
+    desk.take(RPC)
+    desk.cut(RPC, A)
+    desk.wait(3_000)
+    desk.connect()
+    ids = [one for run in asked(desk) for one in run]
+    assert ids == [*range(300)]
+
+
+def test_what_nobody_wants_any_more_is_left_out_of_what_comes_next() -> None:
+    desk = reading([*range(1_000)], fetch_in_flight_max=100)
+    (run,) = desk.take(RPC)
+    desk.step(Forget(0, tuple(range(50, 600))))
+    desk.send(answer(run, range(100)), kind=RPC)
+    assert fetched(desk) == [*range(50)]
+    assert asked(desk) == [range(600, 700)]
+
+
+def test_a_server_of_0_13_2_is_asked_one_by_one() -> None:
+    desk = Desk(versions=(0, 1, 2, 3, 4))
+    desk.step(Fetch(0, tuple(range(6))))
+    desk.connect()
+    assert [type(one) for one in desk.take(RPC)] == [TransactionDataRequest] * 6
