@@ -25,7 +25,7 @@ def filled(cluster: Any, count: int = 300) -> Client:
 
 
 def ranges(client: Client, count: int) -> list[messages.ClientMessage]:
-    return [messages.RecordRangeRequest(client.req_id(), 0, 299, 0, 0, False) for _ in range(count)]
+    return [messages.RecordRangeRequest(client.req_id(), 0, 299, 0, 0, True) for _ in range(count)]
 
 
 def data(client: Client, count: int) -> list[messages.ClientMessage]:

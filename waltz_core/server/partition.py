@@ -764,7 +764,7 @@ class PartitionServer:
                 session.read_records(now, token, first, count)
 
         self._answer(self._fetches.launch(self._appender.commit_mark, read))
-        self._ranges.launch(self._appender.commit_mark, read_range)
+        self._answer(self._ranges.launch(self._appender.commit_mark, read_range))
 
     def _read_marks(self) -> None:
         """Answer what is confirmed, and let the storage nodes confirm, for all who ask now, that we still serve."""
@@ -1246,7 +1246,8 @@ class PartitionServer:
         session = self.session.deadline() if self.session is not None else None
         journal = self.journal.deadline() if self.journal is not None else None
         feed, marks, again = self._feed.deadline(now), self._marks.deadline(), self._states_write.again_at
-        return earliest(session, self._retry_at, again, self._look_at, feed, marks, journal)
+        ranges = now if self.phase is Phase.OPEN and self._ranges.ready else None
+        return earliest(session, self._retry_at, again, self._look_at, feed, marks, journal, ranges)
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""

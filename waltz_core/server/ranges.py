@@ -23,6 +23,7 @@ from waltz_core.wire.client_messages import (
 COUNT_MAX = 1_000  # records in one answer
 SIZE_MAX = 1 << 20  # bytes of records in one answer; one larger record goes alone
 _READS_MAX = 8  # reads under way; others wait their turn
+_CACHED_MAX = 1_000  # records given out from the cache in one step, about: a millisecond, which everybody else waits
 _REQUEST_COST = 20  # of each request in its connection's turn, besides its records: what a seek costs
 
 Answer: TypeAlias = tuple[int, RecordRangeResponse | RecordHeaderRangeResponse | ErrorResponse]
@@ -69,22 +70,35 @@ class RangeReads:
             return conn, before_start(request.req_id, request.first_id, self.log_start, self.where_before)
         if request.first_id > min(request.last_id, mark):
             return conn, self._reply(request, mark, ())
-        if not request.headers_only:
-            cached = self._cache.run(self._partition_id, request.first_id, _count(request, mark), _size_max(request))
-            if cached:
-                return conn, self._reply(request, mark, cached)
-            self._cache.misses += _count(request, mark)
         self._queue.put(conn, owner, _cost(request, mark), (conn, owner, request))
         self._held.add(conn, owner, 1)
         return None
 
-    def launch(self, mark: int, read: Read) -> None:
-        """Start reads for those that wait."""
-        while len(self._reads) < _READS_MAX and (taken := self._queue.take()) is not None:
-            _, _, request = taken[1]
+    @property
+    def ready(self) -> bool:
+        """Whether `launch` would do something."""
+        return self._queue.ready and len(self._reads) < _READS_MAX
+
+    def launch(self, mark: int, read: Read) -> list[Answer]:
+        """Start reads for those that wait and whose turn it is; returns the answers that need none."""
+        answers: list[Answer] = []
+        left = _CACHED_MAX
+        while left > 0 and len(self._reads) < _READS_MAX and (taken := self._queue.take()) is not None:
+            conn, asked = taken
+            request = asked[2]
+            count = _count(request, mark)
+            if not request.headers_only:
+                cached = self._cache.run(self._partition_id, request.first_id, count, _size_max(request))
+                if cached:
+                    self._held.free(conn, 1)
+                    answers.append((conn, self._reply(request, mark, cached)))
+                    left -= len(cached)
+                    continue
+                self._cache.misses += count
             token = self._tickets.take()
-            self._reads[token] = taken[1]
-            read(token, request.first_id, _count(request, mark), request.headers_only)
+            self._reads[token] = asked
+            read(token, request.first_id, count, request.headers_only)
+        return answers
 
     def owns(self, token: int) -> bool:
         """Whether a read is one of these."""
