@@ -656,7 +656,7 @@ class Archivist:
         owners = [
             server.name
             for server in self._run.cluster.servers
-            if server.alive and self._partition in server.machine._partitions
+            if server.alive and self._partition in server.machine.partitions
         ]
         if owners:
             self._connection = Connection(CLIENT_PROTOCOL, "archivist", {5})

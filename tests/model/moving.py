@@ -115,7 +115,7 @@ class Moving:
     def _server(self, number: int) -> ServerView:
         node = self._run.cluster.servers[number]
         answers = node.alive and not node.frozen
-        found = node.machine._partitions.items() if answers else ()
+        found = node.machine.partitions.items() if answers else ()
         health = {partition_id: not partition.trouble(node.clock) for partition_id, partition in found}
         return ServerView(ServerDescriptor(number, Endpoint(node.name, 6000)), health=health if answers else None)
 

@@ -132,7 +132,7 @@ class Observer:
                 one(storage)
 
     def _look_at_server(self, node: SimNode, machine: ServerNode) -> None:
-        for partition_id, partition in machine._partitions.items():
+        for partition_id, partition in machine.partitions.items():
             mark = partition.high_water_mark
             key = (node.name, node.epoch, partition_id)
             for one in self._on_server:

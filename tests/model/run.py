@@ -288,7 +288,7 @@ class Run:
             partition_id
             for server in self.cluster.servers
             if server.alive
-            for partition_id, partition in server.machine._partitions.items()
+            for partition_id, partition in server.machine.partitions.items()
             if not partition.trouble(server.clock)
         }
 
@@ -324,7 +324,7 @@ class Run:
             + ("" if (session := partition.session) is None else f"links {session.links()} awaits {_awaited(session)}")
             for server in self.cluster.servers
             if server.alive
-            for partition_id, partition in sorted(server.machine._partitions.items())
+            for partition_id, partition in sorted(server.machine.partitions.items())
         ]
         held = [
             f"{storage.node.name}/{replica.partition_id} {replica.state.value} {replica.reason!r} "

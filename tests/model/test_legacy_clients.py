@@ -78,7 +78,7 @@ def test_a_mount_that_waits_when_its_partition_moves_away_is_answered(on: bool) 
     cluster.world.run(cluster.world.now + 500)
     assert not client.received
     cluster.world.zookeeper.suspend(cluster.servers[owner], 12_000)
-    partitions = cluster.servers[owner].machine._partitions
+    partitions = cluster.servers[owner].machine.partitions
     assert cluster.world.run_while(lambda: bool(partitions), 60_000)
     cluster.world.run(cluster.world.now + 1_000)
     client.wait(lambda: True)

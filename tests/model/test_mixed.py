@@ -171,7 +171,7 @@ class Mixed:
 
     @staticmethod
     def _partition(server: SimNode) -> Any:
-        return server.machine._partitions.get(0) if server.alive else None
+        return server.machine.partitions.get(0) if server.alive else None
 
     def all_is_well(self) -> None:
         """The heir serves the partition; nothing committed is missing; soon all replicas are equal."""

@@ -52,7 +52,7 @@ class Scene:
     def server_phase(self) -> ServerPhase | None:
         if not self.server.alive:
             return None
-        partition = self.server.machine._partitions.get(0)
+        partition = self.server.machine.partitions.get(0)
         return None if partition is None else partition.phase
 
     def client_phase(self) -> ClientPhase | None:

@@ -18,7 +18,7 @@ nodes = pytest.mark.parametrize("storage_rules", [SAFE, LEGACY], ids=["our nodes
 def two_servers(storage_rules: SafetyRules, rules: SafetyRules = SAFE) -> tuple[SimCluster, SimNode, int]:
     """One partition, two servers; returns the one that serves it, and the number of the other."""
     cluster = opened(servers=2, storage_rules=storage_rules, server_rules=(rules, rules))
-    number = next(n for n, server in enumerate(cluster.servers) if server.machine._partitions)
+    number = next(n for n, server in enumerate(cluster.servers) if server.machine.partitions)
     return cluster, cluster.servers[number], 1 - number
 
 
@@ -63,10 +63,10 @@ def test_a_server_deposed_while_it_was_paused_answers_no_mark(
     reader = Client(cluster, version=version, server=1 - successor)
     server.freeze()
     heir = cluster.servers[successor]
-    assert cluster.world.run_while(lambda: not heir.machine._partitions, 60_000)
-    assert cluster.world.run_while(lambda: bool(heir.machine._partitions[0].trouble(heir.clock)), 60_000)
+    assert cluster.world.run_while(lambda: not heir.machine.partitions, 60_000)
+    assert cluster.world.run_while(lambda: bool(heir.machine.partitions[0].trouble(heir.clock)), 60_000)
     writer = Client(cluster, server=successor, client_id=8)
-    writer.generation = heir.machine._partitions[0].generation
+    writer.generation = heir.machine.partitions[0].generation
     writer.mount()
     commit(writer)
     server.thaw()
@@ -176,10 +176,10 @@ def test_an_append_that_left_before_the_question_confirms_nothing(storage_rules:
     listen(client, 100)
     cluster.world.zookeeper.expire(server, 60_000)  # it notices late
     heir = cluster.servers[successor]
-    assert cluster.world.run_while(lambda: not heir.machine._partitions, 60_000)
-    assert cluster.world.run_while(lambda: bool(heir.machine._partitions[0].trouble(heir.clock)), 60_000)
+    assert cluster.world.run_while(lambda: not heir.machine.partitions, 60_000)
+    assert cluster.world.run_while(lambda: bool(heir.machine.partitions[0].trouble(heir.clock)), 60_000)
     writer = Client(cluster, server=successor, client_id=8)
-    writer.generation = heir.machine._partitions[0].generation
+    writer.generation = heir.machine.partitions[0].generation
     writer.mount()
     commit(writer)
     cluster.world.network.cut |= to_nodes

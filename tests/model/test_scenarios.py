@@ -37,7 +37,7 @@ def loaded(seed: int, commits: int = 60) -> Run:
 
 def owner(run: Run) -> SimNode:
     """The server that has the partition."""
-    return next(server for server in run.cluster.servers if server.alive and server.machine._partitions)
+    return next(server for server in run.cluster.servers if server.alive and server.machine.partitions)
 
 
 def take_over(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_rewound_metadata_stops_the_partition_with_a_reason_until_it_is_put_righ
         partition.reason
         for server in run.cluster.servers
         if server.alive
-        for partition in server.machine._partitions.values()
+        for partition in server.machine.partitions.values()
     ]
     assert any("metadata" in reason for reason in reasons), reasons
 

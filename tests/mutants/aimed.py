@@ -173,7 +173,7 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a preference is answered before ZooKeeper has it",
-        "server.node",
+        "server.cluster_port",
         "        if self._preferences_registered and self._preferences.kept:\n",
         "        if self._preferences.kept:\n",
         _SERVER,

@@ -125,7 +125,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "refused mount counts",
-        "server.node",
+        "server.requests",
         "                if not self._claim(conn, message):\n                    continue\n",
         "                if not self._claim(conn, message):\n"
         "                    conn.net_sequence = message.seq_num\n"

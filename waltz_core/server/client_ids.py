@@ -1,14 +1,26 @@
-"""Takes client ids from ZooKeeper for clients that do not speak to it themselves."""
+"""Takes client ids from ZooKeeper for clients that do not speak to it themselves.
+
+One read and one conditional write per id, for one client at a time; a lost answer skips an id, as in 0.13.2.
+
+    idle ── asked ──▶ READ ── counter ──▶ WRITE ── done ──▶ given, then idle, or READ for the next client
+              ▲                             │
+              └──── version changed ────────┘          any other failure: READ again after a pause
+
+The id is the client's when ZooKeeper has the raised counter: from then on nobody else gets it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
-from waltz_core.base.contract import Tickets
+from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId
+from waltz_core.base.outbox import Emits
+from waltz_core.base.pending import Awaits
+from waltz_core.server.context import Alarm, IdStep
 from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
 
 _RETRY_MS = 100
@@ -17,76 +29,69 @@ _Given: TypeAlias = tuple[int, ReqId, int]  # conn, request, client id
 
 
 class ClientIds:
-    """One read and one conditional write per id, one at a time; a lost answer skips an id, as in 0.13.2."""
+    """Who waits for an id, and the one that is being taken."""
 
-    def __init__(self, root: str, tickets: Tickets) -> None:
+    def __init__(self, root: str, out: Emits[ZkRequest], awaits: Awaits[IdStep], alarms: SetsAlarms[Alarm]) -> None:
         self._path = f"{root}/ids/client"
-        self._tickets = tickets
+        self._out = out
+        self._awaits = awaits
+        self._alarms = alarms
         self._asked: deque[tuple[int, ReqId]] = deque()
         self._given: list[_Given] = []
-        self._requests: list[ZkRequest] = []
-        self._ticket: int | None = None
-        self._next: int | None = None  # the id being written, None while reading
-        self._retry_at: int | None = None
+        self._busy = False  # an answer is awaited, or the pause before the next try
+        self._next = -1  # the id that is being written
 
     def ask(self, conn: int, req_id: ReqId) -> None:
         """A client wants an id."""
         self._asked.append((conn, req_id))
-        if self._ticket is None and self._retry_at is None:
+        if not self._busy:
             self._read()
 
     def waits(self, conn: int) -> bool:
         """Whether a connection has asked and was not answered yet."""
         return any(one == conn for one, _ in self._asked)
 
-    def requests(self) -> list[ZkRequest]:
-        """What to ask ZooKeeper, since the last call."""
-        requests, self._requests = self._requests, []
-        return requests
-
     def take(self) -> list[_Given]:
         """Ids given since the last call."""
         given, self._given = self._given, []
         return given
 
-    def deadline(self) -> int | None:
-        """When to try again."""
-        return self._retry_at
-
     def due(self) -> None:
         """Try again."""
-        self._retry_at = None
         self._read()
 
-    def answered(self, now: int, event: ZkDone | ZkFailed) -> bool:
-        """An answer of ZooKeeper; False if it is not ours."""
-        if event.ticket != self._ticket:
-            return False
-        self._ticket = None
+    def answered(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
+        """ZooKeeper has answered."""
         if isinstance(event, ZkFailed):
             if event.error is ZkError.BAD_VERSION:
                 self._read()
             else:
-                self._retry_at = now + _RETRY_MS
-        elif self._next is None:
-            self._write(now, event)
-        else:
-            self._given.append((*self._asked.popleft(), self._next))
-            if self._asked:
-                self._read()
-        return True
+                self._retry(now)
+            return
+        match step:
+            case IdStep.READ:
+                self._write(now, event)
+            case IdStep.WRITE:
+                self._given.append((*self._asked.popleft(), self._next))
+                self._busy = False
+                if self._asked:
+                    self._read()
+            case _:
+                assert_never(step)
+
+    def _retry(self, now: int) -> None:
+        self._alarms.set(Alarm.CLIENT_IDS, now + _RETRY_MS)
 
     def _read(self) -> None:
-        self._next = None
-        self._ticket = self._tickets.take()
-        self._requests.append(ZkGet(self._ticket, self._path))
+        self._busy = True
+        self._out.put(ZkGet(self._awaits.ask(IdStep.READ), self._path))
 
     def _write(self, now: int, event: ZkDone) -> None:
         assert event.stat is not None
         try:
             self._next = decode_id_counter(event.data or b"") + 1
         except ProtocolError:
-            self._retry_at = now + _RETRY_MS
+            self._retry(now)
             return
-        self._ticket = self._tickets.take()
-        self._requests.append(ZkSet(self._ticket, self._path, encode_id_counter(self._next), event.stat.version))
+        ticket = self._awaits.ask(IdStep.WRITE)
+        self._out.put(ZkSet(ticket, self._path, encode_id_counter(self._next), event.stat.version))

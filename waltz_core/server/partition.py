@@ -29,6 +29,7 @@ from waltz_core.locks.exact import UNEXPLAINED
 from waltz_core.locks.hot import HotLocks
 from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
+from waltz_core.server.context import Reply
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FeedCache, encode_frames
@@ -37,6 +38,7 @@ from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.marks import MarkReads
 from waltz_core.server.members import Members
+from waltz_core.server.peer import Peer
 from waltz_core.server.ranges import RangeReads, before_start
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
@@ -112,30 +114,6 @@ class PartitionConfig:
     feed_count_min: int = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive
-
-
-class Peer:
-    """What the server knows of one client connection; owned by the node, read by partitions."""
-
-    __slots__ = ("carries_others", "client_id", "conn", "feed_windows", "net_sequence", "owner", "version", "who")
-
-    def __init__(self, conn: int, owner: str = "", who: str = "", *, carries_others: bool = False) -> None:
-        self.conn = conn
-        self.owner = owner  # name in its certificate, else its address: who shares with whom
-        self.who = who  # for people
-        self.carries_others = carries_others  # it speaks for other clients: a proxy
-        self.client_id: int | None = None  # of the first message
-        self.net_sequence: int | None = None  # of the first mount
-        self.version = 0
-        self.feed_windows = False  # its mounts may be cut short
-
-
-@record
-class Reply:
-    """A message to one connection."""
-
-    conn: int
-    message: messages.ClientMessage
 
 
 @record
@@ -422,14 +400,13 @@ class PartitionServer:
         if self.session is not None:
             self.session.link_down(now, event)
 
-    def storage_answer(self, now: int, event: StorageAnswer) -> None:
-        """A storage request was answered; answers to an ended session are void."""
-        if self.session is not None:
+    def storage_answered(self, now: int, event: StorageAnswer | StorageFailed) -> None:
+        """A storage request was answered, or never will be; answers to an ended session are void."""
+        if self.session is None:
+            return
+        if isinstance(event, StorageAnswer):
             self.session.answered(now, event)
-
-    def storage_failed(self, now: int, event: StorageFailed) -> None:
-        """A storage request got no answer."""
-        if self.session is not None:
+        else:
             self.session.failed(now, event)
 
     def storage_news(self, now: int, event: StorageNews) -> None:
@@ -815,6 +792,13 @@ class PartitionServer:
         if reason != self.reason:
             self._out.append(Report(Level.WARNING, f"partition {self.partition_id}: {reason}"))
         self._enter(now, Phase.WAITING, reason)
+
+    def zk_answered(self, now: int, event: ZkDone | ZkFailed) -> None:
+        """ZooKeeper has answered."""
+        if isinstance(event, ZkDone):
+            self.zk_done(now, event)
+        else:
+            self.zk_failed(now, event)
 
     def zk_done(self, now: int, event: ZkDone) -> bool:
         """A ZooKeeper request succeeded; False if it is not ours."""

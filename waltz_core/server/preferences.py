@@ -1,40 +1,59 @@
-"""Keeps the preferred partitions of a server in ZooKeeper, so that they survive its restart (tools-T13)."""
+"""Keeps the preferred partitions of a server in ZooKeeper, so that they survive its restart (tools-T13).
+
+One persistent node for each endpoint, below `ROOT/preferred`, which 0.13.2 does not look at. It is read once, after
+joining, and written after every change; one request at a time, so that the newest list is written last.
+
+    idle ── joined ──▶ READ ── found, or no node ──▶ idle
+    idle ── changed ──▶ WRITE ── done ──▶ idle, or WRITE again if it was changed meanwhile
+                          └── no node ──▶ CREATE_PARENT and CREATE ──▶ as after WRITE
+
+Whatever else fails is tried again after a pause. A list that was set before the old one was read replaces it unread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
-from waltz_core.base.contract import Tickets
+from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
 from waltz_core.base.ids import Endpoint
+from waltz_core.base.outbox import Emits
+from waltz_core.base.pending import Awaits
 from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.server.context import Alarm, PreferenceStep
 
 _RETRY_MS = 1_000
 
 
 class Preferences:
-    """One persistent node for each endpoint, below `ROOT/preferred`, which 0.13.2 does not look at.
+    """What is kept, what is to be kept, and the request under way."""
 
-    It is read once, after joining; written after every change, the newest one last.
-    """
-
-    def __init__(self, root: str, endpoint: Endpoint, tickets: Tickets, rules: SafetyRules = SAFE) -> None:
+    def __init__(
+        self,
+        root: str,
+        endpoint: Endpoint,
+        out: Emits[ZkRequest],
+        awaits: Awaits[PreferenceStep],
+        alarms: SetsAlarms[Alarm],
+        rules: SafetyRules = SAFE,
+    ) -> None:
         self._kept = rules.preferences_kept
         self._parent = f"{root}/preferred"
         self._path = f"{self._parent}/{endpoint}"
-        self._tickets = tickets
-        self._requests: list[ZkRequest] = []
-        self._ticket: int | None = None
-        self._retry_at: int | None = None
+        self._out = out
+        self._awaits = awaits
+        self._alarms = alarms
+        self._asking = False  # a request is under way
+        self._pausing = False  # after a failure
         self._known = False  # what is kept was read, or is older than what we write
         self._wanted: bytes | None = None  # to be written
-        self._writing: bytes | None = None
-        self._creating = False  # by ZkCreate, since there is no node to set
-        self._found: tuple[int, ...] | None = None
+        self._writing = b""  # by the request under way
+        self._before: tuple[int, ...] | None = None  # what was kept when this process started
 
     def read(self) -> None:
         """Ask for what is kept, unless it is known."""
-        if self._kept and not self._known and self._ticket is None and self._retry_at is None:
+        if self._kept and not self._known and not self._pausing:
             self._go_on()
 
     def keep(self, partitions: Sequence[int]) -> None:
@@ -43,8 +62,8 @@ class Preferences:
             return
         self._known = True
         self._wanted = ",".join(map(str, partitions)).encode()
-        if self._ticket is None:
-            self._retry_at = None
+        if not self._asking:
+            self._pause(None)
             self._go_on()
 
     @property
@@ -52,68 +71,66 @@ class Preferences:
         """Whether ZooKeeper has everything that was to be kept."""
         return self._wanted is None
 
-    def requests(self) -> list[ZkRequest]:
-        """What to ask ZooKeeper, since the last call."""
-        requests, self._requests = self._requests, []
-        return requests
-
     def take(self) -> tuple[int, ...] | None:
         """What was kept before this process started, once."""
-        found, self._found = self._found, None
-        return found
-
-    def deadline(self) -> int | None:
-        """When to try again."""
-        return self._retry_at
+        before, self._before = self._before, None
+        return before
 
     def due(self) -> None:
         """Try again."""
-        self._retry_at = None
+        self._pausing = False
         self._go_on()
 
-    def answered(self, now: int, event: ZkDone | ZkFailed) -> bool:
-        """An answer of ZooKeeper; False if it is not ours."""
-        if event.ticket != self._ticket:
-            return False
-        self._ticket = None
-        if self._writing is not None:
-            self._on_written(now, event)
-        elif isinstance(event, ZkDone):
+    def answered(self, now: int, event: ZkDone | ZkFailed, step: PreferenceStep) -> None:
+        """ZooKeeper has answered."""
+        if step is PreferenceStep.CREATE_PARENT:
+            return  # the node below it tells whether it is there
+        self._asking = False
+        match step:
+            case PreferenceStep.READ:
+                self._on_read(now, event)
+            case PreferenceStep.WRITE | PreferenceStep.CREATE:
+                self._on_written(now, event, step)
+            case _:
+                assert_never(step)
+        if not self._pausing:
+            self._go_on()
+
+    def _on_read(self, now: int, event: ZkDone | ZkFailed) -> None:
+        if isinstance(event, ZkDone):
             if not self._known:
-                self._known, self._found = True, _decode(event.data or b"")
+                self._known, self._before = True, _decode(event.data or b"")
         elif event.error is ZkError.NO_NODE:
             self._known = True
         else:
-            self._retry_at = now + _RETRY_MS
-        if self._retry_at is None:
-            self._go_on()
-        return True
+            self._pause(now + _RETRY_MS)
 
-    def _on_written(self, now: int, event: ZkDone | ZkFailed) -> None:
-        written, self._writing = self._writing, None
-        creating, self._creating = self._creating, False
+    def _on_written(self, now: int, event: ZkDone | ZkFailed, step: PreferenceStep) -> None:
         if isinstance(event, ZkDone):
-            if written == self._wanted:
+            if self._writing == self._wanted:
                 self._wanted = None
-        elif event.error is ZkError.NO_NODE and not creating:
+        elif event.error is ZkError.NO_NODE and step is PreferenceStep.WRITE:
             # The node is not there, or its parent is not: both are created, one of them perhaps in vain.
-            self._writing, self._creating = written, True
-            self._ticket = self._tickets.take()
-            self._requests.append(ZkCreate(self._tickets.take(), self._parent, None))
-            self._requests.append(ZkCreate(self._ticket, self._path, written))
+            self._asking = True
+            parent, node = self._awaits.ask(PreferenceStep.CREATE_PARENT), self._awaits.ask(PreferenceStep.CREATE)
+            self._out.put(ZkCreate(parent, self._parent, None))
+            self._out.put(ZkCreate(node, self._path, self._writing))
         elif event.error is not ZkError.NODE_EXISTS:
-            self._retry_at = now + _RETRY_MS
+            self._pause(now + _RETRY_MS)
+
+    def _pause(self, until: int | None) -> None:
+        self._pausing = until is not None
+        self._alarms.set(Alarm.PREFERENCES, until)
 
     def _go_on(self) -> None:
-        if self._ticket is not None:
+        if self._asking:
             return
         if self._wanted is not None:
-            self._writing = self._wanted
-            self._ticket = self._tickets.take()
-            self._requests.append(ZkSet(self._ticket, self._path, self._wanted, -1))
+            self._asking, self._writing = True, self._wanted
+            self._out.put(ZkSet(self._awaits.ask(PreferenceStep.WRITE), self._path, self._wanted, -1))
         elif not self._known:
-            self._ticket = self._tickets.take()
-            self._requests.append(ZkGet(self._ticket, self._path))
+            self._asking = True
+            self._out.put(ZkGet(self._awaits.ask(PreferenceStep.READ), self._path))
 
 
 def _decode(data: bytes) -> tuple[int, ...]:

@@ -1,20 +1,28 @@
-"""Repairs that this server starts: a replica reports damage, its node is told from whom to fetch good records."""
+"""Repairs that this server starts: a replica reports damage, its node is told from whom to fetch good records.
+
+    wanted ──▶ reads the admin ports from ZooKeeper ──▶ dials the node ──▶ opens ──▶ asks ──▶ ended, with an outcome
+
+One repair per replica at a time, and a pause before the next, which grows as long as damage stays. Nothing of this is
+durable: what a node repairs is on its disk before it answers, and a server that restarts hears of damage again when it
+greets the replica.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from waltz_core.base.contract import Tickets, earliest
+from waltz_core.base.alarms import SetsAlarms
+from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Level, Report, ZkDone, ZkFailed, ZkGet
 from waltz_core.base.errors import ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.base.outbox import Emits
+from waltz_core.base.pending import Awaits
+from waltz_core.server.context import Alarm, ClusterState, PortsRead
 from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
 from waltz_core.wire import admin_messages as admin
 from waltz_core.zookeeper.znodes import decode_connection_metadata
-
-if TYPE_CHECKING:
-    from waltz_core.cluster.coordinator import Joined
 
 ANSWER_MS = 600_000  # a repair may have to fetch and write a lot
 AGAIN_MS = 30_000  # the same replica is not sent two repairs within this time
@@ -40,9 +48,20 @@ class _Job:
 class Repairs:
     """All repairs under way, one per replica at most, and when a replica may be sent the next one."""
 
-    def __init__(self, root: str, tickets: Tickets, new_conn: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: str,
+        cluster: ClusterState,
+        out: Emits[RepairEffect],
+        awaits: Awaits[PortsRead],
+        alarms: SetsAlarms[Alarm],
+        new_conn: Callable[[], int],
+    ) -> None:
         self._path = f"{root}/store/connection"
-        self._tickets = tickets
+        self._cluster = cluster
+        self._out = out
+        self._awaits = awaits
+        self._alarms = alarms
         self._new_conn = new_conn
         self._jobs: dict[_Key, _Job] = {}
         self._not_before: dict[_Key, int] = {}
@@ -50,15 +69,11 @@ class Repairs:
         self._again: dict[_Key, int] = {}  # replicas that stay damaged, and when they are tried again
         self._pause: dict[_Key, int] = {}
 
-    def deadline(self) -> int | None:
-        """When a node that does not answer is given up, or a repair tried again."""
-        return earliest(*(job.until for job in self._jobs.values()), *self._again.values())
-
     def owns(self, conn: int) -> bool:
         """Whether a connection belongs to a repair."""
         return any(job.link is not None and job.link.conn == conn for job in self._jobs.values())
 
-    def wanted(self, now: int, partition_id: int, replica: str, out: list[RepairEffect]) -> None:
+    def wanted(self, now: int, partition_id: int, replica: str) -> None:
         """A replica is damaged, or not in service."""
         key = partition_id, replica
         if key in self._jobs or now < self._not_before.get(key, now):
@@ -66,79 +81,77 @@ class Repairs:
         self._not_before[key] = now + AGAIN_MS
         pause = self._pause[key] = min(2 * self._pause.get(key, AGAIN_MS // 2), AGAIN_MAX_MS)
         self._again[key] = now + pause
-        job = self._jobs[key] = _Job(self._tickets.take(), now + ANSWER_MS)
-        out.append(ZkGet(job.ticket, self._path))
+        job = self._jobs[key] = _Job(self._awaits.ask(PortsRead(*key)), now + ANSWER_MS)
+        self._out.put(ZkGet(job.ticket, self._path))
+        self._set_alarm()
 
-    def zk_answered(
-        self,
-        event: ZkDone | ZkFailed,
-        joined: Joined | None,
-        replicas_of: Callable[[int], Iterable[str]],
-        out: list[RepairEffect],
-    ) -> bool:
-        """The admin ports are known; False if the ticket is not ours."""
-        key = next((key for key, job in self._jobs.items() if job.ticket == event.ticket and job.link is None), None)
-        if key is None:
-            return False
+    def ports_read(self, event: ZkDone | ZkFailed, asked: PortsRead) -> None:
+        """The admin ports are known, or will not be; a repair that was given up meanwhile needs them no more."""
+        key = asked.partition_id, asked.replica
+        job = self._jobs.get(key)
+        if job is None or job.ticket != event.ticket:
+            return
         ports: Mapping[str, int] = {}
         if isinstance(event, ZkDone):
             try:
                 ports = dict(decode_connection_metadata(event.data or b"").connections)
             except ProtocolError as error:
-                self._say(key, f"{self._path}: {error}", out)
-        partition_id, replica = key
-        target = _admin_port(replica, ports)
-        others = (_admin_port(other, ports) for other in replicas_of(partition_id) if other != replica)
+                self._say(key, f"{self._path}: {error}")
+        joined = self._cluster.joined
+        target = _admin_port(asked.replica, ports)
         if target is None or joined is None:
-            self._finish(key, f"the admin port of {replica} is not known", out)
-            return True
-        job = self._jobs[key]
+            self._finish(key, f"the admin port of {asked.replica} is not known")
+            return
+        replicas = self._cluster.storages_of(asked.partition_id)
+        others = (_admin_port(other, ports) for other in replicas if other != asked.replica)
         job.sources = tuple(source for source in others if source is not None)
         effects: list[LinkEffect] = []
         job.link = AdminLink(self._new_conn(), target, joined.cluster_key, joined.num_partitions, effects)
-        out += effects
-        return True
+        self._out.put_all(effects)
 
-    def dialed(self, conn: int, out: list[RepairEffect]) -> None:
+    def dialed(self, conn: int) -> None:
         """The node is reached."""
         effects: list[LinkEffect] = []
         link = self._jobs[self._key(conn)].link
         assert link is not None
         link.dialed(effects)
-        out += effects
+        self._out.put_all(effects)
 
-    def received(self, conn: int, data: bytes, out: list[RepairEffect]) -> None:
+    def received(self, conn: int, data: bytes) -> None:
         """Bytes from the node."""
         key = self._key(conn)
         job, effects = self._jobs[key], list[LinkEffect]()
         assert job.link is not None
         answers = job.link.received(data, effects)
+        outdated = False
         if job.link.state is AdminLinkState.READY and not job.asked:
             job.asked = True
             if job.link.version:
                 request = admin.RepairRequest(job.link.next_seq(), key[0], job.sources, ())
                 job.link.ask(request, effects)
             else:
+                outdated = True
                 job.link.end("no repair", effects)
-                self._finish(key, "it runs 0.13.2, which cannot be repaired from here", out)
-        out += effects
+        self._out.put_all(effects)
+        if outdated:
+            self._finish(key, "it runs 0.13.2, which cannot be repaired from here")
         for answer in answers:
-            self._on_answer(key, answer, out)
+            self._on_answer(key, answer)
 
-    def closed(self, conn: int, reason: str, out: list[RepairEffect]) -> None:
+    def closed(self, conn: int, reason: str) -> None:
         """The connection ended before the answer."""
         key = self._key(conn)
         link = self._jobs[key].link
         assert link is not None
         link.closed(reason)
-        self._finish(key, f"its admin port: {link.trouble}", out)
+        self._finish(key, f"its admin port: {link.trouble}")
 
-    def due(self, now: int, ours: Callable[[int, str], bool], out: list[RepairEffect]) -> None:
-        """A deadline passed; `ours` tells whether a partition is served here and a replica belongs to it."""
+    def due(self, now: int, ours: Callable[[int, str], bool]) -> None:
+        """The alarm rang; `ours` tells whether a partition is served here and a replica belongs to it."""
         for key in [key for key, at in self._again.items() if now >= at]:
             del self._again[key]
             if ours(*key):
-                self.wanted(now, *key, out)
+                self.wanted(now, *key)
             else:
                 self._pause.pop(key, None)
         for key, job in list(self._jobs.items()):
@@ -146,40 +159,45 @@ class Repairs:
                 effects: list[LinkEffect] = []
                 if job.link is not None:
                     job.link.end("no answer", effects)
-                out += effects
-                self._finish(key, f"no answer within {ANSWER_MS // 1000} s", out)
+                self._out.put_all(effects)
+                self._finish(key, f"no answer within {ANSWER_MS // 1000} s")
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        self._alarms.set(Alarm.REPAIRS, earliest(*(job.until for job in self._jobs.values()), *self._again.values()))
 
     def _key(self, conn: int) -> _Key:
         return next(key for key, job in self._jobs.items() if job.link is not None and job.link.conn == conn)
 
-    def _on_answer(self, key: _Key, answer: admin.AdminMessage, out: list[RepairEffect]) -> None:
+    def _on_answer(self, key: _Key, answer: admin.AdminMessage) -> None:
         if key not in self._jobs:
             return
         link = self._jobs[key].link
         assert link is not None
         effects: list[LinkEffect] = []
         link.end("the repair has ended", effects)
-        out += effects
+        self._out.put_all(effects)
         match answer:
             case admin.RepairResponse():
                 if not _left(answer):
                     self._again.pop(key, None)
                     self._pause.pop(key, None)
-                self._finish(key, _text_of(answer), out)
+                self._finish(key, _text_of(answer))
             case admin.AdminFailureResponse(message=message):
-                self._finish(key, f"refused: {message}", out)
+                self._finish(key, f"refused: {message}")
             case _:
-                self._finish(key, f"unexpected answer {type(answer).__name__}", out)
+                self._finish(key, f"unexpected answer {type(answer).__name__}")
 
-    def _finish(self, key: _Key, outcome: str, out: list[RepairEffect]) -> None:
+    def _finish(self, key: _Key, outcome: str) -> None:
         del self._jobs[key]
-        self._say(key, outcome, out)
+        self._set_alarm()
+        self._say(key, outcome)
 
-    def _say(self, key: _Key, text: str, out: list[RepairEffect]) -> None:
+    def _say(self, key: _Key, text: str) -> None:
         """Report an outcome, but not the same one again and again."""
         if self._last_outcome.get(key) != text:
             self._last_outcome[key] = text
-            out.append(Report(Level.WARNING, f"partition {key[0]}: repair of replica {key[1]}: {text}"))
+            self._out.put(Report(Level.WARNING, f"partition {key[0]}: repair of replica {key[1]}: {text}"))
 
 
 def _admin_port(storage: str, ports: Mapping[str, int]) -> Endpoint | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.partition import PartitionServer, Phase
+from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.shared import Statistic
 
@@ -109,6 +110,19 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         partition.session.links() if partition.session is not None else (),
         partition.hot_locks.hottest(_HOT_LOCKS),
     )
+
+
+def client_lags(peers: Sequence[Peer], partitions: Sequence[PartitionServer]) -> tuple[tuple[int, int], ...]:
+    """Of each client, the lag of the partition where it is furthest behind."""
+    client_of = {peer.conn: peer.client_id for peer in peers}
+    mounted = (peer for peer in peers if peer.net_sequence is not None)
+    lags = {peer.client_id: 0 for peer in mounted if peer.client_id is not None}
+    for partition in partitions:
+        for conn, lag in partition.behind():
+            client_id = client_of.get(conn)
+            if client_id is not None and lag > lags.get(client_id, lag):
+                lags[client_id] = lag
+    return tuple(lags.items())
 
 
 def statistics_of(snapshot: ServerSnapshot, partition_id: int, prefixes: Sequence[str]) -> tuple[Statistic, ...]:

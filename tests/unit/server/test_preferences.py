@@ -1,95 +1,111 @@
-"""What a server is told to prefer outlives it."""
+"""What a server is asked to prefer outlives it."""
 
 from __future__ import annotations
 
-from waltz_core.base.contract import Tickets
-from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from tests.unit.server.desk import Desk
+from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint
+from waltz_core.server.context import Alarm, PreferenceStep
 from waltz_core.server.preferences import Preferences
 
 
-def fresh() -> Preferences:
-    return Preferences("/root", Endpoint("h", 7), Tickets())
+class Bench(Desk):
+    """The preferences of one server, and ZooKeeper in the hands of the test."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.preferences = Preferences("/root", Endpoint("h", 7), self.outbox, self.pending, self.alarms)
 
-def only(found: Preferences) -> ZkRequest:
-    (request,) = found.requests()
-    return request
+    def done(self, ticket: int, data: bytes | None = None, now: int = 0) -> None:
+        self._answer(now, ZkDone(ticket, data=data))
+
+    def failed(self, ticket: int, error: ZkError, now: int = 0) -> None:
+        self._answer(now, ZkFailed(ticket, error))
+
+    def _answer(self, now: int, event: ZkDone | ZkFailed) -> None:
+        step = self.pending.take(event.ticket)
+        assert isinstance(step, PreferenceStep)
+        self.preferences.answered(now, event, step)
+
+    @property
+    def due(self) -> int | None:
+        return self.alarms.at(Alarm.PREFERENCES)
 
 
 def test_what_was_kept_is_read_once() -> None:
-    found = fresh()
-    found.read()
-    request = only(found)
-    assert isinstance(request, ZkGet)
-    assert request.path == "/root/preferred/h:7"
-    assert not found.answered(0, ZkDone(request.ticket + 1))
-    assert found.answered(0, ZkDone(request.ticket, data=b"3,1"))
-    assert found.take() == (3, 1)
-    assert found.take() is None
-    found.read()
-    assert found.requests() == []
+    bench = Bench()
+    bench.preferences.read()
+    assert bench.out() == [ZkGet(1, "/root/preferred/h:7")]
+    bench.done(1, b"3,1")
+    assert bench.preferences.take() == (3, 1)
+    assert bench.preferences.take() is None
+    bench.preferences.read()
+    assert bench.out() == []
+    assert len(bench.pending) == 0
 
 
 def test_nothing_kept_and_rubbish_are_nothing() -> None:
-    for answer in (ZkFailed, ZkDone):
-        found = fresh()
-        found.read()
-        ticket = only(found).ticket
-        found.answered(0, ZkFailed(ticket, ZkError.NO_NODE) if answer is ZkFailed else ZkDone(ticket, data=b"\xff?"))
-        assert not found.take()
-        assert found.deadline() is None
+    for data in (None, b"\xff?"):
+        bench = Bench()
+        bench.preferences.read()
+        if data is None:
+            bench.failed(1, ZkError.NO_NODE)
+        else:
+            bench.done(1, data)
+        assert not bench.preferences.take()
+        assert bench.due is None
 
 
 def test_a_change_is_set_or_created_and_the_newest_wins() -> None:
-    found = fresh()
-    found.keep((1,))
-    first = only(found)
-    assert isinstance(first, ZkSet)
-    found.keep((1, 2))
-    found.answered(0, ZkFailed(first.ticket, ZkError.NO_NODE))
-    parent, node = found.requests()
-    assert isinstance(parent, ZkCreate)
-    assert isinstance(node, ZkCreate)
-    assert (parent.path, node.path, node.data) == ("/root/preferred", "/root/preferred/h:7", b"1")
-    assert not found.answered(0, ZkDone(parent.ticket))
-    found.answered(0, ZkDone(node.ticket))
-    last = only(found)
-    assert isinstance(last, ZkSet)
-    assert last.data == b"1,2"
-    found.answered(0, ZkDone(last.ticket))
-    assert found.requests() == []
+    bench = Bench()
+    bench.preferences.keep((1,))
+    assert bench.out() == [ZkSet(1, "/root/preferred/h:7", b"1", -1)]
+    bench.preferences.keep((1, 2))
+    bench.failed(1, ZkError.NO_NODE)
+    assert bench.out() == [ZkCreate(2, "/root/preferred", None), ZkCreate(3, "/root/preferred/h:7", b"1")]
+    bench.done(2)
+    assert bench.out() == []
+    bench.done(3)
+    assert bench.out() == [ZkSet(4, "/root/preferred/h:7", b"1,2", -1)]
+    assert not bench.preferences.kept
+    bench.done(4)
+    assert bench.out() == []
+    assert bench.preferences.kept
 
 
 def test_what_fails_is_tried_again_later() -> None:
-    found = fresh()
-    found.read()
-    found.answered(5, ZkFailed(only(found).ticket, ZkError.UNAVAILABLE))
-    assert found.deadline() == 1_005
-    found.read()
-    assert found.requests() == []
-    found.due()
-    found.answered(6, ZkDone(only(found).ticket, data=b""))
-    assert found.take() == ()
+    bench = Bench()
+    bench.preferences.read()
+    bench.failed(bench.only().ticket, ZkError.UNAVAILABLE, now=5)
+    assert bench.due == 1_005
+    bench.preferences.read()
+    assert bench.out() == []
+    assert bench.alarms.due(1_005) == [Alarm.PREFERENCES]
+    bench.preferences.due()
+    bench.done(bench.only().ticket, b"", now=1_005)
+    assert bench.preferences.take() == ()
 
-    found.keep((9,))
-    found.answered(10, ZkFailed(only(found).ticket, ZkError.NO_NODE))
-    _, node = found.requests()
-    found.answered(10, ZkFailed(node.ticket, ZkError.NO_NODE))
-    assert found.deadline() == 1_010
-    found.due()
-    found.answered(10, ZkFailed(only(found).ticket, ZkError.OUTCOME_UNKNOWN))
-    found.keep((8,))
-    again = only(found)
-    assert isinstance(again, ZkSet)
-    assert again.data == b"8"
+    bench.preferences.keep((9,))
+    bench.failed(bench.only().ticket, ZkError.NO_NODE, now=1_010)
+    parent, node = bench.out()
+    bench.failed(parent.ticket, ZkError.NODE_EXISTS, now=1_010)
+    bench.failed(node.ticket, ZkError.NO_NODE, now=1_010)
+    assert bench.due == 2_010
+    assert bench.alarms.due(2_010) == [Alarm.PREFERENCES]
+    bench.preferences.due()
+    bench.failed(bench.only().ticket, ZkError.OUTCOME_UNKNOWN, now=2_010)
+    assert bench.due == 3_010
+    bench.preferences.keep((8,))  # a change does not wait for the pause
+    assert bench.only() == ZkSet(7, "/root/preferred/h:7", b"8", -1)
+    assert bench.due is None
 
 
 def test_a_change_before_anything_was_read_counts_more_than_what_was_kept() -> None:
-    found = fresh()
-    found.read()
-    ticket = only(found).ticket
-    found.keep((4,))
-    found.answered(0, ZkDone(ticket, data=b"1"))
-    assert found.take() is None
-    assert isinstance(only(found), ZkSet)
+    bench = Bench()
+    bench.preferences.read()
+    ticket = bench.only().ticket
+    bench.preferences.keep((4,))
+    assert bench.out() == []  # one request at a time
+    bench.done(ticket, b"1")
+    assert bench.preferences.take() is None
+    assert bench.only() == ZkSet(2, "/root/preferred/h:7", b"4", -1)

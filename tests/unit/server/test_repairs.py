@@ -7,29 +7,34 @@ from uuid import UUID
 
 import pytest
 
-from waltz_core.base.contract import Tickets
+from tests.unit.server.desk import Desk
 from waltz_core.base.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.coordinator import Joined
+from waltz_core.server.context import Alarm, ClusterState, PortsRead
 from waltz_core.server.repairs import AGAIN_MS, ANSWER_MS, Repairs
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
-from waltz_core.zookeeper.znodes import ConnectionMetadata, encode_connection_metadata
+from waltz_core.zookeeper.znodes import ConnectionMetadata, ReplicaAssignments, encode_connection_metadata
 
 REPLICAS = ("a:1", "b:1", "c:1")
 JOINED = Joined("test", 1, UUID(int=5).bytes, 1, None)
 PORTS = ConnectionMetadata((("a:1", 11), ("b:1", 12), ("c:1", 13)))
 
 
-class Bench:
+class Bench(Desk):
     """The repairs of one server, a node that answers, and time."""
 
     def __init__(self, codecs: tuple[int, ...] = (0, 1)) -> None:
+        super().__init__()
         self.now = 0
         self.conn = 0
-        self.out: list[Any] = []
-        self.repairs = Repairs("/root", Tickets(), self._take)
+        self.kept: list[Any] = []
+        cluster = ClusterState()
+        cluster.joined = JOINED
+        cluster.replicas = ReplicaAssignments(tuple((replica, (0,)) for replica in REPLICAS))
+        self.repairs = Repairs("/root", cluster, self.outbox, self.pending, self.alarms, self._take)
         self.node: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "node", codecs)
         self.asked: list[admin.AdminMessage] = []
 
@@ -38,28 +43,41 @@ class Bench:
         return self.conn
 
     def take(self, kind: type) -> list[Any]:
-        found = [one for one in self.out if isinstance(one, kind)]
-        self.out = [one for one in self.out if not isinstance(one, kind)]
-        return found
+        self.kept += self.out()
+        taken = [one for one in self.kept if isinstance(one, kind)]
+        self.kept = [one for one in self.kept if not isinstance(one, kind)]
+        return taken
 
     def want(self) -> None:
-        self.repairs.wanted(self.now, 0, "a:1", self.out)
+        self.repairs.wanted(self.now, 0, "a:1")
 
-    def ports(self, metadata: bytes | None = encode_connection_metadata(PORTS)) -> bool:
+    def ports(self, metadata: bytes | None = encode_connection_metadata(PORTS)) -> None:
         (request,) = self.take(ZkGet)
         assert request.path == "/root/store/connection"
-        done = ZkDone(request.ticket, data=metadata)
-        return self.repairs.zk_answered(done, JOINED, lambda one: REPLICAS, self.out)
+        self.answered(ZkDone(request.ticket, data=metadata))
+
+    def answered(self, event: ZkDone | ZkFailed) -> None:
+        asked = self.pending.take(event.ticket)
+        assert asked == PortsRead(0, "a:1")
+        self.repairs.ports_read(event, asked)
+
+    @property
+    def due(self) -> int | None:
+        return self.alarms.at(Alarm.REPAIRS)
+
+    def ring(self, *, ours: bool) -> None:
+        assert self.alarms.due(self.now) == [Alarm.REPAIRS]
+        self.repairs.due(self.now, lambda partition, replica: ours)
 
     def connect(self) -> None:
         (dial,) = self.take(Dial)
         assert dial.endpoint == Endpoint("a", 11)
-        self.repairs.dialed(dial.conn, self.out)
+        self.repairs.dialed(dial.conn)
         self.say(self.node.hello())
         self.hear()
 
     def say(self, data: bytes) -> None:
-        self.repairs.received(self.conn, data, self.out)
+        self.repairs.received(self.conn, data)
 
     def answer(self, message: admin.AdminMessage) -> None:
         data = bytearray()
@@ -73,7 +91,7 @@ class Bench:
 
     def until_asked(self) -> admin.RepairRequest:
         self.want()
-        assert self.ports()
+        self.ports()
         self.connect()
         self.answer(admin.AdminSuccessResponse(-1))
         request = self.asked[-1]
@@ -92,7 +110,7 @@ def test_a_damaged_replica_is_told_the_admin_ports_of_all_others() -> None:
     bench.answer(admin.RepairResponse(request.seq_num, 0, (RepairedRange(3, 5, RepairOutcome.REPAIRED),), None))
     assert bench.texts() == ["partition 0: repair of replica a:1: 3 transactions repaired"]
     assert [one.conn for one in bench.take(CloseConn)] == [-1]
-    assert bench.repairs.deadline() is None
+    assert bench.due is None
     assert not bench.repairs.owns(-1)
 
 
@@ -102,12 +120,12 @@ def test_what_stays_damaged_is_said_once_and_tried_again_less_and_less_often() -
     for _ in range(4):
         request = bench.until_asked() if not times else None
         if request is None:
-            due = bench.repairs.deadline()
+            due = bench.due
             assert due is not None
             bench.now = due
             bench.node = Connection(ADMIN_PROTOCOL, "node", (0, 1))
-            bench.repairs.due(bench.now, lambda partition, replica: True, bench.out)
-            assert bench.ports()
+            bench.ring(ours=True)
+            bench.ports()
             bench.connect()
             bench.answer(admin.AdminSuccessResponse(-1))
             found = bench.asked[-1]
@@ -130,9 +148,9 @@ def test_a_replica_that_is_no_longer_ours_is_not_tried_again() -> None:
     left = RepairedRange(7, 7, RepairOutcome.SOURCES_DISAGREE)
     bench.answer(admin.RepairResponse(request.seq_num, 0, (left,), None))
     bench.now = AGAIN_MS
-    bench.repairs.due(bench.now, lambda partition, replica: False, bench.out)
+    bench.ring(ours=False)
     assert bench.take(ZkGet) == []
-    assert bench.repairs.deadline() is None
+    assert bench.due is None
 
 
 def test_one_repair_at_a_time_and_not_two_in_a_row() -> None:
@@ -161,10 +179,9 @@ def test_a_zookeeper_that_does_not_answer_is_no_end() -> None:
     bench = Bench()
     bench.want()
     (request,) = bench.take(ZkGet)
-    failed = ZkFailed(request.ticket, ZkError.UNAVAILABLE)
-    assert bench.repairs.zk_answered(failed, JOINED, lambda one: REPLICAS, bench.out)
-    assert bench.repairs.deadline() == AGAIN_MS
-    assert not bench.repairs.zk_answered(ZkDone(77), JOINED, lambda one: REPLICAS, bench.out)
+    bench.answered(ZkFailed(request.ticket, ZkError.UNAVAILABLE))
+    assert bench.due == AGAIN_MS
+    assert len(bench.pending) == 0
 
 
 def test_a_node_of_0_13_2_is_not_asked() -> None:
@@ -199,7 +216,7 @@ def test_a_node_of_another_cluster_is_given_up() -> None:
     bench.connect()
     bench.answer(admin.AdminFailureResponse(-1, "wrong cluster key"))
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.conn, "closed", bench.out)
+    bench.repairs.closed(bench.conn, "closed")
     assert "refused to open: wrong cluster key" in bench.texts()[-1]
 
 
@@ -208,7 +225,7 @@ def test_bytes_that_are_no_admin_port_end_the_repair() -> None:
     bench.until_asked()
     bench.say(b"\xff" * 40)
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.conn, "closed", bench.out)
+    bench.repairs.closed(bench.conn, "closed")
     assert "does not answer as an admin port does" in bench.texts()[-1]
 
 
@@ -216,6 +233,6 @@ def test_a_silent_node_is_given_up() -> None:
     bench = Bench()
     bench.until_asked()
     bench.now = ANSWER_MS
-    bench.repairs.due(bench.now, lambda partition, replica: False, bench.out)
+    bench.ring(ours=False)
     assert len(bench.take(CloseConn)) == 1
     assert "no answer within 600 s" in bench.texts()[-1]

@@ -1,0 +1,264 @@
+"""The port to ZooKeeper: the view of the cluster, what this server prefers, and client ids.
+
+Answers find their way by the table of what is awaited; what is not in it is the coordinator's, which keeps its own.
+What the coordinator says is written into `ClusterState`, where every part reads it, and handed on to the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+from waltz_core.access.roles import Access
+from waltz_core.base.edge import (
+    Level,
+    Report,
+    ZkDone,
+    ZkEvent,
+    ZkFailed,
+    ZkStateChanged,
+)
+from waltz_core.base.ids import ReqId
+from waltz_core.cluster.coordinator import (
+    ClusterFailed,
+    Coordinator,
+    CoordinatorEffect,
+    EndpointsChanged,
+    Joined,
+    Left,
+    ManagedServer,
+    Owned,
+    OwnershipConfirmed,
+    OwnershipDoubtful,
+    PreferencesRegistered,
+    ReplicasChanged,
+)
+from waltz_core.server.client_ids import ClientIds
+from waltz_core.server.context import Alarm, IdStep, NodeContext, PreferenceStep, Reply
+from waltz_core.server.partitions import Partitions
+from waltz_core.server.preferences import Preferences
+from waltz_core.wire import client_messages as messages
+
+NO_KEY = bytes(16)
+"""What a client is shown for the cluster key where roles are set: it has no use for it."""
+
+CAPABILITIES = (
+    messages.Capability.CLUSTER_INFO
+    | messages.Capability.CLUSTER_CHANGES
+    | messages.Capability.CLIENT_IDS
+    | messages.Capability.NAMED_APPENDS
+    | messages.Capability.CONFLICT_CLASSES
+    | messages.Capability.RECORD_RANGES
+    | messages.Capability.LOG_START
+    | messages.Capability.SET_LOG_START
+    | messages.Capability.STATISTICS
+    | messages.Capability.PARTITION_STATUS
+    | messages.Capability.STORAGE_NODES
+    | messages.Capability.FEED_WINDOWS
+)
+"""What this server does of codec 5."""
+
+PreferenceAnswer: TypeAlias = messages.AddPreferredPartitionResponse | messages.RemovePreferredPartitionResponse
+
+
+class ClusterPort:
+    """What this process knows of its cluster, and has to say there."""
+
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        config = context.config
+        self._out = context.out
+        self._alarms = context.alarms
+        self._replies = context.clients
+        self._journals = context.journals
+        self._state = context.cluster
+        self._partitions = partitions
+        self._coordinator = Coordinator(
+            config.root,
+            tickets=context.tickets,
+            rng=context.rng,
+            manages=ManagedServer(config.endpoint, config.preferred_partitions),
+            rules=context.rules,
+        )
+        self._client_ids = ClientIds(config.root, context.out, context.pending, context.alarms)
+        self._preferences = Preferences(
+            config.root, config.endpoint, context.out, context.pending, context.alarms, context.rules
+        )
+        self._preferred = dict.fromkeys(config.preferred_partitions)
+        self._preferences_registered = True  # what was asked for last is in ZooKeeper
+        self._preferring: list[tuple[int, PreferenceAnswer]] = []  # answers that wait for that
+        self._subscribers: dict[int, tuple[ReqId, Access]] = {}  # conn → its request for cluster information
+        self._id_wanted: dict[int, Access] = {}  # connections that wait for a client id
+        self.ended: str | None = None  # why this process must end; empty if it was asked to
+        self._alarms.set(Alarm.CLUSTER, self._coordinator.deadline())
+
+    @property
+    def server_id(self) -> int | None:
+        """Of this server, once it has joined."""
+        return self._coordinator.server_id
+
+    @property
+    def preferred(self) -> dict[int, None]:
+        """Partitions that this server prefers, in order."""
+        return self._preferred
+
+    # ---- ZooKeeper ---------------------------------------------------------------------------
+
+    def ids_answered(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
+        """An answer for the client ids."""
+        self._client_ids.answered(now, event, step)
+        for conn_id, req_id, client_id in self._client_ids.take():
+            access = self._id_wanted.pop(conn_id, None)
+            if access is not None:
+                self._tell(conn_id, req_id, access, client_id)
+
+    def preferences_answered(self, now: int, event: ZkDone | ZkFailed, step: PreferenceStep) -> None:
+        """An answer for the preferred partitions."""
+        self._preferences.answered(now, event, step)
+        self._on_kept(now)
+        self._answer_preferring()
+
+    def handle(self, now: int, events: Sequence[ZkEvent]) -> None:
+        """Whatever else ZooKeeper says, or nothing: the coordinator's alarm rang."""
+        for event in events:
+            if isinstance(event, ZkStateChanged):
+                self._state.zookeeper = event.state.value
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.step(now, events, effects)
+        self._on_effects(now, effects)
+
+    def leave(self, now: int) -> None:
+        """This process is asked to end."""
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.leave(now, effects)
+        self._on_effects(now, effects)
+
+    def ids_due(self) -> None:
+        """Client ids are asked for again."""
+        self._client_ids.due()
+
+    def preferences_due(self) -> None:
+        """The preferred partitions are read or written again."""
+        self._preferences.due()
+
+    def _on_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Joined():
+                    self._state.joined = effect
+                    self._journals.key = effect.cluster_key
+                    self._preferences.read()
+                case Owned(partitions):
+                    self._partitions.own(now, partitions)
+                case ReplicasChanged(assignments):
+                    self._state.replicas = assignments
+                    self._partitions.replicas_changed(now)
+                case PreferencesRegistered():
+                    self._preferences_registered = True
+                    self._answer_preferring()
+                case EndpointsChanged():
+                    self._state.endpoints = effect
+                    for conn_id, (req_id, access) in self._subscribers.items():
+                        self._tell(conn_id, req_id, access, -1)
+                case OwnershipDoubtful() | OwnershipConfirmed():
+                    self._partitions.doubt(isinstance(effect, OwnershipDoubtful))
+                case ClusterFailed(reason):
+                    self.ended = reason
+                case Left():
+                    self.ended = ""
+                case _:
+                    self._out.put(effect)
+        self._alarms.set(Alarm.CLUSTER, self._coordinator.deadline())
+
+    # ---- what clients ask about the cluster --------------------------------------------------
+
+    def gone(self, conn: int) -> None:
+        """A connection has ended: nothing is owed to it."""
+        self._subscribers.pop(conn, None)
+        self._id_wanted.pop(conn, None)
+        self._preferring = [waiting for waiting in self._preferring if waiting[0] != conn]
+
+    def info(self, conn: int, access: Access, request: messages.ClusterInfoRequest) -> None:
+        """A client asks for the cluster, perhaps for a client id, perhaps for every change from now on."""
+        if request.subscribe:
+            self._subscribers[conn] = request.req_id, access
+        else:
+            self._subscribers.pop(conn, None)
+        if self._state.joined is None:
+            code, text = messages.ErrorCode.NOT_READY, "this server has not joined its cluster yet"
+            self._replies.put(Reply(conn, messages.ErrorResponse(request.req_id, code, text)))
+        elif request.client_id_wanted and self._client_ids.waits(conn):
+            code, text = messages.ErrorCode.OVERLOADED, "this connection waits for a client id already"
+            self._replies.put(Reply(conn, messages.ErrorResponse(request.req_id, code, text)))
+        elif request.client_id_wanted:
+            self._id_wanted[conn] = access
+            self._client_ids.ask(conn, request.req_id)
+        else:
+            self._tell(conn, request.req_id, access, -1)
+
+    def _tell(self, conn: int, req_id: ReqId, access: Access, client_id: int) -> None:
+        joined, endpoints = self._state.joined, self._state.endpoints
+        assert joined is not None
+        key = joined.cluster_key if access.sees_cluster_key else NO_KEY
+        servers = endpoints.endpoints if endpoints is not None else ()
+        answer = messages.ClusterInfoResponse(
+            req_id,
+            endpoints.revision if endpoints is not None else -1,
+            joined.cluster_name,
+            UUID(bytes=key),
+            joined.num_partitions,
+            client_id,
+            CAPABILITIES,
+            tuple(messages.ServerEntry(endpoint, partitions) for endpoint, partitions in servers),
+        )
+        self._replies.put(Reply(conn, answer))
+
+    # ---- preferred partitions ----------------------------------------------------------------
+
+    def prefer(self, now: int, wanted: dict[int, None]) -> bool:
+        """Change the preferred partitions; False, with a report, when that would stop the cluster."""
+        problem = self._coordinator.preference_problem(tuple(wanted))
+        if problem is not None:
+            self._out.put(Report(Level.WARNING, f"preferred partitions refused: {problem}"))
+            return False
+        self._preferences.keep(tuple(wanted))
+        self._set_preferred(now, wanted)
+        return True
+
+    def preferring(self, conn: int) -> int:
+        """How many changes of preferences a connection waits for."""
+        return sum(waiting == conn for waiting, _ in self._preferring)
+
+    def answer_preference(self, conn: int, answer: PreferenceAnswer) -> None:
+        """A refusal is told at once; what is done, once ZooKeeper has it, as 0.13.2 does."""
+        if answer.result:
+            self._preferring.append((conn, answer))
+            self._answer_preferring()
+        else:
+            self._replies.put(Reply(conn, answer))
+
+    def _answer_preferring(self) -> None:
+        if self._preferences_registered and self._preferences.kept:
+            waiting, self._preferring = self._preferring, []
+            self._replies.put_all(Reply(*one) for one in waiting)
+
+    def _set_preferred(self, now: int, wanted: dict[int, None]) -> None:
+        self._preferred = wanted
+        self._preferences_registered = False
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.set_preferred(now, tuple(wanted), effects)
+        self._on_effects(now, effects)
+
+    def _on_kept(self, now: int) -> None:
+        """What this server was asked to prefer before it was started last, as far as it still makes sense."""
+        kept = self._preferences.take()
+        count = self._state.num_partitions
+        wanted = {**self._preferred, **dict.fromkeys(one for one in kept or () if 0 <= one < count)}
+        if wanted == self._preferred:
+            return
+        problem = self._coordinator.preference_problem(tuple(wanted))
+        if problem is not None:
+            self._out.put(Report(Level.WARNING, f"preferred partitions not taken up again: {problem}"))
+            return
+        self._out.put(Report(Level.INFO, f"prefers partitions {', '.join(map(str, wanted))}, as before"))
+        self._set_preferred(now, wanted)

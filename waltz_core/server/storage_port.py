@@ -1,0 +1,245 @@
+"""The port to storage nodes: one pool per node, shared by all partitions, and the repairs that this server starts.
+
+What a partition asks of a node goes to its pool; what a pool has to say (a *note*: the connection stands, it ended, an
+answer) goes to the partitions that want that node. A request that cannot be sent fails with a note, too, which the
+partition hears after the work that asked for it, never in the middle. Bytes for a node gather during a step and leave
+as one `Send`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from waltz_core.base.edge import Closed, Dial, Dialed, Level, Received, Report, ZkDone, ZkFailed
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import ReqId
+from waltz_core.server.connectivity import CHECK, ConnectivityChecks
+from waltz_core.server.context import NodeContext, PoolAlarm, PortsRead, Reply
+from waltz_core.server.partition import PartitionServer, RepairWanted
+from waltz_core.server.partitions import Partitions
+from waltz_core.server.repairs import Repairs
+from waltz_core.store.calls import (
+    LinkDown,
+    LinkUnwanted,
+    LinkUp,
+    LinkWanted,
+    StorageAnswer,
+    StorageAppend,
+    StorageCall,
+    StorageEffect,
+    StorageFailed,
+    StorageNews,
+)
+from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
+
+
+class StoragePort:
+    """All connections to storage nodes."""
+
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
+        self._config = context.config
+        self._out = context.out
+        self._alarms = context.alarms
+        self._partitions = partitions
+        self._pools: dict[str, StoragePool] = {}
+        self._pool_of: dict[int, StoragePool] = {}  # dialed conn → pool
+        self._used: dict[str, StoragePool] = {}  # pools to which something happened in this step
+        self._checks = ConnectivityChecks()
+        self._repairs = Repairs(
+            self._config.root, context.cluster, context.out, context.pending, context.alarms, context.new_conn
+        )
+
+    def pools(self) -> list[StoragePool]:
+        """All of them, by name."""
+        return [pool for _, pool in sorted(self._pools.items())]
+
+    # ---- connections -------------------------------------------------------------------------
+
+    def dialed(self, now: int, event: Dialed) -> None:
+        """A connection stands."""
+        pool = self._pool_of.get(event.conn)
+        if pool is not None:
+            effects: list[PoolEffect] = []
+            pool.dialed(now, effects)
+            self._put(pool, effects)
+        elif self._repairs.owns(event.conn):
+            self._repairs.dialed(event.conn)
+
+    def received(self, now: int, event: Received) -> None:
+        """Bytes from a storage node."""
+        pool = self._pool_of.get(event.conn)
+        if pool is not None:
+            effects: list[PoolEffect] = []
+            notes: list[PoolNote] = []
+            pool.received(now, event.data, effects, notes)
+            self._put(pool, effects)
+            self._on_notes(now, notes)
+        elif self._repairs.owns(event.conn):
+            self._repairs.received(event.conn, event.data)
+
+    def closed(self, now: int, event: Closed) -> None:
+        """A connection has ended, or could not be made."""
+        pool = self._pool_of.pop(event.conn, None)
+        if pool is not None:
+            effects: list[PoolEffect] = []
+            notes: list[PoolNote] = []
+            pool.closed(now, event.reason, effects, notes)
+            self._put(pool, effects)
+            self._on_notes(now, notes)
+            self._checked(pool.replica, False)
+        elif self._repairs.owns(event.conn):
+            self._repairs.closed(event.conn, event.reason)
+
+    def pool_due(self, now: int, replica: str) -> None:
+        """A pool's alarm rang."""
+        pool = self._pools[replica]
+        effects: list[PoolEffect] = []
+        pool.step(now, effects)
+        self._put(pool, effects)
+
+    def repairs_due(self, now: int) -> None:
+        """The repairs' alarm rang."""
+        self._repairs.due(now, self._partitions.has_replica)
+
+    def ports_read(self, event: ZkDone | ZkFailed, asked: PortsRead) -> None:
+        """ZooKeeper has answered a repair."""
+        self._repairs.ports_read(event, asked)
+
+    def _put(self, pool: StoragePool, effects: Iterable[PoolEffect]) -> None:
+        self._used[pool.replica] = pool
+        for effect in effects:
+            if type(effect) is Dial:
+                self._pool_of[effect.conn] = pool
+            self._out.put(effect)
+
+    def flush(self) -> None:
+        """Send what was gathered in this step; say when each pool wants the next one."""
+        if not self._used:
+            return
+        used, self._used = self._used, {}
+        effects: list[PoolEffect] = []
+        for replica, pool in self._pools.items():
+            if replica in used:
+                pool.flush(effects)
+                self._alarms.set(PoolAlarm(replica), pool.deadline())
+        self._out.put_all(effects)
+
+    # ---- partitions --------------------------------------------------------------------------
+
+    def perform(self, now: int, partition: PartitionServer, effects: Iterable[StorageEffect | RepairWanted]) -> None:
+        """Do what a partition asks for; what comes of it at once is for the partitions to hear now."""
+        notes: list[PoolNote] = []
+        for effect in effects:
+            match effect:
+                case StorageAppend(replica, ticket):
+                    self._partitions.owner[ticket] = partition
+                    self._use(replica).append(now, effect, notes)
+                case StorageCall(replica, ticket):
+                    self._partitions.owner[ticket] = partition
+                    self._use(replica).call(now, effect, notes)
+                case LinkWanted(replica):
+                    self._want(now, replica, partition)
+                case LinkUnwanted(replica):
+                    if replica in self._pools:
+                        self._use(replica).unwant(partition.partition_id)
+                case RepairWanted(replica):
+                    self._repairs.wanted(now, partition.partition_id, replica)
+        self._on_notes(now, notes)
+
+    def _use(self, replica: str) -> StoragePool:
+        pool = self._used[replica] = self._pools[replica]
+        return pool
+
+    def _want(self, now: int, replica: str, partition: PartitionServer) -> None:
+        pool = self._pool(replica)
+        if pool is None:
+            return
+        effects: list[PoolEffect] = []
+        if pool.want(now, partition.partition_id, effects):
+            partition.link_up(now, LinkUp(replica, pool.codec))
+            self._partitions.touch(partition.partition_id)
+        self._put(pool, effects)
+
+    def _pool(self, replica: str) -> StoragePool | None:
+        pool, joined, config = self._pools.get(replica), self._context.cluster.joined, self._config
+        if pool is not None or joined is None:
+            return pool
+        try:
+            pool = StoragePool(
+                replica,
+                key=joined.cluster_key,
+                num_partitions=joined.num_partitions,
+                new_conn=self._context.new_conn,
+                rng=self._context.rng,
+                frame_size_max=config.storage_frame_size_max,
+                answer_timeout_ms=config.answer_timeout_ms,
+                retry_min_ms=config.retry_min_ms,
+                retry_max_ms=config.retry_max_ms,
+                versions=config.storage_versions,
+            )
+        except ConfigError as error:
+            self._out.put(Report(Level.ERROR, str(error)))
+            return None
+        self._pools[replica] = pool
+        return pool
+
+    def _on_notes(self, now: int, notes: Iterable[PoolNote]) -> None:
+        partitions = self._partitions
+        for note in notes:
+            match note:
+                case StorageAnswer() | StorageFailed():
+                    partition = partitions.owner.pop(note.ticket, None)
+                    if partition is not None:
+                        partition.storage_answered(now, note)
+                        partitions.touch(partition.partition_id)
+                case StorageNews():
+                    partition = partitions.get(note.message.partition_id)
+                    if partition is not None:
+                        partition.storage_news(now, note)
+                        partitions.touch(partition.partition_id)
+                case LinkUp() | LinkDown():
+                    self._on_link(now, note)
+
+    def _on_link(self, now: int, note: LinkUp | LinkDown) -> None:
+        for partition_id in self._pools[note.replica].wanted_by():
+            partition = self._partitions.get(partition_id)
+            if partition is None:
+                continue
+            if isinstance(note, LinkDown):
+                partition.link_down(now, note)
+            else:
+                partition.link_up(now, note)
+            self._partitions.touch(partition_id)
+        if isinstance(note, LinkUp):
+            self._checked(note.replica, True)
+
+    # ---- checks ------------------------------------------------------------------------------
+
+    def checks_of(self, conn: int) -> int:
+        """Unanswered checks of a connection."""
+        return self._checks.waiting(conn)
+
+    def check(self, now: int, conn: int, req_id: ReqId) -> None:
+        """A client asks which storage nodes this server reaches; it is answered when all are known."""
+        replicas = self._context.cluster.replicas
+        nodes = [storage for storage, _ in replicas.replicas] if replicas is not None else []
+        known: dict[str, bool] = {}
+        for storage in nodes:
+            pool = self._pool(storage)
+            effects: list[PoolEffect] = []
+            ready = pool is not None and pool.want(now, CHECK, effects)
+            if pool is not None:
+                self._put(pool, effects)
+            if ready or pool is None or pool.waiting:
+                known[storage] = ready
+        self._checks.ask(conn, req_id, nodes)
+        for storage, reached in known.items():
+            self._checked(storage, reached)
+        self._checked("", False)
+
+    def _checked(self, storage: str, reached: bool) -> None:
+        for conn_id, answer in self._checks.found(storage, reached):
+            self._context.clients.put(Reply(conn_id, answer))
+        if storage in self._pools:
+            self._use(storage).unwant(CHECK)
