@@ -230,6 +230,6 @@ class Operator:
         if replica.log is None or not self._accepts or (order is not None and order.closed and not order.done):
             self.wipe(storage)
         elif order is None or order.failed:
-            request = admin.AcceptLimboRequest(1, replica.partition_id, replica.usable_end)
+            request = admin.AcceptLimboRequest(1, replica.partition_id, replica.files.usable_end)
             self._acceptances[replica] = self._ask(storage, request)
             self.run.observer.counts["limbo accepted"] += 1

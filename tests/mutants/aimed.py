@@ -201,14 +201,14 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "requests are parked without a limit of bytes",
-        "storage.node",
-        "much = len(peer.parked) > self.config.parked_count_max or peer.parked_bytes > self.config.parked_bytes_max",
-        "much = len(peer.parked) > self.config.parked_count_max",
+        "storage.peers",
+        "much = len(peer.parked) > config.parked_count_max or peer.parked_bytes > config.parked_bytes_max",
+        "much = len(peer.parked) > config.parked_count_max",
         _STORAGE_NODE,
     ),
     Mutant(
         "bytes that were parked once count for ever",
-        "storage.node",
+        "storage.peers",
         "        if not peer.parked:\n            peer.parked_bytes = 0\n",
         "",
         _STORAGE_NODE,

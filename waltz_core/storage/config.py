@@ -1,13 +1,10 @@
-"""Settings of a storage node, and what all its partitions use together."""
+"""Settings of a storage node."""
 
 from __future__ import annotations
 
 from waltz_core.access.admission import UNLIMITED, Places
 from waltz_core.access.roles import NO_ROLES, Roles
 from waltz_core.base.record import record
-from waltz_core.base.rules import SafetyRules
-from waltz_core.storage.procedure import Runner
-from waltz_core.storage.reports import Outbox
 
 
 @record
@@ -37,25 +34,3 @@ class StorageConfig:
     places: Places = UNLIMITED  # how many connections; proven by the cluster key, and never idle too long from then on
     gathered_max: int = 2 << 30  # bytes of unfinished frames, all connections together
     codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
-
-
-class Shared:
-    """What all partitions of a node use together."""
-
-    __slots__ = ("config", "due", "free_bytes", "no_room", "now", "outbox", "rules", "runner", "wall_offset_ms")
-
-    def __init__(self, config: StorageConfig, rules: SafetyRules, runner: Runner, outbox: Outbox) -> None:
-        self.config = config
-        self.rules = rules
-        self.runner = runner
-        self.outbox = outbox
-        self.now = 0  # ms, of the step under way
-        self.wall_offset_ms = config.wall_clock_offset_ms
-        self.free_bytes: int | None = None  # of the disk; None as long as nobody told
-        self.no_room = ""  # why appends are refused: the reserve of the disk is reached
-        self.due: dict[int, int] = {}  # partition → when its durable mark wants to be written, ms
-
-    @property
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return self.now + self.wall_offset_ms

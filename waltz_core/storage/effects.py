@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
+from waltz_core.base.edge import ConnEffect, Reading, Report
 from waltz_core.base.record import record
 
 # ---- operations of a batch -------------------------------------------------------------------
@@ -126,6 +127,8 @@ class StorageStopped:
 
 
 DiskEffect: TypeAlias = DiskBatch | DiskRead | DiskList
+StorageEffect: TypeAlias = ConnEffect | Reading | Report | DiskEffect | StorageReady | StorageFailed | StorageStopped
+"""Everything that a storage process wants done."""
 
 # ---- events ----------------------------------------------------------------------------------
 
@@ -133,7 +136,7 @@ DiskEffect: TypeAlias = DiskBatch | DiskRead | DiskList
 class FaultKind(enum.Enum):
     """Why the disk did not do it."""
 
-    FULL = "no space left"  # the only kind after which going on is thought of
+    FULL = "no space left"  # the only kind after which a partition may go on
     MISSING = "no such file"
     IO = "input/output error"
 
@@ -164,7 +167,7 @@ class DiskBytes:
 
 @record
 class DiskSpace:
-    """Room that the file system has left for us; told by the driver now and then, without being asked."""
+    """Room that the file system has left for us; the driver reports it now and then, unasked."""
 
     free_bytes: int
 

@@ -13,7 +13,7 @@ from waltz_core.base.log import Record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import Create, Cut, FaultKind, FileEntry, MakeDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.log_files import Ground, LogFiles, Segment, segment_of
+from waltz_core.storage.log_files import LogFiles, LogPlace, Segment, segment_of
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.record_codec import (
     HEAD_SIZE,
@@ -23,7 +23,7 @@ from waltz_core.storage.record_codec import (
     decode_unverified,
     encode_run,
 )
-from waltz_core.storage.refusals import SE
+from waltz_core.storage.refusals import SE, io_text
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header, index_name
 
 _CHECKPOINT = 1000  # Java: Segment.CHECKPOINT_INTERVAL
@@ -88,43 +88,38 @@ def _seek(place: int) -> None:
         raise DiskError(FaultKind.IO, "Invalid argument")
 
 
-def io_text(fault: DiskError) -> str:
-    """A disk error as 0.13.2 words it."""
-    return f"java.io.IOException: {fault}"
-
-
-def open_partition(ground: Ground, entry: ControlEntry, created_ms: int) -> Procedure[LogFiles]:
+def open_partition(where: LogPlace, entry: ControlEntry, created_ms: int) -> Procedure[LogFiles]:
     """Open as 0.13.2: every segment is cut at its first bad record.
 
     Raises:
         JavaError: 0.13.2 would not start.
         DiskError: a file cannot be read or written.
     """
-    yield from write(MakeDirectory(ground.directory))
-    found: tuple[FileEntry, ...] = yield from list_names(ground.directory)
+    yield from write(MakeDirectory(where.directory))
+    found: tuple[FileEntry, ...] = yield from list_names(where.directory)
     sizes = {one.name: one.size for one in found if not one.is_directory}
     segments: list[Segment] = []
     for name in [name for name in sizes if name.endswith(".seg")]:
-        segment = yield from _open_segment(ground, entry, name, sizes)
+        segment = yield from _open_segment(where, entry, name, sizes)
         segments.append(segment)
     segments.sort(key=lambda segment: segment.first_id)
     if not segments:
-        segments.append((yield from create_segment(ground, 0, created_ms)))
+        segments.append((yield from create_segment(where, 0, created_ms)))
     return LogFiles(segments)
 
 
-def _open_segment(ground: Ground, entry: ControlEntry, name: str, sizes: dict[str, int]) -> Procedure[Segment]:
-    data_path, index_path = f"{ground.directory}/{name}", f"{ground.directory}/{index_name(name)}"
-    shown, index_shown = f"{ground.shown}/{data_path}", f"{ground.shown}/{index_path}"
+def _open_segment(where: LogPlace, entry: ControlEntry, name: str, sizes: dict[str, int]) -> Procedure[Segment]:
+    data_path, index_path = f"{where.directory}/{name}", f"{where.directory}/{index_name(name)}"
+    shown, index_shown = f"{where.shown}/{data_path}", f"{where.shown}/{index_path}"
     try:
-        header = yield from _checked_header(ground, data_path)
+        header = yield from _checked_header(where, data_path)
     except JavaError as error:
         raise JavaError(f"{SE}failed to open segment file: {shown}", *error.chain) from error
     if index_name(name) not in sizes:
         raise JavaError(
             f"{SE}failed to open segment file: {index_shown}", f"java.nio.file.NoSuchFileException: {index_shown}"
         )
-    index_header = yield from _checked_header(ground, index_path)
+    index_header = yield from _checked_header(where, index_path)
     segment = Segment(data_path, index_path, header.first_id)
     segment.index_first = index_header.first_id
     index = _Index(index_path, index_header.first_id, sizes[index_name(name)])
@@ -135,13 +130,13 @@ def _open_segment(ground: Ground, entry: ControlEntry, name: str, sizes: dict[st
     return segment
 
 
-def _checked_header(ground: Ground, path: str) -> Procedure[SegmentHeader]:
+def _checked_header(where: LogPlace, path: str) -> Procedure[SegmentHeader]:
     header = decode_header((yield from read(path, 0, HEADER_SIZE)))
     if header is None:
         raise JavaError(f"{SE}end of file")
-    if header.key != ground.key:
+    if header.key != where.key:
         raise JavaError(f"{SE}the cluster key does not match")
-    if header.partition_id != ground.partition_id:
+    if header.partition_id != where.partition_id:
         raise JavaError(f"{SE}partition id does not match")
     return header
 
@@ -206,19 +201,19 @@ def _check(path: str, at: int, transaction_id: int, size: int) -> Procedure[int]
     return check_record(buffer, 0, transaction_id)
 
 
-def create_segment(ground: Ground, first_id: int, created_ms: int) -> Procedure[Segment]:
+def create_segment(where: LogPlace, first_id: int, created_ms: int) -> Procedure[Segment]:
     """Java: Segment.create: the index first; a file that is not empty is in the way."""
-    segment = segment_of(ground, first_id)
-    header = encode_header(SegmentHeader(created_ms, ground.key, ground.partition_id, first_id))
-    found = {one.name: one.size for one in (yield from list_names(ground.directory))}
+    segment = segment_of(where, first_id)
+    header = encode_header(SegmentHeader(created_ms, where.key, where.partition_id, first_id))
+    found = {one.name: one.size for one in (yield from list_names(where.directory))}
     for path in (segment.index_path, segment.data_path):
         if found.get(path.rpartition("/")[2], 0):
-            raise JavaError(f"{SE}segment file not empty: {ground.shown}/{path}")
+            raise JavaError(f"{SE}segment file not empty: {where.shown}/{path}")
         yield from write(Create(path), WriteAt(path, 0, header), SyncFile(path))
     return segment
 
 
-def append(ground: Ground, log: LogFiles, records: Sequence[Record], created_ms: int) -> Procedure[None]:
+def append(where: LogPlace, log: LogFiles, records: Sequence[Record], created_ms: int) -> Procedure[None]:
     """Java: Partition.append: what stands before a record out of order is stored.
 
     Raises:
@@ -228,22 +223,22 @@ def append(ground: Ground, log: LogFiles, records: Sequence[Record], created_ms:
     done = 0
     while done < len(records):
         last = log.last
-        if last.end > ground.threshold:
+        if last.end > where.threshold:
             yield from write(SyncFile(last.index_path), SyncFile(last.data_path))
-            log.add((yield from create_segment(ground, last.next_id, created_ms)))
+            log.add((yield from create_segment(where, last.next_id, created_ms)))
             continue
         good = done
         while good < len(records) and records[good].transaction_id == last.next_id + good - done:
             good += 1
         parts: list[bytes] = []
         offsets = array("Q")
-        stored, end = encode_run(records[:good], done, last.end, ground.threshold, parts, offsets)
+        stored, end = encode_run(records[:good], done, last.end, where.threshold, parts, offsets)
         index = _Index(last.index_path, last.index_first, 0)
         if offsets:
             yield from index.put(last.next_id, offsets)
             yield from write(WriteAt(last.data_path, last.end, b"".join(parts)))
             last.next_id, last.end = last.next_id + len(offsets), end
-        if stored == good and good < len(records) and last.end <= ground.threshold:
+        if stored == good and good < len(records) and last.end <= where.threshold:
             raise JavaError(f"{SE}transaction out of order")
         yield from write(SyncFile(last.data_path))
         done = stored
@@ -277,7 +272,23 @@ def read_one(log: LogFiles, transaction_id: int) -> Procedure[Record | None]:
         raise JavaError(f"{SE}{error}") from error
 
 
-def truncate(ground: Ground, log: LogFiles, last_kept: int) -> Procedure[None]:
+def read_unverified(log: LogFiles, first: int, count: int) -> Procedure[list[Record]]:
+    """Records from `first` upward, up to the first that is not there.
+
+    Raises:
+        JavaError: the index points to something else.
+        DiskError: the file cannot be read.
+    """
+    records: list[Record] = []
+    for transaction_id in range(first, first + max(0, count)):
+        record = yield from read_one(log, transaction_id)
+        if record is None:
+            break
+        records.append(record)
+    return records
+
+
+def truncate(where: LogPlace, log: LogFiles, last_kept: int) -> Procedure[None]:
     """Java: Partition.truncate.
 
     Raises:
@@ -291,7 +302,7 @@ def truncate(ground: Ground, log: LogFiles, last_kept: int) -> Procedure[None]:
     if last.next_id - 1 <= last_kept or last_kept + 1 == last.next_id:
         return
     if last_kept + 1 < last.first_id:
-        raise JavaError(f"{SE}transaction id out of range: file={ground.shown}/{last.data_path}")
+        raise JavaError(f"{SE}transaction id out of range: file={where.shown}/{last.data_path}")
     index = _Index(last.index_path, last.index_first, 1 << 62)
     offset = yield from index.get(last_kept + 1)
     if offset < 0:

@@ -17,7 +17,7 @@ WINDOW = 65_536  # offsets kept in memory per segment; older ones are read from 
 
 
 @record
-class Ground:
+class LogPlace:
     """Where a partition's files stand and what their headers say."""
 
     directory: str  # relative to the data directory: the partition id
@@ -121,18 +121,18 @@ class LogFiles:
         del self.segments[-1], self._firsts[-1]
 
 
-def segment_of(ground: Ground, first_id: int) -> Segment:
+def segment_of(where: LogPlace, first_id: int) -> Segment:
     """A new, empty segment, not yet on disk."""
-    data = f"{ground.directory}/{data_name(first_id)}"
+    data = f"{where.directory}/{data_name(first_id)}"
     return Segment(data, index_name(data), first_id)
 
 
-def create_operations(ground: Ground, segment: Segment, created_ms: int) -> tuple[Operation, ...]:
+def create_operations(where: LogPlace, segment: Segment, created_ms: int) -> tuple[Operation, ...]:
     """Make the files of a new segment so that they survive before anything is written to them.
 
     A left over index is in the way of 0.13.2 only: `Create` empties it.
     """
-    header = encode_header(SegmentHeader(created_ms, ground.key, ground.partition_id, segment.first_id))
+    header = encode_header(SegmentHeader(created_ms, where.key, where.partition_id, segment.first_id))
     return (
         Create(segment.index_path),
         WriteAt(segment.index_path, 0, header),
@@ -140,7 +140,7 @@ def create_operations(ground: Ground, segment: Segment, created_ms: int) -> tupl
         WriteAt(segment.data_path, 0, header),
         SyncFile(segment.index_path),
         SyncFile(segment.data_path),
-        SyncDirectory(ground.directory),
+        SyncDirectory(where.directory),
     )
 
 
@@ -191,7 +191,7 @@ class AppendPlan:
         )
 
 
-def plan_append(ground: Ground, log: LogFiles, parts: Sequence[bytes], created_ms: int, on_roll: OnRoll) -> AppendPlan:
+def plan_append(where: LogPlace, log: LogFiles, parts: Sequence[bytes], created_ms: int, on_roll: OnRoll) -> AppendPlan:
     """Write encoded records, whose ids continue the log, rolling to new segments as the size demands.
 
     An old segment is durable before the next one exists; the next one, and what `on_roll` gives for it,
@@ -200,15 +200,15 @@ def plan_append(ground: Ground, log: LogFiles, parts: Sequence[bytes], created_m
     plan = AppendPlan(log)
     segment, end, next_id, done = log.last, log.last.end, log.last.next_id, 0
     while done < len(parts):
-        if end > ground.threshold:
+        if end > where.threshold:
             plan.operations += (SyncFile(segment.data_path), SyncFile(segment.index_path))
-            segment, end = segment_of(ground, next_id), HEADER_SIZE
+            segment, end = segment_of(where, next_id), HEADER_SIZE
             plan.created.append(segment)
-            plan.operations += create_operations(ground, segment, created_ms)
+            plan.operations += create_operations(where, segment, created_ms)
             plan.operations += on_roll(segment)
         # Where each record starts, and where the last one ends; the first that starts behind the threshold rolls.
         ends = array("Q", accumulate(map(len, parts[done:] if done else parts), initial=end))
-        count = min(bisect_right(ends, ground.threshold), len(ends) - 1)
+        count = min(bisect_right(ends, where.threshold), len(ends) - 1)
         offsets = ends[:count]
         place = index_file.entry_place(next_id - segment.index_first)
         plan.operations += (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from waltz_core.base.log import Record
 from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
-from waltz_core.storage.log_files import Ground, LogFiles, Segment, create_operations, segment_of
+from waltz_core.storage.log_files import LogFiles, LogPlace, Segment, create_operations, segment_of
 from waltz_core.storage.opening import check_in_file
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.reading import bounds_of
@@ -43,7 +43,7 @@ def _segment_for(log: LogFiles, transaction_id: int) -> Segment | None:
 
 
 def mend_run(
-    ground: Ground, log: LogFiles, records: Sequence[Record], last: int, created_ms: int
+    where: LogPlace, log: LogFiles, records: Sequence[Record], last: int, created_ms: int
 ) -> Procedure[tuple[int, str]]:
     """Write `records`, the first of a run of damaged ones that ends with `last`, where they belong; sync and re-read.
 
@@ -57,8 +57,8 @@ def mend_run(
     segment = _segment_for(log, first)
     before: tuple[Operation, ...] = ()
     if segment is None:
-        segment = segment_of(ground, first)
-        before = create_operations(ground, segment, created_ms)
+        segment = segment_of(where, first)
+        before = create_operations(where, segment, created_ms)
     place = HEADER_SIZE
     if first > segment.first_id:
         found = yield from _place(log, first - 1)
@@ -80,7 +80,7 @@ def mend_run(
         *before,
         WriteAt(segment.data_path, place, b"".join(parts)),
         SyncFile(segment.data_path),
-        SyncDirectory(ground.directory),
+        SyncDirectory(where.directory),
     )
     if end is None:
         # Behind the last record that is known the window has no places yet.
@@ -104,7 +104,7 @@ def _note_places(segment: Segment, first: int, place: int, parts: Sequence[bytes
     segment.end = max(segment.end, at)
 
 
-def mend_headers(ground: Ground, log: LogFiles | None, created_ms: int) -> Procedure[list[str]]:
+def mend_headers(where: LogPlace, log: LogFiles | None, created_ms: int) -> Procedure[list[str]]:
     """Write again what headers of data files must say, where everything else shows that the file is ours.
 
     A header may be written if at most one of its fields is wrong, or the file ends inside it; and if the first
@@ -114,7 +114,7 @@ def mend_headers(ground: Ground, log: LogFiles | None, created_ms: int) -> Proce
         What was done, for people.
     """
     done: list[str] = []
-    sizes = {one.name: one.size for one in (yield from list_names(ground.directory))}
+    sizes = {one.name: one.size for one in (yield from list_names(where.directory))}
     for segment in [] if log is None else log.segments:
         size = sizes.get(segment.data_path.rpartition("/")[2], -1)
         if size < 0:
@@ -122,7 +122,7 @@ def mend_headers(ground: Ground, log: LogFiles | None, created_ms: int) -> Proce
         data = yield from read(segment.data_path, 0, HEADER_SIZE)
         found = decode_header(data)
         made = created_ms if found is None else found.created_ms
-        wanted = SegmentHeader(made, ground.key, ground.partition_id, segment.first_id)
+        wanted = SegmentHeader(made, where.key, where.partition_id, segment.first_id)
         if found is not None:
             if found == wanted:
                 continue

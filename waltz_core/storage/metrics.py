@@ -1,10 +1,12 @@
-"""The metrics a storage node tells its tools, with the names and JSON shape of 0.13.2."""
+"""The metrics of a storage node, with the names and JSON shape of 0.13.2."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 
+from waltz_core.access.roles import access_level
+from waltz_core.storage.context import NodeContext
 from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire.shared import Statistic
 
@@ -28,7 +30,7 @@ def gauges(replicas: Iterable[StorageReplica], version: str) -> dict[str, object
         values[f"{group}.flags"] = current.flags
         values[f"{group}.sequence-number"] = current.sequence
         values[f"{group}.max-transaction-id"] = replica.max_id
-        values[f"{group}.process-queue-size"] = replica.queue_count
+        values[f"{group}.process-queue-size"] = len(replica.lane.jobs)
         values[f"{group}.fence"] = replica.fence
         values[f"{group}.state"] = replica.state.value
         values[f"{group}.reason"] = replica.reason
@@ -46,7 +48,7 @@ def counters(replicas: Iterable[StorageReplica]) -> dict[str, int]:
     }
 
 
-def as_json(replicas: list[StorageReplica], version: str) -> str:
+def as_json(replicas: Sequence[StorageReplica], version: str) -> str:
     """What `MetricsResponse` carries."""
     counted = counters(replicas)
     meters = {name: {"count": count} for name, count in counted.items() if name.endswith(".append")}
@@ -66,30 +68,23 @@ def as_json(replicas: list[StorageReplica], version: str) -> str:
 
 
 def statistics_of(
-    replicas: Iterable[StorageReplica],
-    space: tuple[int, int] | None,
-    partition_id: int,
-    prefixes: Sequence[str],
-    access_level: int = 0,
+    context: NodeContext, replicas: Iterable[StorageReplica], partition_id: int, prefixes: Sequence[str]
 ) -> tuple[Statistic, ...]:
-    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all).
-
-    Args:
-        replicas: of the node.
-        space: bytes that are free on the disk, and that appends leave free.
-        partition_id: of one partition, or -1.
-        prefixes: of names.
-        access_level: whom the node serves, an `AccessLevel`.
-    """
-    wanted = tuple(prefixes) or ("",)
-    chosen = [replica for replica in replicas if partition_id in (-1, replica.partition_id)]
-    found = [Statistic("access-level", -1, access_level)] if partition_id == -1 else []
-    if partition_id == -1 and space is not None:
-        found += [Statistic("disk-free-bytes", -1, space[0]), Statistic("disk-reserve-bytes", -1, space[1])]
-    for replica in chosen:
+    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
+    config, wanted = context.config, tuple(prefixes) or ("",)
+    statistics = []
+    if partition_id == -1:
+        level = access_level(config.roles, certificates_asked=config.certificates_asked)
+        statistics.append(Statistic("access-level", -1, level))
+        if context.free_bytes is not None:
+            statistics.append(Statistic("disk-free-bytes", -1, context.free_bytes))
+            statistics.append(Statistic("disk-reserve-bytes", -1, config.reserve_bytes))
+    for replica in replicas:
+        if partition_id not in (-1, replica.partition_id):
+            continue
         prefix = f"{_GROUP}.partition-{replica.partition_id}."
         values = {**gauges([replica], ""), **counters([replica])}
         for name, value in values.items():
             if name.startswith(prefix) and isinstance(value, int):
-                found.append(Statistic(name.removeprefix(prefix), replica.partition_id, value))
-    return tuple(statistic for statistic in found if statistic.name.startswith(wanted))
+                statistics.append(Statistic(name.removeprefix(prefix), replica.partition_id, value))
+    return tuple(statistic for statistic in statistics if statistic.name.startswith(wanted))

@@ -17,8 +17,8 @@ from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.log_files import (
     WINDOW,
-    Ground,
     LogFiles,
+    LogPlace,
     Segment,
     create_operations,
     remove_operations,
@@ -89,7 +89,7 @@ class Opening:
 
     def __init__(
         self,
-        ground: Ground,
+        where: LogPlace,
         entry: ControlEntry,
         mark_beside: Callable[[int], int | None],
         found: tuple[FileEntry, ...],
@@ -99,7 +99,7 @@ class Opening:
         created_ms: int,
         start: LogStart = FROM_ZERO,
     ) -> None:
-        self._ground = ground
+        self._where = where
         self._mark_beside = mark_beside
         self._mark: int | None = None
         self._floor = entry.current.local_low_water_mark  # everything up to here was on disk
@@ -163,7 +163,7 @@ class Opening:
             self._floor = self._mark
 
     def _path(self, name: str) -> str:
-        return f"{self._ground.directory}/{name}"
+        return f"{self._where.directory}/{name}"
 
     def _entries_in(self, name: str) -> int:
         """Records the index of a data file speaks of."""
@@ -174,12 +174,12 @@ class Opening:
         orphans = [name for name in self._sizes if name.endswith(".idx") and self._sizes[name] > HEADER_SIZE]
         if self._assigned or self._floor >= 0 or orphans or self._out.problem:
             self._out.blame(
-                f"{self._ground.directory}: the partition is assigned, but its data files are gone: expected "
+                f"{self._where.directory}: the partition is assigned, but its data files are gone: expected "
                 f"{data_name(0)}, found none"
             )
             return
-        first = segment_of(self._ground, 0)
-        yield from write(*create_operations(self._ground, first, self._created_ms))
+        first = segment_of(self._where, 0)
+        yield from write(*create_operations(self._where, first, self._created_ms))
         self._out.log = LogFiles([first])
 
     def _without_leftover(self, names: list[str]) -> Procedure[list[str]]:
@@ -201,7 +201,7 @@ class Opening:
         if size >= HEADER_SIZE and any(data):
             return names
         yield from write(
-            Unlink(self._path(index_name(name))), Unlink(self._path(name)), SyncDirectory(self._ground.directory)
+            Unlink(self._path(index_name(name))), Unlink(self._path(name)), SyncDirectory(self._where.directory)
         )
         self._out.notes.append(f"removed {self._path(name)}, left over from a segment that was never begun")
         return names[:-1]
@@ -213,14 +213,14 @@ class Opening:
         if not start or not firsts or len(firsts) != len(names):
             return names
         if self._start.anew and firsts[-1] < start:
-            segment = segment_of(self._ground, start)
-            yield from write(*create_operations(self._ground, segment, self._created_ms))
+            segment = segment_of(self._where, start)
+            yield from write(*create_operations(self._where, segment, self._created_ms))
             self._sizes[data_name(start)] = self._sizes[index_name(data_name(start))] = HEADER_SIZE
             names, firsts = [*names, data_name(start)], [*firsts, start]
         count = sum(following <= start for following in firsts[1:])
         for name in names[:count]:
             path, index = self._path(name), index_name(name)
-            yield from write(*remove_operations(self._ground.directory, self._path(index), path))
+            yield from write(*remove_operations(self._where.directory, self._path(index), path))
             del self._sizes[name]
             self._sizes.pop(index, None)
             self._out.notes.append(f"removed {path}, which ends below the log start, {start}")
@@ -233,9 +233,9 @@ class Opening:
             return
         if first > expected:
             self._out.faults.update(range(expected, min(first, expected + 10_000)))
-            where = self._ground.directory
+            directory = self._where.directory
             self._out.blame(
-                f"transactions {expected}..{first - 1} are missing: no data file in {where} has them: expected "
+                f"transactions {expected}..{first - 1} are missing: no data file in {directory} has them: expected "
                 f"{data_name(expected)} or a longer file before it, found {data_name(first)} next"
             )
         else:
@@ -266,11 +266,11 @@ class Opening:
         if header is None:
             size = self._sizes[data_name(first)]
             return f"header at offset 0: expected {HEADER_SIZE} bytes, found {size}"
-        if header.key != self._ground.key:
-            key = self._ground.key.hex()
+        if header.key != self._where.key:
+            key = self._where.key.hex()
             return f"cluster key in the header, at offset 12: expected {key}, found {header.key.hex()}"
-        if header.partition_id != self._ground.partition_id:
-            wanted = self._ground.partition_id
+        if header.partition_id != self._where.partition_id:
+            wanted = self._where.partition_id
             return f"partition in the header, at offset 28: expected {wanted}, found {header.partition_id}"
         if header.first_id != first and self._rules.headers_checked:
             return f"first transaction id in the header, at offset 32: expected {first}, found {header.first_id}"
@@ -303,8 +303,8 @@ class Opening:
             return False
         header = decode_header((yield from read(segment.index_path, 0, HEADER_SIZE)))
         return header is not None and (header.key, header.partition_id, header.first_id) == (
-            self._ground.key,
-            self._ground.partition_id,
+            self._where.key,
+            self._where.partition_id,
             segment.first_id,
         )
 
@@ -516,7 +516,7 @@ class Opening:
             yield from write(WriteAt(last.data_path, at, piece))
             at += len(piece)
         # Names too: a file whose removal is not durable would come back at the next power failure.
-        yield from write(SyncFile(last.data_path), SyncDirectory(self._ground.directory))
+        yield from write(SyncFile(last.data_path), SyncDirectory(self._where.directory))
         entries = array("Q", last.window)
         yield from self._write_index(last, entries, last.window_first - last.first_id)
 
@@ -531,9 +531,9 @@ class Opening:
         operations: list[Operation] = []
         if not (yield from self._index_fits(segment)):
             assert position == 0
-            header = SegmentHeader(self._created_ms, self._ground.key, self._ground.partition_id, segment.first_id)
+            header = SegmentHeader(self._created_ms, self._where.key, self._where.partition_id, segment.first_id)
             operations += (Create(path), WriteAt(path, 0, encode_header(header) + wanted), SyncFile(path))
-            operations.append(SyncDirectory(self._ground.directory))
+            operations.append(SyncDirectory(self._where.directory))
             self._out.notes.append(f"{path}: rebuilt")
         else:
             present = yield from read(path, place, max(0, size - place))

@@ -6,16 +6,19 @@ that crashes between any two steps, and step by step in a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterator
 from typing import TypeAlias, TypeVar
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.errors import StorageError
+from waltz_core.base.outbox import Emits
+from waltz_core.base.pending import Pending
 from waltz_core.base.record import record
 from waltz_core.storage.effects import (
     DiskBatch,
     DiskBytes,
     DiskDone,
+    DiskEffect,
     DiskEvent,
     DiskFailed,
     DiskList,
@@ -94,59 +97,68 @@ def list_names(path: str) -> Procedure[tuple[FileEntry, ...]]:
     return answer
 
 
-Done: TypeAlias = Callable[[list[object]], None]
+@record
+class Awaited:
+    """A procedure that waits for the disk, and what it is for."""
+
+    procedure: Procedure[None]
+    partition_id: int  # -1 = the directory as a whole
+    purpose: str  # for people
 
 
 class Runner:
-    """Runs procedures over disk effects; the tickets tie answers to the procedure that waits for them."""
+    """Runs procedures over disk effects; one table ties answers to the procedure that waits for them.
 
-    __slots__ = ("_tickets", "_waiting", "stale")
+    What is to happen when a procedure has ended is its own last line: nobody is called back.
+    """
 
-    def __init__(self, tickets: Tickets) -> None:
-        self._tickets = tickets
-        self._waiting: dict[int, tuple[Procedure[None], Done]] = {}
+    __slots__ = ("_out", "_pending", "stale")
+
+    def __init__(self, tickets: Tickets, out: Emits[DiskEffect]) -> None:
+        self._pending: Pending[Awaited] = Pending(tickets)
+        self._out = out
         self.stale = 0  # answers nobody waits for
 
     @property
     def idle(self) -> bool:
         """No procedure waits for the disk."""
-        return not self._waiting
+        return not self._pending
 
-    def start(self, procedure: Procedure[None], done: Done, out: list[object]) -> None:
-        """Begin a procedure; `done(out)` is called when it has ended, which may be before this returns."""
-        self._advance(procedure, done, None, None, out)
+    def awaited(self) -> Iterator[Awaited]:
+        """The procedures that wait for the disk, longest first."""
+        return iter(self._pending)
 
-    def on_event(self, event: DiskEvent, out: list[object]) -> None:
+    def start(self, procedure: Procedure[None], partition_id: int, purpose: str) -> None:
+        """Begin a procedure; it may have ended before this returns."""
+        self._advance(Awaited(procedure, partition_id, purpose), None, None)
+
+    def on_event(self, event: DiskEvent) -> None:
         """Resume whoever waits for `event`."""
-        waiting = self._waiting.pop(event.ticket, None)
-        if waiting is None:
+        awaited = self._pending.take(event.ticket)
+        if awaited is None:
             self.stale += 1  # an answer to a procedure of before a restart: nothing may be concluded from it
             return
-        procedure, done = waiting
         match event:
             case DiskFailed(kind=kind, reason=reason):
-                self._advance(procedure, done, None, DiskError(kind, reason), out)
+                self._advance(awaited, None, DiskError(kind, reason))
             case DiskBytes(data=data):
-                self._advance(procedure, done, data, None, out)
+                self._advance(awaited, data, None)
             case DiskListing(entries=entries):
-                self._advance(procedure, done, entries, None, out)
+                self._advance(awaited, entries, None)
             case DiskDone():
-                self._advance(procedure, done, None, None, out)
+                self._advance(awaited, None, None)
 
-    def _advance(
-        self, procedure: Procedure[None], done: Done, answer: DiskAnswer, fault: DiskError | None, out: list[object]
-    ) -> None:
+    def _advance(self, awaited: Awaited, answer: DiskAnswer, fault: DiskError | None) -> None:
+        procedure = awaited.procedure
         try:
             work = procedure.send(answer) if fault is None else procedure.throw(fault)
         except StopIteration:
-            done(out)
             return
-        ticket = self._tickets.take()
-        self._waiting[ticket] = procedure, done
+        ticket = self._pending.ask(awaited)
         match work:
             case ReadSpan(path, offset, length):
-                out.append(DiskRead(ticket, path, offset, length))
+                self._out.put(DiskRead(ticket, path, offset, length))
             case ListNames(path):
-                out.append(DiskList(ticket, path))
+                self._out.put(DiskList(ticket, path))
             case _:
-                out.append(DiskBatch(ticket, work))
+                self._out.put(DiskBatch(ticket, work))

@@ -6,11 +6,13 @@ byte of it; and only from a node whose log, as far as that record goes, is known
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.base.record import record
+from waltz_core.storage.notes import AnswersDue, Mended, Range, RepairNote, RepairRecorded, Surveyed
 from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
@@ -22,22 +24,20 @@ _FETCH_COUNT_JAVA = 20  # the same of 0.13.2, which does not; as many as its own
 _ROUNDS_MAX = 10_000  # surveys of one repair; each must have mended something
 _RANGES_MAX = 1000  # in the answer
 
-Range: TypeAlias = tuple[int, int]
-
 
 class Mendable(Protocol):
-    """The replica, as far as a repair is concerned; callbacks come within a later step, or at once."""
+    """The replica, as far as a repair is concerned; each of the last three is answered by a `RepairNote`."""
 
     def session_info(self) -> SessionInfo:
         """What it persisted last."""
 
-    def survey(self, done: Callable[[list[Range]], None]) -> None:
+    def survey(self) -> None:
         """Give the ranges of damaged records."""
 
-    def mend(self, records: Sequence[Record], last: int, done: Callable[[int, str], None]) -> None:
-        """Write records over damaged ones up to `last`; how many stand now, and what is wrong with the next one."""
+    def mend(self, records: Sequence[Record], last: int) -> None:
+        """Write records over damaged ones up to `last`."""
 
-    def mended(self, done: Callable[[], None]) -> None:
+    def record_repair(self) -> None:
         """What could be mended was: open again if out of service."""
 
 
@@ -62,31 +62,43 @@ class _Source:
 
 @record
 class _Survey:
-    pass
+    """Which records are damaged?"""
 
 
 @record
 class _Fetch:
+    """Ask all sources for records."""
+
     first: int
     count: int
 
 
 @record
 class _Mend:
+    """Write good records over damaged ones."""
+
     records: tuple[Record, ...]
     last: int
 
 
 @record
-class _Mended:
-    pass
+class _Record:
+    """All that could be mended was."""
 
 
-_Work: TypeAlias = _Survey | _Fetch | _Mend | _Mended
+_Work: TypeAlias = _Survey | _Fetch | _Mend | _Record
+
+
+@record
+class RepairResult:
+    """How a repair ended."""
+
+    ranges: tuple[RepairedRange, ...]
+    problem: str  # why not all of it could be repaired; empty if it could
 
 
 class Repair:
-    """One repair of one partition. The owner hands in connection events and calls `run` once per step."""
+    """One repair of one partition. The owner hands in connection events and notes, and calls `run` once per step."""
 
     def __init__(
         self,
@@ -94,16 +106,16 @@ class Repair:
         replica: Mendable,
         links: Sequence[AdminLink],
         wanted: Sequence[IdRange],
-        deadline: int,
-        done: Callable[[tuple[RepairedRange, ...], str], None],
+        alarms: SetsAlarms[AnswersDue],
+        now: int,
     ) -> None:
         self.partition_id = partition_id
-        self.ended = False
+        self.result: RepairResult | None = None  # once it has ended
         self._replica = replica
         self._sources = [_Source(link) for link in links]
         self._wanted = [(one.first_id, one.last_id) for one in wanted]
-        self._due: int | None = deadline
-        self._done = done
+        self._alarms = alarms
+        self._alarm = AnswersDue(partition_id)
         self._outcomes: dict[int, int] = {}  # first id → index in `_ranges`, of what was reported
         self._ranges: list[RepairedRange] = []
         self._message = ""
@@ -111,10 +123,7 @@ class Repair:
         self._fetching: _Fetch | None = None
         self._answers: list[Any] = []  # for the procedure, at most one
         self._started = False
-
-    def deadline(self) -> int | None:
-        """When sources that do not answer are given up."""
-        return self._due
+        alarms.set(self._alarm, now + ANSWER_MS)
 
     def conns(self) -> list[int]:
         """Connections of this repair."""
@@ -159,43 +168,52 @@ class Repair:
             case _:
                 source.answer = ()
 
+    def overdue(self, out: list[LinkEffect]) -> None:
+        """Sources that have not answered by now are given up."""
+        for source in self._sources:
+            if not source.settled:
+                source.link.end(f"{source.link.endpoint} did not answer within {ANSWER_MS} ms", out)
+
+    def on_note(self, note: RepairNote) -> None:
+        """The replica has done what it was asked."""
+        match note:
+            case Surveyed(_, ranges):
+                self._answers.append(ranges)
+            case Mended(_, count, problem):
+                self._answers.append((count, problem))
+            case RepairRecorded():
+                self._answers.append(None)
+
     # ---- once per step ---------------------------------------------------------------------------
 
-    def run(self, now: int, out: list[LinkEffect]) -> bool:
-        """Go on as far as possible; tells whether the replica was asked for something."""
-        asked = False
-        if self._due is not None and now >= self._due:
-            for source in self._sources:
-                if not source.settled:
-                    source.link.end(f"{source.link.endpoint} did not answer within {ANSWER_MS} ms", out)
-        while not self.ended:
+    def run(self, now: int, out: list[LinkEffect]) -> None:
+        """Go on as far as possible."""
+        while self.result is None:
             if not all(source.settled for source in self._sources):
-                return asked  # all answers of a fetch are awaited: two that agree count
+                return  # all answers of a fetch are awaited: two that agree count
             if self._fetching is not None:
                 self._fetching = None
                 self._answers.append([(source, source.answer) for source in self._sources if not source.gone])
-            self._due = None
+            self._alarms.set(self._alarm, None)
             if not self._started:
                 self._started = True
                 self._answers.append(None)
             if not self._answers:
-                return asked
+                return
             try:
                 work = self._work.send(self._answers.pop())
             except StopIteration:
-                self._end(out)
-                return asked
+                self.result = self._end(out)
+                return
             self._perform(now, work, out)
-            asked = asked or not isinstance(work, _Fetch)
-        return asked
 
     def _perform(self, now: int, work: _Work, out: list[LinkEffect]) -> None:
         match work:
             case _Survey():
-                self._replica.survey(self._answers.append)
+                self._replica.survey()
             case _Fetch(first, count):
                 self._fetching = work
-                self._due = now + ANSWER_MS
+                self._alarms.set(self._alarm, now + ANSWER_MS)
                 for source in self._sources:
                     source.answer = ()
                     if not source.gone:
@@ -203,12 +221,11 @@ class Repair:
                         request = admin.RecordListRequest(source.waits_for, self.partition_id, first, count)
                         source.link.ask(request, out)
             case _Mend(records, last):
-                self._replica.mend(records, last, lambda count, problem: self._answers.append((count, problem)))
-            case _Mended():
-                self._replica.mended(lambda: self._answers.append(None))
+                self._replica.mend(records, last)
+            case _Record():
+                self._replica.record_repair()
 
-    def _end(self, out: list[LinkEffect]) -> None:
-        self.ended = True
+    def _end(self, out: list[LinkEffect]) -> RepairResult:
         for source in self._sources:
             if source.link.trouble:
                 self._message = self._message or source.link.trouble
@@ -216,7 +233,7 @@ class Repair:
         # Of what was tried again only the last outcome counts.
         ranges = tuple(sorted(self._ranges, key=lambda one: (one.first_id, one.outcome)))[:_RANGES_MAX]
         repaired = all(one.outcome in (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT) for one in ranges)
-        self._done(ranges, "" if repaired else self._message or "no node that was asked has it")
+        return RepairResult(ranges, "" if repaired else self._message or "no node that was asked has it")
 
     # ---- the procedure ---------------------------------------------------------------------------
 
@@ -224,8 +241,8 @@ class Repair:
         repaired: set[int] = set()
         for _ in range(_ROUNDS_MAX):
             failed: list[RepairedRange] = []
-            found = yield _Survey()
-            gaps = self._chosen(found)
+            damaged = yield _Survey()
+            gaps = self._chosen(damaged)
             progress = False
             for first, last in gaps:
                 at = first
@@ -250,10 +267,10 @@ class Repair:
                     if outcome is not RepairOutcome.REPAIRED:
                         failed.append(RepairedRange(at, last, outcome))
                         break
-            yield _Mended()
+            yield _Record()
             if not progress or not gaps:
                 self._ranges += failed
-                self._ranges += self._not_suspect(repaired, found)
+                self._ranges += self._not_suspect(repaired, damaged)
                 return
 
     @property

@@ -21,6 +21,6 @@ class Bounds(Invariant):
             if storage.node.alive:
                 for replica in storage.node.machine.replicas:
                     self.require(
-                        replica.queue_count <= replica._shared.config.queue_count_max,
-                        f"{storage.node.name}: {replica.queue_count} requests wait",
+                        len(replica.lane.jobs) <= storage.node.machine.config.queue_count_max,
+                        f"{storage.node.name}: {len(replica.lane.jobs)} requests wait",
                     )

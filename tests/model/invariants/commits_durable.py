@@ -29,7 +29,7 @@ class CommitsDurable(Invariant):
         durable = self.observer.durable[storage.node.name].records
         for replica in storage.node.machine.replicas:
             highest = replica.max_id
-            cutting = replica._exclusive
+            cutting = replica.lane.alone
             if highest >= self.observer.archived[replica.partition_id] and replica.state is State.OPEN and not cutting:
                 self.require(
                     highest in durable[replica.partition_id],

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
-from tests.unit.storage.desk import KEY, codec_1, desk, filled
+from tests.unit.storage.desk import KEY, codec_1, desk, filled, reopen
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.access.roles import EVERY, NO_ROLES, Access, Role, Roles, Rule
 from waltz_core.base.edge import Level, Port, Received, Report
@@ -212,9 +211,7 @@ class Named(Wire):
 @pytest.fixture
 def guarded() -> Desk:
     """A node with records and rules."""
-    made = filled()
-    made.node.config = attrs.evolve(made.node.config, roles=ROLES)
-    return made
+    return reopen(filled(), roles=ROLES)
 
 
 def reports(made: Desk) -> list[tuple[Level, str]]:

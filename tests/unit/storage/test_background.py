@@ -32,7 +32,7 @@ def test_every_record_is_verified_in_each_pass_and_damage_is_found_without_a_rea
     node.disk.flip("0/0000000000000000004.seg", 128 + 150)
     run_for(node, 30_000)
     assert replica(node).faults == {5}
-    assert replica(node).condition() is Condition.SUSPECT
+    assert replica(node).files.condition() is Condition.SUSPECT
     assert replica(node).counters["scrubbed-records"] == 12
     assert replica(node).counters["scrub-passes"] == 1
     run_for(node, 60_000)
@@ -68,7 +68,7 @@ def test_a_node_that_is_told_to_stop_does_not_wait_for_the_pass() -> None:
     run_for(node, 1000)
     node.step(Stop())
     assert StorageStopped() in node.emitted
-    assert run_for(node, 100_000) == 0 or node.node.deadline() is None or replica(node).idle
+    assert run_for(node, 100_000) == 0 or node.node.deadline() is None or replica(node).lane.idle
 
 
 def test_without_a_rate_nothing_is_scrubbed() -> None:

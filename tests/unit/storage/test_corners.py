@@ -39,7 +39,7 @@ def test_a_stopped_partition_says_so() -> None:
     node = filled(3)
     fail(node, FaultKind.IO, lambda effect: effect.path == DATA)
     append(node, 3, 1)
-    assert replica(node).condition() is Condition.STOPPED
+    assert replica(node).files.condition() is Condition.STOPPED
     assert "stopped" in str(node.node.gauges()["waltz-storage.partition-0.state"])
     fail(node, FaultKind.IO, lambda effect: isinstance(effect, SyncDirectory))
     text_of(node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)))
@@ -98,7 +98,7 @@ def test_flags_of_a_partition_that_is_not_ours() -> None:
 def test_a_mark_is_put_off_while_a_segment_is_begun_and_while_one_is_written() -> None:
     slow = Slow(filled(4))
     slow.send(wire.AppendRequest(5, 1, 0, some(4, 1), False))
-    replica(slow.made).write_mark([])
+    replica(slow.made).write_mark()
     assert slow.made.node.deadline() == 1000
     slow.release()
     slow.send(wire.AppendRequest(5, 1, 0, some(5, 1), False))
@@ -106,10 +106,10 @@ def test_a_mark_is_put_off_while_a_segment_is_begun_and_while_one_is_written() -
     slow.now = 5000
     slow.step()
     assert slow.held
-    replica(slow.made).write_mark([])
+    replica(slow.made).write_mark()
     assert slow.made.node.deadline() == 6000
     slow.send(wire.TruncateRequest(5, 1, 0, 1, False))  # waits for the mark
-    replica(slow.made).write_mark([])
+    replica(slow.made).write_mark()
     slow.release()
     assert replica(slow.made).max_id == 1
 

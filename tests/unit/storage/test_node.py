@@ -30,6 +30,7 @@ from tests.unit.storage.desk import (
 from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
+from waltz_core.base.outbox import Outbox
 from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
@@ -37,6 +38,7 @@ from waltz_core.storage.effects import (
     Create,
     DiskBatch,
     DiskDone,
+    DiskEffect,
     DiskFailed,
     DiskRead,
     DiskSpace,
@@ -836,14 +838,15 @@ def test_with_the_rules_off_lists_that_make_no_sense_drop_the_connection() -> No
 
 
 def test_an_answer_nobody_waits_for_is_counted() -> None:
-    runner = Runner(Tickets())
-    out: list[object] = []
-    runner.on_event(DiskDone(7), out)
-    assert (out, runner.stale, runner.idle) == ([], 1, True)
+    out: Outbox[DiskEffect] = Outbox()
+    runner = Runner(Tickets(), out)
+    runner.on_event(DiskDone(7))
+    assert (out.take(), runner.stale, runner.idle) == ([], 1, True)
 
 
 def test_a_procedure_sees_failures_where_it_asked() -> None:
-    runner = Runner(Tickets())
+    out: Outbox[DiskEffect] = Outbox()
+    runner = Runner(Tickets(), out)
     seen: list[str] = []
 
     def work() -> Any:
@@ -852,12 +855,12 @@ def test_a_procedure_sees_failures_where_it_asked() -> None:
         except DiskError as fault:
             seen.append(f"{fault.kind.name} {fault}")
 
-    out: list[Any] = []
-    runner.start(work(), lambda out: seen.append("done"), out)
-    assert out == [DiskBatch(1, (Unlink("a"),))]
-    assert not runner.idle
-    runner.on_event(DiskFailed(1, FaultKind.IO, "broken"), out)
-    assert seen == ["IO broken", "done"]
+    runner.start(work(), 3, "removal")
+    assert out.take() == [DiskBatch(1, (Unlink("a"),))]
+    assert [(one.partition_id, one.purpose) for one in runner.awaited()] == [(3, "removal")]
+    runner.on_event(DiskFailed(1, FaultKind.IO, "broken"))
+    assert seen == ["IO broken"]
+    assert runner.idle
 
 
 def test_a_node_is_due_at_once_and_then_when_a_mark_is() -> None:

@@ -79,11 +79,11 @@ def test_damage_found_by_a_read_is_repaired_while_the_partition_serves() -> None
     before = data_files(nodes, 0)
     damage(nodes, 0, 1, 2, 5)
     assert isinstance(nodes.desks[0].read(0, 2), str)
-    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert replica(nodes.desks[0]).files.condition() is Condition.SUSPECT
     assert outcomes(nodes.repair(0, 1, 2)) == [(1, 2, RepairOutcome.REPAIRED)]
     assert isinstance(nodes.desks[0].read(0, 5), str)
     assert outcomes(nodes.repair(0, 1, 2)) == [(5, 5, RepairOutcome.REPAIRED)]
-    assert replica(nodes.desks[0]).condition() is Condition.SOUND
+    assert replica(nodes.desks[0]).files.condition() is Condition.SOUND
     assert data_files(nodes, 0) == before
 
 
@@ -216,7 +216,7 @@ def test_a_disk_that_refuses_the_repair_leaves_the_range_refused() -> None:
     nodes.desks[0].disk.fault = lambda effect: full if isinstance(effect, WriteAt) and effect.path == LAST else None
     answer = nodes.repair(0, 1)
     assert outcomes(answer) == [(9, 9, RepairOutcome.WRITE_FAILED)]
-    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert replica(nodes.desks[0]).files.condition() is Condition.SUSPECT
     nodes.desks[0].disk.fault = None
     assert outcomes(nodes.repair(0, 1)) == [(9, 9, RepairOutcome.REPAIRED)]
 
@@ -241,9 +241,9 @@ def test_a_record_that_cannot_be_read_is_suspect_and_rewritten() -> None:
     port = codec_1(nodes.desks[0], Port.ADMIN)
     assert len(port.ask(admin.RecordListRequest(1, 0, 0, 12)).records) >= 1
     assert isinstance(nodes.desks[0].read(0, 5), str)
-    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert replica(nodes.desks[0]).files.condition() is Condition.SUSPECT
     assert {outcome for _, _, outcome in outcomes(nodes.repair(0, 1))} == {RepairOutcome.REPAIRED}
-    assert replica(nodes.desks[0]).condition() is Condition.SOUND
+    assert replica(nodes.desks[0]).files.condition() is Condition.SOUND
     assert log_of(nodes, 0) == list(some(0, 12))
 
 
@@ -253,7 +253,7 @@ def test_a_record_that_can_be_read_again_is_no_longer_suspect() -> None:
     assert isinstance(nodes.desks[0].read(0, 5), str)
     nodes.desks[0].disk.fault = None
     assert outcomes(nodes.repair(0, 1)) == []
-    assert replica(nodes.desks[0]).condition() is Condition.SOUND
+    assert replica(nodes.desks[0]).files.condition() is Condition.SOUND
 
 
 def test_a_partition_that_stopped_is_opened_again_by_a_repair() -> None:
@@ -348,7 +348,7 @@ def test_a_disk_that_does_not_keep_what_it_is_given_is_not_believed() -> None:
     answer = nodes.repair(0, 1)
     assert outcomes(answer) == [(9, 9, RepairOutcome.WRITE_FAILED)]
     assert "reads back differently" in str(answer.message)
-    assert replica(nodes.desks[0]).condition() is Condition.SUSPECT
+    assert replica(nodes.desks[0]).files.condition() is Condition.SUSPECT
 
 
 def test_a_second_repair_waits_for_the_first_and_a_strange_partition_has_none() -> None:

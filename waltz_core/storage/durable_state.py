@@ -1,4 +1,16 @@
-"""The side files of one partition: what was last written to them, and the operations that write the next slot."""
+"""What one replica keeps durably besides its log and its control struct, in side files (`side.py` has their layout).
+
+| datum | file | durable before |
+|---|---|---|
+| fence | `waltz.fence` | the first answer to a session |
+| copy of the control struct | `waltz.fence` | the answer to the change of the struct |
+| durable mark | `waltz.mark` | raised lazily; lowered before a truncation cuts |
+| damaged ids | `waltz.faults` | lazily: whoever reads the record again finds it again |
+| log start | `waltz.start` | the first file below it is removed |
+
+Nothing here decides anything: this class knows what was written last, and gives the operations that write the
+next slot. They belong to a batch of the caller, who alone knows what must be durable before them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +24,8 @@ NAMES = (side.FENCE, side.MARK, side.FAULTS)
 _ALL = (*NAMES, side.START)
 
 
-class SideFiles:
-    """Counters and values of the files; values are as of the last durable write."""
+class DurableState:
+    """Values as of the last durable write, and the counters of the slots."""
 
     __slots__ = ("_counters", "_directory", "_present", "fence", "mark", "remembered", "slots", "start")
 

@@ -1,0 +1,134 @@
+"""Appends of one replica: all that wait at the head of the lane are written and synced together.
+
+What is answered is durable: data and index of the last segment are one batch whose sync comes last, so many
+partitions share one (`effects.py`, group commit). A batch of which any part failed is undone before anything else
+is done: nothing that was not synced is ever believed, not even if it is there after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from waltz_core.base.errors import StorageError
+from waltz_core.storage.answers import fail, succeed
+from waltz_core.storage.effects import FaultKind, Operation
+from waltz_core.storage.lane import APPENDS, Lane, Request
+from waltz_core.storage.log_files import AppendPlan, Segment, plan_append
+from waltz_core.storage.permission import refusal_of
+from waltz_core.storage.procedure import DiskError, Procedure, write
+from waltz_core.storage.refusals import SE, Refusal, io_refusal, out_of_order
+from waltz_core.storage.replica_files import ReplicaFiles
+from waltz_core.storage.transcode import AppendRun, StoredAppend, run_of
+from waltz_core.wire.shared import FailureCode
+
+MARK_EVERY_MS = 1000  # how far the durable mark may lag behind
+
+
+class Appends:
+    """Of one replica."""
+
+    __slots__ = ("_context", "_files", "_lane", "batch_count", "count")
+
+    def __init__(self, files: ReplicaFiles, lane: Lane) -> None:
+        self._files = files
+        self._lane = lane
+        self._context = files.context
+        self.count = 0  # let in, refused ones of them included
+        self.batch_count = 0  # durable
+
+    def next(self) -> Procedure[None] | None:
+        """Take appends from the head of the lane, where one is; what is to be done for them, if anything."""
+        accepted: list[tuple[int, AppendRun]] = []
+        parts: list[bytes] = []
+        next_id, size = self._files.max_id + 1, 0
+        files, lane, jobs = self._files, self._lane, self._lane.jobs
+        while jobs and size < self._context.config.write_bytes_max:
+            head = jobs[0]
+            if type(head) is not Request or not isinstance(head.message, APPENDS):
+                break
+            conn, message = head.conn, head.message
+            refusal = refusal_of(files, message, message.used_by_offline_recovery)
+            if refusal is not None:
+                lane.take()
+                fail(self._context, conn, message, refusal)
+                continue
+            if message.session_id > files.fence and not message.used_by_offline_recovery:
+                if not accepted:
+                    return self._fence_for(conn, message)
+                break
+            lane.take()
+            run = self._continuing(conn, message, next_id)
+            if run is not None:
+                accepted.append((conn, run))
+                parts += run.parts
+                next_id += len(run.parts)
+                size += run.size
+        return self._write(parts, accepted)
+
+    def _continuing(self, conn: int, message: StoredAppend, next_id: int) -> AppendRun | None:
+        """The records of an append that continues the log; None if it was refused."""
+        self.count += 1
+        why: StorageError
+        if self._context.no_room:
+            why = Refusal(f"{SE}{self._context.no_room}", FailureCode.OVERLOADED)
+        else:
+            run = run_of(message)
+            if run is not None and (not run.parts or run.first == next_id):
+                return run
+            why = out_of_order(next_id - 1)
+        fail(self._context, conn, message, why)
+        return None
+
+    def _write(self, parts: Sequence[bytes], accepted: list[tuple[int, AppendRun]]) -> Procedure[None] | None:
+        if not parts:
+            for conn, message in accepted:
+                succeed(self._context, conn, message)
+            return None
+        plan = plan_append(self._files.where, self._files.opened_log, parts, self._context.wall_ms, self._on_roll)
+        self._lane.rolling = bool(plan.created)
+        return self._append(plan, accepted)
+
+    def _fence_for(self, conn: int, message: StoredAppend) -> Procedure[None]:
+        """Raise the fence for an append at the head of the lane, which is looked at again afterwards."""
+        try:
+            yield from self._files.raise_fence(message.session_id)
+        except DiskError as fault:
+            self._lane.take()
+            fail(self._context, conn, message, io_refusal(fault))
+
+    def _append(self, plan: AppendPlan, accepted: list[tuple[int, AppendRun]]) -> Procedure[None]:
+        files, context = self._files, self._context
+        try:
+            yield tuple(plan.operations)
+        except DiskError as fault:
+            yield from self._retreat(plan, fault)
+            for conn, message in accepted:
+                fail(context, conn, message, io_refusal(fault))
+            return
+        plan.commit()
+        self.batch_count += 1
+        for conn, message in accepted:
+            succeed(context, conn, message)
+        if plan.created:
+            files.plan_mark(context.now)  # the old segment is durable, whatever the mark says of it
+        elif not files.mark_planned and context.rules.torn_not_corrupt:
+            files.plan_mark(context.now + MARK_EVERY_MS)
+
+    def _on_roll(self, segment: Segment) -> tuple[Operation, ...]:
+        """The durable mark must name the segment that is written to, or it does not count at the next opening."""
+        if not self._context.rules.torn_not_corrupt:
+            return ()
+        return self._files.mark_operations(segment.first_id - 1, segment.first_id)
+
+    def _retreat(self, plan: AppendPlan, fault: DiskError) -> Procedure[None]:
+        """Undo a write of which any part may have happened, so that nothing unsynced is ever believed.
+
+        On a full disk the partition goes on with what it had; after any other failure it stops.
+        """
+        try:
+            yield from write(*plan.retreat(self._files.where.directory))
+        except DiskError as second:
+            self._files.stop(second)
+            return
+        if fault.kind is not FaultKind.FULL:
+            self._files.stop(fault)

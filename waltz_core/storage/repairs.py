@@ -1,0 +1,121 @@
+"""The repairs that run on a node, at most one for each partition, and the connections they opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from waltz_core.base.edge import Closed, Level
+from waltz_core.base.record import record
+from waltz_core.storage.admin_changes import AdminChanges
+from waltz_core.storage.context import NodeContext
+from waltz_core.storage.notes import RepairNote
+from waltz_core.storage.peers import Caller
+from waltz_core.storage.refusals import SE, Refusal
+from waltz_core.storage.repair import Repair, RepairResult
+from waltz_core.storage.replica import StorageReplica
+from waltz_core.store.admin_link import AdminLink, LinkEffect
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.shared import FailureCode
+
+SOURCES_MAX = 16  # of one repair
+
+
+@record
+class _UnderWay:
+    repair: Repair
+    caller: Caller
+    seq_num: int
+    what: str  # for the audit
+
+
+class Repairs:
+    """All of a node. `run` is called until it has nothing more to do in a step."""
+
+    def __init__(self, context: NodeContext, replicas: Sequence[StorageReplica], changes: AdminChanges) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._changes = changes
+        self._under_way: dict[int, _UnderWay] = {}  # by partition
+        self._by_conn: dict[int, Repair] = {}  # by connection dialed
+        self._last_dialed = 0
+        self._links: list[LinkEffect] = []  # what the connections want, to be put into the outbox
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, caller: Caller, message: admin.RepairRequest) -> None:
+        """Somebody asks for a repair; answered when it has ended."""
+        context, partition_id = self._context, message.partition_id
+        what = f"repair partition {partition_id}"
+        replica = self._changes.replica_for(caller, message.seq_num, partition_id, what)
+        if replica is None:
+            return
+        if partition_id in self._under_way:
+            text = f"{SE}partition {partition_id} is being repaired already"
+            self._changes.refuse(caller, message.seq_num, what, Refusal(text, FailureCode.OVERLOADED))
+            return
+        links = []
+        for endpoint in dict.fromkeys(message.sources[:SOURCES_MAX]):
+            self._last_dialed -= 1
+            key, count = context.config.key, context.config.partition_count
+            links.append(AdminLink(self._last_dialed, endpoint, key, count, self._links))
+        repair = Repair(partition_id, replica, links, message.ranges, context.alarms, context.now)
+        self._under_way[partition_id] = _UnderWay(repair, caller, message.seq_num, what)
+        self._by_conn.update(dict.fromkeys(repair.conns(), repair))
+        self._send()
+
+    # ---- connections -----------------------------------------------------------------------------
+
+    def dialed(self, conn: int) -> None:
+        """A source is reached."""
+        if conn in self._by_conn:
+            self._by_conn[conn].dialed(conn, self._links)
+            self._send()
+
+    def received(self, conn: int, data: bytes) -> bool:
+        """Bytes arrived; False if not on a connection of a repair."""
+        repair = self._by_conn.get(conn)
+        if repair is None:
+            return False
+        repair.received(conn, data, self._links)
+        self._send()
+        return True
+
+    def closed(self, event: Closed) -> None:
+        """A connection has ended."""
+        if event.conn in self._by_conn:
+            self._by_conn.pop(event.conn).closed(event.conn, event.reason)
+
+    def answers_due(self, partition_id: int) -> None:
+        """The sources of a repair have had their time."""
+        self._under_way[partition_id].repair.overdue(self._links)
+        self._send()
+
+    # ---- once per step ---------------------------------------------------------------------------
+
+    def on_note(self, note: RepairNote) -> None:
+        """A replica has done what its repair asked for."""
+        self._under_way[note.partition_id].repair.on_note(note)
+
+    def run(self) -> None:
+        """Go on as far as possible."""
+        for partition_id, under_way in list(self._under_way.items()):
+            under_way.repair.run(self._context.now, self._links)
+            self._send()
+            if under_way.repair.result is not None:
+                del self._under_way[partition_id]
+                self._answer(partition_id, under_way, under_way.repair.result)
+
+    def _answer(self, partition_id: int, under_way: _UnderWay, result: RepairResult) -> None:
+        ranges, problem = result.ranges, result.problem
+        good = sum(outcome.outcome == admin.RepairOutcome.REPAIRED for outcome in ranges)
+        self._changes.audit(under_way.caller, under_way.what, f"{good} of {len(ranges)} ranges repaired")
+        if problem:
+            text = f"partition {partition_id}: not all could be repaired: {problem}"
+            self._context.report(Level.WARNING, text)
+        answer = admin.RepairResponse(under_way.seq_num, partition_id, ranges, problem or None)
+        self._context.reply(under_way.caller.conn, answer)
+
+    def _send(self) -> None:
+        self._context.effects.put_all(self._links)
+        self._links.clear()
