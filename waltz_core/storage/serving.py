@@ -90,7 +90,7 @@ class Serving:
         match message:
             case wire.RecordRequest() | wire.RecordHeaderRequest():
                 yield from self._serve_read(conn, message)
-            case wire.RecordListRequest() | wire.RecordHeaderListRequest():
+            case wire.RecordListRequest() | wire.RecordHeaderListRequest() | wire.RecordRangeRequest():
                 yield from self._serve_read(conn, message)
             case wire.AppendRequest():  # with the rules off only
                 yield from enter(files, message, message.used_by_offline_recovery)

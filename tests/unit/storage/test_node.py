@@ -762,6 +762,17 @@ def test_ranges_of_records_are_cut_by_number_and_by_bytes(port: Port) -> None:
     assert ids(5, 4, 0, 0) == ids(12, 20, 0, 0) == []
 
 
+def test_a_range_that_has_to_wait_is_given_out_as_any_other() -> None:
+    node = filled(12)
+    newer = codec_1(node, Port.STORAGE).ask(wire.RecordRangeRequest(6, 1, 0, 2, 4, 0, 0))  # waits for its fence
+    assert newer == wire.RecordListResponse(6, 1, 0, some(2, 3))
+    slow = Slow(node)
+    slow.storage = codec_1(node, Port.STORAGE)
+    slow.send(wire.AppendRequest(6, 1, 0, some(12, 1), False), wire.RecordRangeRequest(6, 2, 0, 11, 12, 0, 0))
+    slow.release()  # the append that it waits for
+    assert slow.answers() == [wire.SuccessResponse(6, 1, 0), wire.RecordListResponse(6, 2, 0, some(11, 2))]
+
+
 def test_a_digest_is_of_the_bytes_on_disk_whatever_the_borders_of_segments() -> None:
     node = filled(12)
     stored = b"".join(node.disk.content(f"0/{first:019d}.seg")[128:] for first in (0, 4, 8))
