@@ -21,6 +21,7 @@ import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
+from waltz_trio.exposition import Form
 from waltz_trio.metrics import Registry
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.tls import names_of
@@ -111,9 +112,9 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
         found = await registry.text(f"json {pretty}", lambda: registry.json(pretty=pretty))
         return Response(200, "application/json", found.encode())
 
-    async def prometheus() -> Response:
-        found = await registry.text("prometheus", registry.prometheus)
-        return text(found, content_type="text/plain; version=0.0.4; charset=utf-8")
+    async def scraped(form: Form) -> Response:
+        found = await registry.text(form.name, lambda: registry.prometheus(form))
+        return text(found, content_type=form.value)
 
     def handle(request: Request) -> Answer | Awaitable[Answer]:
         match request.path.rstrip("/") or "/":
@@ -124,10 +125,11 @@ def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool,
             case "/health":
                 healthy, value = health()
                 return json_text(value, status=200 if healthy else 500, pretty=request.pretty)
-            case "/metrics" if not _wants_prometheus(request.headers.get("accept", "")):
-                return json(request.pretty)
-            case "/metrics" | "/metrics/prometheus":
-                return prometheus()
+            case "/metrics":
+                form = _form_of(request.headers.get("accept", ""))
+                return json(request.pretty) if form is None else scraped(form)
+            case "/metrics/prometheus":
+                return scraped(_form_of(request.headers.get("accept", "")) or Form.PROMETHEUS)
         return refusal(HTTPStatus.NOT_FOUND)
 
     return handle
@@ -143,9 +145,12 @@ def version() -> str | None:
         return None
 
 
-def _wants_prometheus(accept: str) -> bool:
-    """Whether text or OpenMetrics is asked for before JSON."""
-    best: tuple[float, str] = (0.0, "")
+_FORMS = {"text/plain": Form.PROMETHEUS, "application/openmetrics-text": Form.OPENMETRICS, "application/json": None}
+
+
+def _form_of(accept: str) -> Form | None:
+    """The text form that is asked for, None for JSON, which is also for whoever asks for nothing."""
+    best: tuple[float, Form | None] = (0.0, None)
     for part in accept.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
         weight = 1.0
@@ -155,9 +160,9 @@ def _wants_prometheus(accept: str) -> bool:
                     weight = float(parameter[2:])
                 except ValueError:
                     weight = 0.0
-        if kind in ("text/plain", "application/openmetrics-text", "application/json") and weight > best[0]:
-            best = weight, kind
-    return best[1] in ("text/plain", "application/openmetrics-text")
+        if kind in _FORMS and weight > best[0]:
+            best = weight, _FORMS[kind]
+    return best[1]
 
 
 class HttpServer:

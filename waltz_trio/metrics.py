@@ -1,4 +1,4 @@
-"""Metrics of one process: gauges, counters, meters, timers; as the original's JSON and as Prometheus text.
+"""Metrics of one process: gauges, counters, meters, timers; as the original's JSON and as text for scrapers.
 
 The machines count; this registry only reads their counters when somebody asks, and keeps the rates.
 Each process (each node of an embedded cluster) has its own registry: nothing is global.
@@ -6,7 +6,6 @@ Each process (each node of an embedded cluster) has its own registry: nothing is
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 import json
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
 import trio
+
+from waltz_trio.exposition import Families, Form
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ _DECAY = 0.015  # per second: a sample that leans to the last five minutes
 _TEXT_AGE = 1.0  # seconds that a text is good for whoever asks next
 _LARGE = 1_000  # metrics; making the text of more takes a thread, not the time of the event loop
 _RESCALE = 3600.0  # seconds after which weights are scaled down, before they overflow
+_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds, of histograms
 _QUANTILES = (("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p999", 0.999))
 
 
@@ -85,9 +87,19 @@ class Meter:
 
 
 class Timer:
-    """Durations in seconds: a rate, and percentiles of an exponentially decaying sample."""
+    """Durations in seconds: a rate, percentiles of an exponentially decaying sample, an exact histogram."""
 
-    __slots__ = ("_clock", "_landmark", "_milliseconds", "_random", "_sample", "_seconds", "_totals", "meter")
+    __slots__ = (
+        "_buckets",
+        "_clock",
+        "_landmark",
+        "_milliseconds",
+        "_random",
+        "_sample",
+        "_seconds",
+        "_totals",
+        "meter",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -97,6 +109,7 @@ class Timer:
         self._totals: dict[int, int] = {}  # milliseconds → calls taken over so far
         self._milliseconds = 0  # of all calls that were taken over
         self._seconds = 0.0  # of all others
+        self._buckets = [0] * (len(_BOUNDS) + 1)  # calls by the first bound that they do not exceed
         self.meter = Meter(clock)
 
     def update(self, seconds: float, count: int = 1) -> None:
@@ -109,7 +122,12 @@ class Timer:
         """Seconds that all calls took together; it never falls."""
         return self._milliseconds / 1000 + self._seconds
 
+    def buckets(self) -> dict[float, int]:
+        """How many calls took at most so many seconds, by upper bound, the last of which is infinite."""
+        return dict(zip((*_BOUNDS, math.inf), itertools.accumulate(self._buckets), strict=True))
+
     def _note(self, seconds: float, count: int) -> None:
+        self._buckets[bisect_left(_BOUNDS, seconds)] += count
         self.meter.mark(count)
         now = self._clock()
         if now - self._landmark > _RESCALE:
@@ -307,39 +325,26 @@ class Registry:
             return json.dumps(found, indent=2, default=str)
         return "{" + ", ".join(f'"{name}": {_object(table)}' for name, table in found.items()) + "}"
 
-    def prometheus(self) -> str:
-        """Text exposition format 0.0.4. `group.partition-N.name` becomes `group_name{partition="N"}`."""
-        families: dict[tuple[str, str], list[str]] = {}
+    def prometheus(self, form: Form = Form.PROMETHEUS) -> str:
+        """Text for a scraper, of what was refreshed last."""
+        families = Families()
         for name, read in self._gauges.items():
-            found = _gauge(read).get("value")
-            if name in self._labels and isinstance(found, Mapping):
-                for key, number in found.items():
-                    _sample_line(families, "gauge", name, "", number, {self._labels[name]: key})
-                continue
-            value = _number(found)
-            if value is not None:
-                _sample_line(families, "gauge", name, "", value)
+            shown = _gauge(read).get("value")
+            if name in self._labels and isinstance(shown, Mapping):
+                for key, number in shown.items():
+                    families.gauge(name, number, {self._labels[name]: key})
+            elif (value := _number(shown)) is not None:
+                families.gauge(name, value)
         for name, counter in self._counters.items():
-            _sample_line(families, "counter", name, "_total", counter.count)
+            families.counter(name, counter.count)
         for name, meter in self._meters.items():
-            _sample_line(families, "counter", name, "_total", meter.count)
+            families.counter(name, meter.count)
         for name, timer in self._timers.items():
-            self._summary(families, name, timer)
-        lines = []
-        for (metric, kind), samples in sorted(families.items()):
-            lines.append(f"# TYPE {metric} {kind}")
-            lines.extend(samples)
-        return "\n".join(lines) + "\n"
-
-    @staticmethod
-    def _summary(families: dict[tuple[str, str], list[str]], name: str, timer: Timer) -> None:
-        metric, labels = _prometheus_name(name, "_seconds")
-        samples = families.setdefault((metric, "summary"), [])
-        snapshot = timer.snapshot()
-        for key, quantile in _QUANTILES:
-            samples.append(f"{metric}{_labels({**labels, 'quantile': str(quantile)})} {snapshot[key]!r}")
-        samples.append(f"{metric}_sum{_labels(labels)} {timer.sum!r}")
-        samples.append(f"{metric}_count{_labels(labels)} {timer.meter.count}")
+            snapshot = timer.snapshot()
+            quantiles = {quantile: snapshot[key] for key, quantile in _QUANTILES}
+            families.summary(name, quantiles, timer.sum, timer.meter.count)
+            families.histogram(name, timer.buckets(), timer.sum)
+        return families.text(form)
 
     def graphite(self, prefix: str, at: int) -> Iterable[str]:
         """Lines `prefix.name[.attribute] value epochSeconds`; durations in milliseconds, as the original's."""
@@ -393,39 +398,3 @@ def _number(value: object) -> int | float | None:
     if isinstance(value, int | float):
         return value
     return None
-
-
-_NO_LABELS: Mapping[str, str] = {}
-_PARTITION = re.compile(r"\.partition-(\d+)(?=\.)")
-
-
-@functools.lru_cache(maxsize=100_000)
-def _prometheus_name(name: str, suffix: str) -> tuple[str, Mapping[str, str]]:
-    labels = {}
-    found = _PARTITION.search(name)
-    if found is not None:
-        labels["partition"] = found[1]
-        name = name[: found.start()] + name[found.end() :]
-    group, _, last = name.rpartition(".")
-    # The original repeats the group in some names (`waltz-server.waltz-server-num-partitions`).
-    last = last.removeprefix(group + "-") if group else last
-    text = re.sub(r"[^A-Za-z0-9_]", "_", f"{group}_{last}" if group else last)
-    return text + suffix, labels
-
-
-def _sample_line(
-    families: dict[tuple[str, str], list[str]],
-    kind: str,
-    name: str,
-    suffix: str,
-    value: float,
-    more: Mapping[str, str] = _NO_LABELS,
-) -> None:
-    metric, labels = _prometheus_name(name, suffix)
-    families.setdefault((metric, kind), []).append(f"{metric}{_labels({**labels, **more})} {value!r}")
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"

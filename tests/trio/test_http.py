@@ -71,14 +71,17 @@ async def test_metrics_are_json_or_prometheus_as_asked(nursery: trio.Nursery) ->
         _, headers, body = await get(port, "/metrics", accept)
         assert headers["content-type"] == "application/json"
         assert json.loads(body)["gauges"]["waltz-server.waltz-server-num-partitions"] == {"value": 4}
-    for target, accept in (
-        ("/metrics/prometheus", ""),
-        ("/metrics", "text/plain"),
-        ("/metrics", "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"),
+    scraper = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    for target, accept, kind in (
+        ("/metrics/prometheus", "", "text/plain; version=0.0.4"),
+        ("/metrics", "text/plain", "text/plain; version=0.0.4"),
+        ("/metrics", scraper, "application/openmetrics-text; version=1.0.0"),
+        ("/metrics/prometheus", scraper, "application/openmetrics-text; version=1.0.0"),
     ):
         _, headers, body = await get(port, target, accept)
-        assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert headers["content-type"].startswith(kind)
         assert "waltz_server_num_partitions 4\n" in body
+        assert body.endswith("# EOF\n") == kind.startswith("application/")
 
 
 async def test_pretty_indents(nursery: trio.Nursery) -> None:

@@ -7,7 +7,10 @@ import math
 
 import pytest
 import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
+from waltz_trio.exposition import Form
 from waltz_trio.metrics import Registry
 
 
@@ -221,3 +224,47 @@ def test_metrics_are_refreshed_before_they_are_read_and_forgotten_by_prefix() ->
     assert registry.read()["meters"]["p-1.x"]["count"] == 9  # type: ignore[index]  # JSON object
     registry.remove("p-1.")
     assert registry._meters == {}
+
+
+@pytest.mark.parametrize("form", Form)
+def test_parsers_of_prometheus_read_back_what_was_counted(form: Form) -> None:
+    registry = Registry(Clock())
+    registry.gauge("waltz-server.partition-3.replica-lag", lambda: {'a"\\\n:1': 7}, label="replica")
+    registry.gauge("waltz-server.share", lambda: math.inf)
+    registry.meter("waltz-server.partition-3.transaction").mark(4)
+    timer = registry.timer("waltz-server.partition-3.response-latency")
+    timer.update_to([(0, 1), (5, 2), (6, 10), (70_000, 3)])
+
+    parse = parse_openmetrics if form is Form.OPENMETRICS else parse_prometheus
+    families = {family.name: family for family in parse(registry.prometheus(form))}
+
+    latency = "waltz_server_response_latency"
+    assert {name: family.type for name, family in families.items()} == {
+        "waltz_server_replica_lag": "gauge",
+        "waltz_server_share": "gauge",
+        "waltz_server_transaction": "counter",
+        f"{latency}_seconds": "summary",
+        f"{latency}_histogram_seconds": "histogram",
+    }
+    (lag,) = families["waltz_server_replica_lag"].samples
+    assert (lag.labels, lag.value) == ({"partition": "3", "replica": 'a"\\\n:1'}, 7)
+    (transactions,) = families["waltz_server_transaction"].samples
+    assert (transactions.name, transactions.value) == ("waltz_server_transaction_total", 4)
+    samples = families[f"{latency}_histogram_seconds"].samples
+    counts = {sample.labels["le"]: sample.value for sample in samples if sample.name.endswith("_bucket")}
+    assert [counts[bound] for bound in ("0.001", "0.002", "0.005", "0.01", "10.0", "+Inf")] == [1, 1, 3, 13, 13, 16]
+    totals = {sample.name.rpartition("_")[2]: sample.value for sample in samples if "le" not in sample.labels}
+    assert totals == {"sum": (5 * 2 + 6 * 10 + 70_000 * 3) / 1000, "count": 16}
+
+
+def test_a_histogram_counts_every_call_and_never_falls() -> None:
+    clock = Clock()
+    timer = Registry(clock).timer("t")
+    before = timer.buckets()
+    for count in range(1, 3_000):  # more than the sample of the quantiles holds
+        timer.update(count / 1000)
+        clock.now += 10
+        now = timer.buckets()
+        assert all(now[bound] >= before[bound] for bound in now)
+        before = now
+    assert (before[0.1], before[1.0], before[2.0], before[math.inf]) == (100, 1_000, 2_000, 2_999)

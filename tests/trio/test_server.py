@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
@@ -62,6 +63,20 @@ async def get(port: int | None, path: str) -> tuple[int, object]:
     return int(head.split()[1]), json.loads(body)
 
 
+async def scrape(port: int | None) -> str:
+    assert port is not None
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        accept = b"Accept: application/openmetrics-text\r\n"
+        await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + accept + b"\r\n")
+        answer = bytearray()
+        while data := await stream.receive_some():
+            answer += data
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    assert b"application/openmetrics-text; version=1.0.0" in head
+    return body.decode()
+
+
 async def test_whoever_asks_for_metrics_and_health_shares_one_snapshot_a_second(nursery: trio.Nursery) -> None:
     """Each takes the time of the machine that commits."""
     async with cluster() as (store, _):
@@ -82,6 +97,44 @@ async def test_whoever_asks_for_metrics_and_health_shares_one_snapshot_a_second(
             for path in ("/metrics", "/metrics?pretty=true", "/health") * 10:
                 readers.start_soon(get, server.http_port, path)
         assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(taken)), taken
+        server.cancel()
+
+
+# Dashboards and alerts are written against these: more may come, none may go.
+FAMILIES = {
+    "append_queue_size": "gauge",
+    "catchup_feeds": "gauge",
+    "connections": "gauge",
+    "feed_cache_miss": "counter",
+    "generation": "gauge",
+    "healthy": "gauge",
+    "high_water_mark": "gauge",
+    "is_closed": "gauge",
+    "num_partitions": "gauge",
+    "pending_append": "gauge",
+    "real_time_feeds": "gauge",
+    "rejected_append": "counter",
+    "response_latency_histogram_seconds": "histogram",
+    "response_latency_seconds": "summary",
+    "server_id": "gauge",
+    "successful_append": "counter",
+    "total_catchup_feed_context_added": "gauge",
+    "total_catchup_feed_context_removed": "gauge",
+    "total_real_time_feed_context_added": "gauge",
+    "total_real_time_feed_context_removed": "gauge",
+    "transaction": "counter",
+    "transaction_cache_miss": "counter",
+}
+
+
+async def test_a_scrape_is_read_by_the_parser_of_openmetrics_under_names_that_stay(nursery: trio.Nursery) -> None:
+    async with cluster() as (store, _):
+        server = ServerProcess(Config(SETTINGS), store)
+        await nursery.start(server.run)
+        await owns(server, 2)
+        text = await scrape(server.http_port)
+        families = {family.name.removeprefix("waltz_server_"): family.type for family in parse_openmetrics(text)}
+        assert FAMILIES.items() <= families.items()
         server.cancel()
 
 
