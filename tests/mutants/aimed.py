@@ -180,9 +180,9 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a preference is registered before the assignment heeds it",
-        "cluster.coordinator",
-        "            if self._registering and not self._reassign:\n",
-        "            if self._registering:\n",
+        "cluster.registration",
+        "        if self._announcing and not self._reassign:\n",
+        "        if self._announcing:\n",
         ("tests/unit/cluster/test_coordinator.py",),
     ),
     Mutant(

@@ -603,15 +603,15 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "assignment written over a newer one",
-        "cluster.coordinator",
-        "encode_partition_assignment(wanted), stat.version)",
-        "encode_partition_assignment(wanted), -1)",
+        "cluster.registration",
+        "encode_partition_assignment(assignment), view.stat.version)",
+        "encode_partition_assignment(assignment), -1)",
     ),
     Mutant(
         "server overlooked between two reads",
         "cluster.coordinator",
-        "if found.torn or listed.cversion != data.cversion:",
-        "if found.torn:",
+        "if reading.torn or listed.cversion != data.cversion:",
+        "if reading.torn:",
     ),
     Mutant(
         "frame limit not kept",

@@ -15,8 +15,8 @@ from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import ZkChildren, ZkCreate, ZkDelete, ZkGet, ZkMulti, ZkSet
 from waltz_core.base.ids import Endpoint
-from waltz_core.cluster.coordinator import (
-    Coordinator,
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import (
     EndpointsChanged,
     Left,
     ManagedServer,

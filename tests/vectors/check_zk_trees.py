@@ -14,14 +14,8 @@ from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkEvent, ZkFailed, ZkSet, ZkState, ZkStateChanged
 from waltz_core.base.rules import LEGACY
 from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
-from waltz_core.cluster.coordinator import (
-    Coordinator,
-    EndpointsChanged,
-    Joined,
-    ManagedServer,
-    Owned,
-    ReplicasChanged,
-)
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import EndpointsChanged, Joined, ManagedServer, Owned, ReplicasChanged
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
 from waltz_core.zookeeper.znode_tree import StoredTree, Znode, ZnodeTree

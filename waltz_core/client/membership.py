@@ -23,8 +23,9 @@ from waltz_core.base.edge import (
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.client.calls import Effect
 from waltz_core.client.settings import ClientSettings
-from waltz_core.cluster.coordinator import ClusterFailed, Coordinator, CoordinatorEffect, EndpointsChanged
-from waltz_core.cluster.coordinator import Joined as CoordinatorJoined
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import ClusterFailed, CoordinatorEffect, EndpointsChanged
+from waltz_core.cluster.notifications import Joined as CoordinatorJoined
 from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoResponse, ErrorCode, ErrorResponse
 
 if TYPE_CHECKING:

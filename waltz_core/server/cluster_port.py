@@ -20,9 +20,9 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import ReqId
-from waltz_core.cluster.coordinator import (
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import (
     ClusterFailed,
-    Coordinator,
     CoordinatorEffect,
     EndpointsChanged,
     Joined,

@@ -35,7 +35,7 @@ from waltz_core.server.turns import Shares
 from waltz_core.wire import client_messages as messages
 
 if TYPE_CHECKING:
-    from waltz_core.cluster.coordinator import EndpointsChanged, Joined
+    from waltz_core.cluster.notifications import EndpointsChanged, Joined
     from waltz_core.server.config import ServerConfig
     from waltz_core.zookeeper.znodes import ReplicaAssignments
 

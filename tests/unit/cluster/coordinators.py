@@ -27,9 +27,9 @@ from waltz_core.base.edge import (
 )
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.rules import SAFE, SafetyRules
-from waltz_core.cluster.coordinator import (
+from waltz_core.cluster.coordinator import Coordinator
+from waltz_core.cluster.notifications import (
     ClusterFailed,
-    Coordinator,
     CoordinatorEffect,
     EndpointsChanged,
     Joined,

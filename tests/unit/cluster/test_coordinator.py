@@ -26,14 +26,9 @@ from waltz_core.base.edge import (
 )
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.rules import LEGACY
-from waltz_core.cluster.coordinator import (
-    LEAVE_TIMEOUT_MS,
-    OUR_MARK,
-    REFRESH_EVERY_MS,
-    REPORTED_MAX,
-    REQUEST_TIMEOUT_MS,
+from waltz_core.cluster.coordinator import LEAVE_TIMEOUT_MS, REFRESH_EVERY_MS, Coordinator, CoordinatorState
+from waltz_core.cluster.notifications import (
     ClusterFailed,
-    Coordinator,
     CoordinatorEffect,
     EndpointsChanged,
     Joined,
@@ -42,10 +37,12 @@ from waltz_core.cluster.coordinator import (
     Owned,
     OwnershipConfirmed,
     OwnershipDoubtful,
-    Phase,
     PreferencesRegistered,
     ReplicasChanged,
 )
+from waltz_core.cluster.published import REPORTED_MAX, Published
+from waltz_core.cluster.questions import REQUEST_TIMEOUT_MS
+from waltz_core.cluster.registration import OUR_MARK
 from waltz_core.zookeeper.znodes import (
     ClusterParams,
     PartitionAssignment,
@@ -77,7 +74,7 @@ def test_the_first_server_joins_and_owns_everything() -> None:
     assert server.owned == ((0, 1), (1, 1), (2, 1))
     assert list(world.descriptors()) == ["s_0000000000"]
     assert server.machine.is_coordinator
-    assert server.machine.phase is Phase.ACTIVE
+    assert server.machine.state is CoordinatorState.ACTIVE
     world.check_converged()
 
 
@@ -180,7 +177,7 @@ def test_a_cluster_that_contradicts_itself_is_refused_with_a_reason(
     spoil(world)
     server = world.server()
     assert expected in server.last(ClusterFailed).reason
-    assert server.machine.phase is Phase.ENDED
+    assert server.machine.state is CoordinatorState.ENDED
     assert server.machine.deadline() is None
     assert not server.all(Owned)
     count = len(server.told)
@@ -206,7 +203,7 @@ def test_a_server_that_leaves_gives_its_partitions_away_at_once() -> None:
     first.call(first.machine.leave)
     world.settle()
     assert first.told[-1] == Left()
-    assert first.machine.phase is Phase.ENDED
+    assert first.machine.state is CoordinatorState.ENDED
     assert server_ids(world) == [2]
     assert len(second.owned) == 4
 
@@ -492,7 +489,7 @@ def test_each_request_of_a_reading_may_fail(which: int, error: ZkError) -> None:
     server.inbox.append(ZkFailed(failed.ticket, error))
     world.settle()
     if error is ZkError.NO_NODE and failed.__getattribute__("path") == ROOT:
-        assert server.machine.phase is Phase.ENDED
+        assert server.machine.state is CoordinatorState.ENDED
     else:
         world.check_converged()
 
@@ -551,7 +548,7 @@ def test_two_coordinators_at_once_are_settled_by_the_version() -> None:
     first.die()
     world.close(first.session)
     twin = world.add(manages=ManagedServer(Endpoint("host", 6002)))
-    twin.machine.server_id = 2  # believes to be the coordinator too
+    twin.machine._ids.server_id = 2  # believes to be the coordinator too
     version = {node.path: node.version for node in world.tree.describe()}[PATHS.servers]
     world.settle()
     after = {node.path: node.version for node in world.tree.describe()}[PATHS.servers]
@@ -859,11 +856,11 @@ def test_a_new_client_gets_the_last_known_places_while_the_assignment_lags_behin
 
 
 def test_only_so_many_reports_are_remembered() -> None:
-    machine = Coordinator(ROOT, tickets=Tickets(), rng=random.Random(1))
+    published = Published(PATHS)
     out: list[CoordinatorEffect] = []
     for number in range(2 * REPORTED_MAX):
-        machine._report_once(Level.INFO, str(number), out)
-    machine._report_once(Level.INFO, str(2 * REPORTED_MAX - 1), out)
+        published.report_once(Level.INFO, str(number), out)
+    published.report_once(Level.INFO, str(2 * REPORTED_MAX - 1), out)
     assert len(out) == 2 * REPORTED_MAX
 
 
@@ -911,7 +908,7 @@ def test_whatever_happens_the_cluster_converges_when_it_is_left_alone(data: st.D
 
 
 def _fault(world: World, process: Process, kind: int, partition: int) -> None:
-    is_server = process.machine._manages is not None
+    is_server = process.machine._registration is not None
     match kind:
         case 0:
             process.suspend()

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.server.desk import Desk
 from waltz_core.base.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
 from waltz_core.base.ids import Endpoint
-from waltz_core.cluster.coordinator import Joined
+from waltz_core.cluster.notifications import Joined
 from waltz_core.server.context import Alarm, ClusterState, PortsRead
 from waltz_core.server.repairs import AGAIN_MS, ANSWER_MS, Repairs
 from waltz_core.wire import admin_messages as admin
