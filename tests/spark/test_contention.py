@@ -19,9 +19,9 @@ from waltz_core.base.log import PROBE_MARK
 from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision, Gap
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
-from waltz_spark.cli import main
 from waltz_spark.contention import BINS, count_decisions, table_sizes, together
 from waltz_spark.report import contention_sections
+from waltz_trio.cli.main import main as waltz
 
 HOT, COLD = Lock("account", 7), Lock("account", 8)
 
@@ -125,15 +125,15 @@ def test_the_command_reads_journals_of_several_servers(tmp_path: Path, capsys: p
     page = tmp_path / "report.html"
 
     command = ["report", "--directory", str(tmp_path / "log"), "--html", str(page), "--jobs", "1"]
-    assert main([*command, "--journal", journals[1], "--journal", journals[0]]) == 0
+    assert waltz(["spark", *command, "--journal", journals[1], "--journal", journals[0]]) == 0
     shown = capsys.readouterr().out
     assert "7 appends were decided, 1 refused" in shown
     assert "account/7" in shown
     assert "they lack 2 decisions" in shown
     assert "Contention" in page.read_text()
 
-    assert main([*command, "--json", "--journal", journals[0], "--journal", journals[1]]) == 0
+    assert waltz(["spark", *command, "--json", "--journal", journals[0], "--journal", journals[1]]) == 0
     found = json.loads(capsys.readouterr().out)["contention"]
     assert (found["decided"], found["missing"], found["true_conflicts"]) == (7, 2, 1)
     assert found["tables"][-1] == {"size": 1_000_000, "false": 0, "decided": 6}
-    assert main([*command, "--journal", str(tmp_path / "absent")]) == 1
+    assert waltz(["spark", *command, "--journal", str(tmp_path / "absent")]) == 1

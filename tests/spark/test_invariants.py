@@ -10,9 +10,9 @@ import pytest
 from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log
 from tests.spark.test_views import entry
-from waltz_spark.cli import main
 from waltz_spark.errors import OptionError
 from waltz_spark.invariants import Invariant, judge, read_invariant
+from waltz_trio.cli.main import main as waltz
 
 OVERDRAWN = ROOT / "examples" / "pipeline" / "overdrawn.sql"
 
@@ -49,5 +49,5 @@ def test_files_without_a_query_and_calls_without_spark_are_refused(
         read_invariant(tmp_path / "empty.sql")
     with pytest.raises(OptionError, match="No such file"):
         read_invariant(tmp_path / "absent.sql")
-    assert main(["audit", "--directory", str(tmp_path), "--invariant", str(OVERDRAWN)]) == 1
+    assert waltz(["spark", "audit", "--directory", str(tmp_path), "--invariant", str(OVERDRAWN)]) == 2
     assert "give --master" in capsys.readouterr().err

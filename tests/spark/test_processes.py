@@ -17,13 +17,13 @@ from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
 from waltz_core.server.journal_format import Decision, decode_entries, encode_entry
 from waltz_spark.archive import plan_archive, run_archive
-from waltz_spark.cli import main
 from waltz_spark.options import parse_options
 from waltz_spark.planning import ServerPlace, StoragePlace
 from waltz_spark.reading import drop_connections
 from waltz_spark.restore import restore
 from waltz_spark.runners import Here
 from waltz_spark.source import BatchReader
+from waltz_trio.cli.main import main
 
 pytestmark = pytest.mark.processes
 
@@ -106,8 +106,8 @@ def free_and_lose(cluster: Cluster, root: str, count: int) -> None:
     where = ["--zookeeper", options.zookeeper, "--root", options.cluster_root, "--jobs", "1"]
     for name, value in (("ca", options.ssl_ca), ("certificate", options.ssl_certificate), ("key", options.ssl_key)):
         where += ["-o", f"ssl.{name}={value}"] if value else []
-    assert main(["archive", *where, "--to", root, "--free"]) == 1, "nobody was asked"
-    assert main(["archive", *where, "--to", root, "--free", "--yes"]) == 0
+    assert main(["spark", "archive", *where, "--to", root, "--free"]) == 1, "nobody was asked"
+    assert main(["spark", "archive", *where, "--to", root, "--free", "--yes"]) == 0
     directories = {name: cluster.directory / name for name in cluster.storage_names}
     assert not any(path.name == f"{0:019d}.seg" for path in cluster.directory.glob("storage-*/0/*.seg"))
     cluster.children["storage-2"].kill()
@@ -175,7 +175,7 @@ def move_money(cluster: Cluster, count: int) -> list[int]:
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    status = main([*arguments, "--jobs", "1"])
+    status = main(["spark", *arguments, "--jobs", "1"])
     captured = capsys.readouterr()
     return status, captured.out + captured.err
 

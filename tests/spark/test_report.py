@@ -11,12 +11,12 @@ import pytest
 
 from tests.spark.logs import CREATED_MS, make_log, random_payloads
 from waltz_core.base.ids import req_client
-from waltz_spark.cli import main
 from waltz_spark.errors import OptionError, RecordDamagedError
 from waltz_spark.load import measure
 from waltz_spark.options import parse_options
 from waltz_spark.report import load_page, size_class
 from waltz_spark.runners import Here, OnSpark
+from waltz_trio.cli.main import main as waltz
 
 
 def test_counts_are_those_of_the_records(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(tmp_path: Path) -> Non
 def test_the_command_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_log(tmp_path / "log", [random_payloads(50)])
     page = tmp_path / "report.html"
-    assert main(["report", "--directory", str(tmp_path / "log"), "--html", str(page), "--jobs", "1"]) == 0
+    assert waltz(["spark", "report", "--directory", str(tmp_path / "log"), "--html", str(page), "--jobs", "1"]) == 0
     text = capsys.readouterr().out
     assert "50 records" in text
     assert str(page) in text
     assert page.read_text().startswith("<!doctype html>")
-    assert main(["report", "--directory", str(tmp_path / "log"), "--json", "--jobs", "1"]) == 0
+    assert waltz(["spark", "report", "--directory", str(tmp_path / "log"), "--json", "--jobs", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 50
 
 
