@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from waltz_core.storage import index as index_file
-from waltz_core.storage.opening import RESYNC_WINDOW
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, announced_size, check_record
 from waltz_core.storage.segment import (
     HEADER_SIZE,
@@ -27,6 +26,7 @@ from waltz_core.storage.segment import (
     index_name,
     may_be_torn,
 )
+from waltz_core.storage.segment_opening import RESYNC_WINDOW
 from waltz_spark.blocks import OVERHEAD, Block, Offsets
 from waltz_spark.columns import Shape
 from waltz_spark.errors import DataLossError, PipelineError, RecordDamagedError, UnreachableError, WrongClusterError

@@ -10,12 +10,12 @@ from __future__ import annotations
 from waltz_core.base.edge import Level
 from waltz_core.storage.effects import Create, Cut, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment, remove_operations
-from waltz_core.storage.opening import CHUNK
 from waltz_core.storage.procedure import Procedure, read
 from waltz_core.storage.reading import end_of
 from waltz_core.storage.refusals import SE, Refusal
 from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.storage.replica_opening import open_again
+from waltz_core.storage.scanning import CHUNK
 from waltz_core.storage.segment import HEADER_SIZE
 from waltz_core.wire.shared import FailureCode
 

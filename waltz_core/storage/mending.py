@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from waltz_core.base.log import Record
 from waltz_core.storage.effects import Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment, create_operations, segment_of
-from waltz_core.storage.opening import check_in_file
 from waltz_core.storage.procedure import DiskError, Procedure, list_names, read, write
 from waltz_core.storage.reading import bounds_of
 from waltz_core.storage.record_codec import encode_record
+from waltz_core.storage.scanning import check_in_file
 from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header
 
 

@@ -8,9 +8,9 @@ from waltz_core.base.log import Record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment
-from waltz_core.storage.opening import check_in_file, scan_file
 from waltz_core.storage.procedure import Procedure, read, write
 from waltz_core.storage.record_codec import decode_run, record_size
+from waltz_core.storage.scanning import check_in_file, scan_file
 from waltz_core.storage.segment import HEADER_SIZE
 
 

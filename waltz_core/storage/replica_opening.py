@@ -11,7 +11,8 @@ from waltz_core.base.errors import CorruptionError, StorageError
 from waltz_core.storage import control as ctl
 from waltz_core.storage import legacy, side
 from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, WriteAt
-from waltz_core.storage.opening import Opened, Opening
+from waltz_core.storage.evidence import Opened
+from waltz_core.storage.opening import Opening
 from waltz_core.storage.procedure import DiskError, Procedure, list_names
 from waltz_core.storage.reading import read_range
 from waltz_core.storage.refusals import SE

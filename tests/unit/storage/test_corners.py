@@ -201,7 +201,7 @@ def test_an_index_that_cannot_be_believed_in_the_middle_of_a_list() -> None:
 
 def test_the_index_of_the_segment_written_to_is_distrusted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltz_core.storage.log_files.WINDOW", 50)
-    monkeypatch.setattr("waltz_core.storage.opening.WINDOW", 50)
+    monkeypatch.setattr("waltz_core.storage.segment_opening.WINDOW", 50)
     node = desk(threshold=1 << 30)
     append(node, 0, 200, size=0)
     flush_marks(node)

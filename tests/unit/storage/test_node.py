@@ -173,7 +173,7 @@ def test_a_new_segment_is_durable_before_a_record_goes_into_it() -> None:
 
 def test_the_window_of_offsets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltz_core.storage.log_files.WINDOW", 50)
-    monkeypatch.setattr("waltz_core.storage.opening.WINDOW", 50)
+    monkeypatch.setattr("waltz_core.storage.segment_opening.WINDOW", 50)
     node = desk(threshold=1 << 30)
     for first in range(0, 280, 40):
         assert append(node, first, 40, size=0) == wire.SuccessResponse(5, 1, 0)

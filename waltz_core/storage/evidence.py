@@ -1,0 +1,105 @@
+"""What a partition's files are judged by at opening, and what was found out about them."""
+
+from __future__ import annotations
+
+from array import array
+
+from waltz_core.base.errors import CorruptionError
+from waltz_core.base.rules import SafetyRules
+from waltz_core.storage import index as index_file
+from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
+from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
+from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header, encode_header, index_name
+
+
+class Opened:
+    """The result: files, and what is wrong with them."""
+
+    __slots__ = ("faults", "grave", "log", "notes", "problem")
+
+    def __init__(self) -> None:
+        self.log: LogFiles | None = None
+        self.problem: str | None = None  # why the partition is in limbo
+        self.faults: set[int] = set()  # ids whose records are damaged or missing
+        self.grave = False  # something is wrong that `faults` do not tell
+        self.notes: list[str] = []  # what was repaired
+
+    def blame(self, problem: str) -> None:
+        """Keep the first problem; the others follow from it more often than not."""
+        self.grave = True
+        self.blame_records(problem)
+
+    def blame_records(self, problem: str) -> None:
+        """The same for records that are damaged or missing, and are told in `faults`."""
+        if self.problem is None:
+            self.problem = problem
+
+    def forgive(self, log_start: int) -> None:
+        """Damage below the log start is nobody's loss, and no other replica could mend it."""
+        if self.problem is not None and not self.grave and max(self.faults, default=log_start) < log_start:
+            self.notes.append(f"{self.problem}; it is below the log start, {log_start}, so it is left as it is")
+            self.problem = None
+            self.faults.clear()
+
+
+class Evidence:
+    """Of one opening."""
+
+    __slots__ = ("created_ms", "floor", "mark", "out", "rules", "sizes", "where")
+
+    def __init__(
+        self, where: LogPlace, present: tuple[FileEntry, ...], rules: SafetyRules, created_ms: int, floor: int
+    ) -> None:
+        self.where = where
+        self.rules = rules
+        self.created_ms = created_ms  # of files that are made
+        self.sizes = {entry.name: entry.size for entry in present if not entry.is_directory}
+        self.floor = floor  # everything up to here was on disk
+        self.mark: int | None = None  # the durable mark, None if there is none that counts
+        self.out = Opened()
+
+    def path(self, name: str) -> str:
+        """A file of the partition."""
+        return f"{self.where.directory}/{name}"
+
+    def entries_in(self, name: str) -> int:
+        """Records the index of a data file speaks of."""
+        return max(0, self.sizes.get(index_name(name), 0) - HEADER_SIZE) // index_file.ENTRY_SIZE
+
+    def index_fits(self, segment: Segment) -> Procedure[bool]:
+        """Whether there is an index whose header belongs to this segment."""
+        if self.sizes.get(segment.index_path.rpartition("/")[2], 0) < HEADER_SIZE:
+            return False
+        header = decode_header((yield from read(segment.index_path, 0, HEADER_SIZE)))
+        return header is not None and (header.key, header.partition_id, header.first_id) == (
+            self.where.key,
+            self.where.partition_id,
+            segment.first_id,
+        )
+
+    def write_index(self, segment: Segment, entries: array[int], position: int) -> Procedure[None]:
+        """Make the index hold `entries` from `position` on and nothing behind; writes only what differs."""
+        if not self.rules.index_rebuilt:
+            raise CorruptionError(f"{segment.index_path}: the index does not fit the data")
+        path = segment.index_path
+        size = self.sizes.get(path.rpartition("/")[2], -1)
+        wanted = index_file.encode_entries(entries)
+        place = index_file.entry_place(position)
+        operations: list[Operation] = []
+        if not (yield from self.index_fits(segment)):
+            assert position == 0
+            header = SegmentHeader(self.created_ms, self.where.key, self.where.partition_id, segment.first_id)
+            operations += (Create(path), WriteAt(path, 0, encode_header(header) + wanted), SyncFile(path))
+            operations.append(SyncDirectory(self.where.directory))
+            self.out.notes.append(f"{path}: rebuilt")
+        else:
+            present = yield from read(path, place, max(0, size - place))
+            if present[: len(wanted)] != wanted:
+                operations.append(WriteAt(path, place, wanted))
+            if size > place + len(wanted):
+                operations.append(Cut(path, place + len(wanted)))
+            if operations:
+                self.out.notes.append(f"{path}: corrected")
+            operations.append(SyncFile(path))
+        yield from write(*operations)
