@@ -8,8 +8,7 @@ import attrs
 import pytest
 
 from tests.model.disk import SimDisk
-from tests.unit.storage.desk import DATA, INDEX, KEY, append, desk, filled, flush_marks, mark, replica, some
-from tests.vectors.storage_desk import Desk, Wire
+from tests.storage_desk import DATA, INDEX, KEY, Desk, Wire, append, desk, filled, flush_marks, mark, replica, some
 from waltz_core.base.edge import Port
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control

@@ -20,7 +20,7 @@ import trio
 import trio.testing
 
 from tests.model.disk import SimDisk
-from tests.vectors.storage_desk import WALL_MS, Desk
+from tests.storage_desk import WALL_MS, Desk
 from waltz_core.base.errors import ConfigError
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig

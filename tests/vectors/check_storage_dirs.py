@@ -14,9 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from tests.model.disk import SimDisk
+from tests.storage_desk import Desk
 from tests.vectors import storage_files as independent
 from tests.vectors.reading import Fields, Unit, parse, plain
-from tests.vectors.storage_desk import Desk
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from tests.model.disk import SimDisk
 from tests.model.storage_twin import ANY_TEXT, StorageTwin
+from tests.storage_desk import CLOSED, Desk, Wire
 from tests.vectors.deviations import storage_session_rules
 from tests.vectors.messages import fields_of, message_from
 from tests.vectors.reading import Fields, Unit, lines, plain
-from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.base.edge import Port
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId

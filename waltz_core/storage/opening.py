@@ -223,8 +223,8 @@ class Opening:
         ):
             self._out.faults.update(range(end + 1, min(self._evidence.floor + 1, end + 10_000)))
             self._out.blame(
-                f"{last.data_path}: the log ends at transaction {end}, but {self._evidence.floor} was on disk: expected "
-                f"it at offset {last.end} or behind, found the end"
+                f"{last.data_path}: the log ends at transaction {end}, but {self._evidence.floor} was on disk: "
+                f"expected it at offset {last.end} or behind, found the end"
             )
 
     def _settle(self, last: Segment) -> Procedure[None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.storage.desk import KEY, desk
-from tests.vectors.storage_desk import Wire
+from tests.storage_desk import KEY, Wire, desk
 from waltz_core.access.admission import Admission, Eviction, Places, host_of
 from waltz_core.base.edge import Port, Report
 from waltz_core.wire import storage_messages as wire

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.storage.desk import KEY, codec_1, desk, filled, reopen
-from tests.vectors.storage_desk import CLOSED, Desk, Wire
+from tests.storage_desk import CLOSED, KEY, Desk, Wire, codec_1, desk, filled, reopen
 from waltz_core.access.roles import EVERY, NO_ROLES, Access, Role, Roles, Rule
 from waltz_core.base.edge import Level, Port, Received, Report
 from waltz_core.base.ids import Endpoint, make_req_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.storage.desk import append, desk, filled, flush_marks, mark, replica, text_of
+from tests.storage_desk import append, desk, filled, flush_marks, mark, replica, text_of
 from waltz_core.base.edge import Level, Report
 from waltz_core.storage.effects import DiskRead, DiskSpace, FaultKind, Stop, StorageStopped
 from waltz_core.wire import storage_messages as wire

@@ -8,12 +8,15 @@ import attrs
 import pytest
 
 from tests.model.disk import SimDisk
-from tests.unit.storage.desk import (
+from tests.storage_desk import (
     DATA,
     INDEX,
     KEY,
+    Desk,
+    Slow,
     append,
     desk,
+    fail,
     filled,
     flush_marks,
     mark,
@@ -22,8 +25,6 @@ from tests.unit.storage.desk import (
     some,
     text_of,
 )
-from tests.unit.storage.test_node import Slow, fail
-from tests.vectors.storage_desk import Desk
 from waltz_core.base.edge import Port
 from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control, side

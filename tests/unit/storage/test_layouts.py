@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.storage.desk import some
+from tests.storage_desk import some
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.storage import control, index, segment, side

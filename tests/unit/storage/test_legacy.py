@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.model.disk import SimDisk
-from tests.unit.storage.desk import DATA, INDEX, KEY, append, desk, filled, replica, some, text_of
+from tests.storage_desk import DATA, INDEX, KEY, append, desk, filled, replica, some, text_of
 from waltz_core.base.rules import LEGACY
 from waltz_core.storage.effects import DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record

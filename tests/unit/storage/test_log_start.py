@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.storage.desk import append, codec_1, desk, filled, mark, reopen, replica, some
-from tests.vectors.storage_desk import Desk
+from tests.storage_desk import Desk, append, codec_1, desk, filled, mark, reopen, replica, some
 from waltz_core.base.edge import Port
 from waltz_core.storage import side
 from waltz_core.storage.replica import State

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.model.disk import SimDisk
-from tests.vectors.storage_desk import Desk
+from tests.storage_desk import Desk
 from waltz_core.base.edge import Report
 from waltz_core.storage.replica import State
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -12,13 +11,18 @@ import attrs
 import pytest
 
 from tests.model.disk import SimDisk, drive
-from tests.unit.storage.desk import (
+from tests.storage_desk import (
+    CLOSED,
     DATA,
     INDEX,
     KEY,
+    Desk,
+    Slow,
+    Wire,
     append,
     codec_1,
     desk,
+    fail,
     filled,
     flush_marks,
     mark,
@@ -27,9 +31,8 @@ from tests.unit.storage.desk import (
     some,
     text_of,
 )
-from tests.vectors.storage_desk import CLOSED, Desk, Wire
 from waltz_core.base.contract import Tickets
-from waltz_core.base.edge import Accepted, CloseConn, Port, Reading, Received, Send, Shutdown, WallClock, Writable
+from waltz_core.base.edge import Accepted, CloseConn, Port, Reading, Received, Shutdown, WallClock, Writable
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control
@@ -57,51 +60,6 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.shared import Condition, FailureCode
-
-
-class Slow:
-    """A node whose disk answers when told to."""
-
-    def __init__(self, made: Desk) -> None:
-        self.made = made
-        self.storage = made.dial(Port.STORAGE)
-        self.admin = made.dial(Port.ADMIN)
-        self.held: list[Any] = []
-        self.out: list[Any] = []
-        self.now = made.now
-
-    def send(self, *messages: Any, to: Wire | None = None) -> None:
-        wire_ = to or self.storage
-        out = bytearray()
-        for message in messages:
-            wire_.connection.encode(message, out)
-        self.step(Received(wire_.conn, bytes(out)))
-
-    def step(self, *events: Any) -> None:
-        out: list[Any] = []
-        self.made.node.step(self.now, list(events), out)
-        for effect in out:
-            if isinstance(effect, Send):
-                self.made.wires[effect.conn].eat(effect)
-            elif isinstance(effect, DiskBatch | DiskRead):
-                self.held.append(effect)
-            else:
-                self.out.append(effect)
-
-    def batches(self) -> list[DiskBatch]:
-        return [one for one in self.held if isinstance(one, DiskBatch)]
-
-    def release(self, count: int | None = None) -> None:
-        """Let the disk do what it was asked, and what follows from it."""
-        while self.held and count != 0:
-            effect = self.held.pop(0)
-            self.step(self.made.disk.perform(effect))
-            count = None if count is None else count - 1
-
-    def answers(self) -> list[Any]:
-        found, self.storage.messages = self.storage.messages, []
-        return found
-
 
 # ---- appends -------------------------------------------------------------------------------------
 
@@ -192,19 +150,6 @@ def test_the_window_of_offsets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # ---- failing disks -------------------------------------------------------------------------------
-
-
-def fail(node: Desk, kind: FaultKind, when: Callable[[Any], bool], times: int = 1) -> None:
-    left = times
-
-    def fault(effect: Any) -> FaultKind | None:
-        nonlocal left
-        if left and not isinstance(effect, DiskRead) and when(effect):
-            left -= 1
-            return kind
-        return None
-
-    node.disk.fault = fault
 
 
 @pytest.mark.parametrize("what", [WriteAt, SyncFile, Create])

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from tests.model.disk import SimDisk
-from tests.unit.storage.desk import (
+from tests.storage_desk import (
     DATA,
     INDEX,
     KEY,

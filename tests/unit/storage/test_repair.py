@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.storage.desk import codec_1, replica, some, text_of
-from tests.unit.storage.nodes import Nodes
+from tests.storage_desk import Nodes, codec_1, replica, some, text_of
 from waltz_core.base.edge import Port
 from waltz_core.base.log import SessionInfo
 from waltz_core.storage import repair as repairing

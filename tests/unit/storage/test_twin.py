@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.model.disk import SimDisk
 from tests.model.storage_twin import CLOSED, StorageTwin
-from tests.unit.storage.desk import KEY, some
+from tests.storage_desk import KEY, Desk, Wire, some
 from tests.vectors.check_storage_sessions import _matches
-from tests.vectors.storage_desk import Desk, Wire
 from waltz_core.base.edge import Port
 from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire import admin_messages as admin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.storage.desk import some
+from tests.storage_desk import some
 from waltz_core.base.errors import StorageError
 from waltz_core.base.ids import ReplicaId
 from waltz_core.base.log import SessionInfo
