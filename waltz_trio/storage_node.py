@@ -46,6 +46,7 @@ from waltz_trio.zk.security import zookeeper_security
 
 GROUP = "waltz-storage"
 _ROOM_EVERY = 2.0  # seconds between looks at the room left on the disk
+_SHOWN_MAX = 20  # requests that wait for the disk, in one line
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
@@ -118,6 +119,10 @@ class StorageProcess:
 
     def cancel(self) -> None:
         """End without waiting for the machine; what it asked the disk to do is still done."""
+        awaited = [] if self._machine is None else self._machine.awaited()
+        if awaited:
+            shown = ", ".join(awaited[:_SHOWN_MAX])
+            self.report(Level.WARNING, f"the disk has not done yet what {len(awaited)} requests wait for: {shown}")
         self._scope.cancel()
 
     async def _let_go(self) -> None:

@@ -7,7 +7,7 @@ The object is what `waltz zookeeper list --json` prints. Of one that was written
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from waltz_core.base.errors import ClusterError, ProtocolError
@@ -34,6 +34,9 @@ GENERATIONS_GAP = 1_000  # changes of owner that a partition may have seen since
 
 _NOBODY = -1  # no server has this id
 _INT_MIN, _INT_MAX, _LONG_MAX = -(2**31), 2**31 - 1, 2**63 - 1
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""What a JSON text says."""
 
 
 @record
@@ -221,7 +224,7 @@ def _metadata_json(metadata: PartitionMetadata) -> dict[str, Any]:
     }
 
 
-def parse_backup(found: object) -> ClusterBackup:
+def parse_backup(found: Json) -> ClusterBackup:
     """Read the object.
 
     Raises:
@@ -269,7 +272,7 @@ def _assignment(found: _Object, count: int) -> PartitionAssignment:
     return PartitionAssignment(found.number("cversion", default=-1), count, servers)
 
 
-def _metadata(partition_id: int, found: object) -> PartitionMetadata | None:
+def _metadata(partition_id: int, found: Json) -> PartitionMetadata | None:
     if found is None:
         return None
     one = _Object(found, f"partitions[{partition_id}]")
@@ -286,7 +289,7 @@ def _metadata(partition_id: int, found: object) -> PartitionMetadata | None:
 class _Object:
     """A JSON object and where it stands."""
 
-    def __init__(self, found: object, where: str) -> None:
+    def __init__(self, found: Json, where: str) -> None:
         if not isinstance(found, Mapping):
             raise ClusterError(f"{where or 'the whole'}: expected an object, found {_shown(found)}")
         self._found = found
@@ -310,10 +313,10 @@ class _Object:
             _Object(one, f"{self._where}{name}[{at}]") for at, one in enumerate(self.items(name, optional=optional))
         ]
 
-    def items(self, name: str, *, optional: bool = False) -> list[object]:
+    def items(self, name: str, *, optional: bool = False) -> list[Json]:
         if optional and name not in self._found:
             return []
-        found: list[object] = self._take(name, {list: "a list"})
+        found: list[Json] = self._take(name, {list: "a list"})
         return found
 
     def inner(self, name: str) -> _Object:
@@ -347,6 +350,6 @@ class _Object:
         return value
 
 
-def _shown(value: object) -> str:
+def _shown(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -293,6 +293,13 @@ class StorageNode:
             if replica.entry.current.assigned:
                 yield replica.partition_id, replica.state, replica.reason
 
+    def awaited(self) -> list[str]:
+        """What waits for the disk, longest first."""
+        awaited = self._context.runner.awaited()
+        return [
+            one.purpose if one.partition_id < 0 else f"{one.purpose} of partition {one.partition_id}" for one in awaited
+        ]
+
     # ---- opening the directory -------------------------------------------------------------------
 
     def _fail(self, reason: str, *chain: str) -> None:

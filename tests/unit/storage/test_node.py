@@ -74,6 +74,17 @@ def test_nothing_is_answered_before_it_is_durable() -> None:
     assert slow.answers() == [wire.SuccessResponse(6, 1, 0)]
 
 
+def test_what_waits_for_the_disk_can_be_listed() -> None:
+    slow = Slow(filled(2))
+    slow.send(wire.RecordRequest(5, 1, 0, 1), wire.AppendRequest(5, 2, 0, some(2, 1), False))
+    slow.send(wire.SetLowWaterMarkRequest(5, 3, 0, 2, False))
+    assert slow.made.node.awaited() == ["read of partition 0", "append of partition 0"]
+    slow.release(2)
+    assert slow.made.node.awaited() == ["SetLowWaterMarkRequest of partition 0"]
+    slow.release()
+    assert slow.made.node.awaited() == []
+
+
 def test_appends_that_wait_for_the_disk_are_written_together() -> None:
     slow = Slow(filled(1))
     slow.send(wire.AppendRequest(5, 1, 0, some(1, 1), False))
