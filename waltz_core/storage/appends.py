@@ -110,7 +110,7 @@ class Appends:
         for conn, message in accepted:
             succeed(context, conn, message)
         if plan.created:
-            files.plan_mark(context.now)  # the old segment is durable, whatever the mark says of it
+            files.plan_mark(context.now)  # the old segment is durable; the mark may not say so yet
         elif not files.mark_planned and context.rules.torn_not_corrupt:
             files.plan_mark(context.now + MARK_EVERY_MS)
 

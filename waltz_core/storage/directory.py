@@ -24,8 +24,8 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
         JavaError: the same, as 0.13.2 says it.
         DiskError: the directory cannot be read or written.
     """
-    found = yield from list_names("")
-    size = next((one.size for one in found if one.name == ctl.NAME), -1)
+    present = yield from list_names("")
+    size = next((entry.size for entry in present if entry.name == ctl.NAME), -1)
     data = b""
     if size > 0:
         data = yield from read(ctl.NAME, 0, size)
@@ -33,7 +33,7 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
     if not rules.control_file_kept:
         return (yield from _open_as_java(config, header, data, size, wall_ms))
     if not any(data):  # absent, or formatting was cut short before the header
-        check_new(found)
+        check_new(present)
         yield from _format(config, wall_ms, exists=size >= 0)
         return ctl.fresh_body(config.partition_count)
     if header is None:
@@ -46,13 +46,13 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
     return data[ctl.HEADER_SIZE :]
 
 
-def check_new(found: Sequence[FileEntry]) -> None:
+def check_new(present: Sequence[FileEntry]) -> None:
     """A directory without a control file must not hold partitions.
 
     Raises:
         CorruptionError: it does.
     """
-    partitions = sorted(int(one.name) for one in found if one.is_directory and one.name.isdecimal())
+    partitions = sorted(int(entry.name) for entry in present if entry.is_directory and entry.name.isdecimal())
     if partitions:
         shown = ", ".join(map(str, partitions[:10]))
         raise CorruptionError(

@@ -39,13 +39,13 @@ class DurableState:
         self.mark = -1  # as written beside the present control struct and last segment
         self.remembered: list[tuple[int, int]] = []  # ranges of damaged ids
 
-    def load(self, found: tuple[FileEntry, ...]) -> Procedure[None]:
-        """Read whatever is there.
+    def load(self, present: tuple[FileEntry, ...]) -> Procedure[None]:
+        """Read the files that are there.
 
         Raises:
             DiskError: a file is there and cannot be read.
         """
-        self._present = {one.name for one in found} & set(_ALL)
+        self._present = {entry.name for entry in present} & set(_ALL)
         for name in _ALL:
             data, path = b"", self._path(name)
             if name in self._present:

@@ -1,4 +1,4 @@
-"""What a partition's files are judged by at opening, and what was found out about them."""
+"""What a partition's files are judged by at opening, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Opened:
         self.log: LogFiles | None = None
         self.problem: str | None = None  # why the partition is in limbo
         self.faults: set[int] = set()  # ids whose records are damaged or missing
-        self.grave = False  # something is wrong that `faults` do not tell
+        self.grave = False  # something is wrong beyond what `faults` name
         self.notes: list[str] = []  # what was repaired
 
     def blame(self, problem: str) -> None:
@@ -31,7 +31,7 @@ class Opened:
         self.blame_records(problem)
 
     def blame_records(self, problem: str) -> None:
-        """The same for records that are damaged or missing, and are told in `faults`."""
+        """The same for records that are damaged or missing, and stand in `faults`."""
         if self.problem is None:
             self.problem = problem
 

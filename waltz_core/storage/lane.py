@@ -171,7 +171,7 @@ class Lane:
 
     @property
     def closed(self) -> bool:
-        """Files may change under whatever would begin now beside the lane: it has to wait in the lane."""
+        """Files may change under a read that began now beside the lane: it has to wait in the lane."""
         return self.alone or self._exclusive_waiting > 0
 
     def add(self, job: Job) -> None:

@@ -61,10 +61,10 @@ def mend_run(
         before = create_operations(where, segment, created_ms)
     place = HEADER_SIZE
     if first > segment.first_id:
-        found = yield from _place(log, first - 1)
-        if found is None:
+        before_it = yield from _place(log, first - 1)
+        if before_it is None:
             return 0, f"transaction {first - 1} is damaged, so the place of {first} is not known"
-        place = sum(found)
+        place = sum(before_it)
     parts = [encode_record(one) for one in records]
     end: int | None = None  # where the run must end
     if last + 1 < segment.next_id:
@@ -120,17 +120,17 @@ def mend_headers(where: LogPlace, log: LogFiles | None, created_ms: int) -> Proc
         if size < 0:
             continue
         data = yield from read(segment.data_path, 0, HEADER_SIZE)
-        found = decode_header(data)
-        made = created_ms if found is None else found.created_ms
+        header = decode_header(data)
+        made = created_ms if header is None else header.created_ms
         wanted = SegmentHeader(made, where.key, where.partition_id, segment.first_id)
-        if found is not None:
-            if found == wanted:
+        if header is not None:
+            if header == wanted:
                 continue
             wrong = [
-                found.version != wanted.version,
-                found.key != wanted.key,
-                found.partition_id != wanted.partition_id,
-                found.first_id != wanted.first_id,
+                header.version != wanted.version,
+                header.key != wanted.key,
+                header.partition_id != wanted.partition_id,
+                header.first_id != wanted.first_id,
             ]
             intact = yield from check_in_file(segment.data_path, HEADER_SIZE, segment.first_id, size)
             if sum(wrong) > 1 or intact < 0:

@@ -164,7 +164,7 @@ class Opening:
     def _without_given_up(self, names: list[str]) -> Procedure[list[str]]:
         """Go on where raising the log start was cut short: files that end below it go, the oldest first."""
         start = self._start.first_id
-        firsts = [found for name in names if (found := id_of_name(name)) is not None]
+        firsts = [first for name in names if (first := id_of_name(name)) is not None]
         if not start or not firsts or len(firsts) != len(names):
             return names
         if self._start.anew and firsts[-1] < start:
@@ -228,7 +228,7 @@ class Opening:
             )
 
     def _settle(self, last: Segment) -> Procedure[None]:
-        """Make sure that what was found is on disk, and that the index of the last segment says so."""
+        """Make sure that what was read is on disk, and that the index of the last segment says so."""
         # After a failed sync the page cache shows bytes that are not on disk, and that no later sync will
         # write. Writing them again makes them dirty, so that the sync below means what it says.
         start: int | None = 0
