@@ -30,10 +30,11 @@ _API = {
     "stop_server",
     "stop_storage",
 }
-# Spark and Python call these by their names.
+# Spark, argparse and Python call these by their names.
 _CALLBACKS = {
     "DefaultSource",
     "_from_iterable",
+    "_print_message",
     "getDefaultReadLimit",
     "latestOffset",
     "prepareForTriggerAvailableNow",

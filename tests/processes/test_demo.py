@@ -102,7 +102,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "is not empty; the demonstration needs a new one" in done.stderr
     done = waltz("demo", "run", "--kills", "4")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "at least 5" in done.stderr
 
 
@@ -234,5 +234,5 @@ def test_a_configuration_with_a_foreign_database_is_refused(tmp_path: Path) -> N
     assert done.returncode == 1
     assert "expected jdbc:sqlite:FILE; or name a file with --database" in done.stderr
     done = waltz("demo", "bank", str(config), "--url", "waltz://127.0.0.1:1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "either CONFIG.yml or --url" in done.stderr

@@ -16,9 +16,12 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 FAILED_STATUS = 1
 USAGE_STATUS = 2
@@ -64,6 +67,10 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help, and the example in one piece, so that it can be copied."""
         return super().format_help() + (f"\nexample:\n  {self.example}\n" if self.example else "")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        # argparse would swallow that the reader has gone (`--help | head`); `main` ends as other commands do.
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         """One line, and the status of a wrong call."""
