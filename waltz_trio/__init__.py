@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from waltz_trio.connect import open_client
     from waltz_trio.feed import Batches, Feed
     from waltz_trio.instrument import Instrument
+    from waltz_trio.mysql_view import MySqlView
+    from waltz_trio.postgres_view import PostgresView
     from waltz_trio.sqlite_view import SqliteView
     from waltz_trio.values import TAIL, Append, Batch, Key, Receipt, Retry, Transaction
     from waltz_trio.views import ApplyError, DictView, KeyedView, Keys, View
@@ -67,6 +69,7 @@ __all__ = [
     "Keys",
     "Lock",
     "LockConflictError",
+    "MySqlView",
     "NotCommittedError",
     "PartitionNotFoundError",
     "PartitionStatus",
@@ -74,6 +77,7 @@ __all__ = [
     "PayloadInvalidError",
     "Pending",
     "Phase",
+    "PostgresView",
     "Raw",
     "Receipt",
     "RetriesExhaustedError",
@@ -99,6 +103,8 @@ _MODULES = (
     "waltz_trio.codecs",
     "waltz_trio.views",
     "waltz_trio.sqlite_view",
+    "waltz_trio.postgres_view",
+    "waltz_trio.mysql_view",
     "waltz_trio.instrument",
     "waltz_core.client.calls",
     "waltz_trio.feed",

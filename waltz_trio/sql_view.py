@@ -79,21 +79,21 @@ class SqlView(Generic[C]):
 
     threaded = True
 
-    _errors: ClassVar[tuple[type[Exception], ...]] = ()  # what the driver raises
     _parameter: ClassVar[str] = "%s"
     _locked: ClassVar[str] = " FOR UPDATE"  # reads a row as it is now, and locks it
-    _integer: ClassVar[str] = "INTEGER"
-    _text: ClassVar[str] = "TEXT"
     _add_mark: ClassVar[str]  # -1 unless there is a mark
     _put_mark: ClassVar[str]
     _put_identity: ClassVar[str]
     _put_key: ClassVar[str] = PUT_KEY
     _key_text: ClassVar[str] = "VARCHAR(255)"  # compares byte by byte
+    _table_options: ClassVar[str] = ""
+    _atomic_definitions: ClassVar[bool] = True  # tables are made and dropped within a transaction
 
     def __init__(
         self,
         where: str,
         apply: Callable[[Transaction, C], None],
+        errors: tuple[type[Exception], ...],
         *,
         schema: str,
         table: str,
@@ -102,12 +102,15 @@ class SqlView(Generic[C]):
         rebuild: bool,
         keys: Keys | None = None,
     ) -> None:
-        """`where`: names the database in messages."""
+        """`where` names the database in messages; `errors` are what its driver raises."""
         if not _NAME.match(table):
             raise ConfigError(f"{table!r} cannot be the name of a table")
         if rebuild and not schema.strip():
             raise ConfigError("rebuild=True needs schema=...: it says which tables are made anew")
+        if whole(version, "version") < 0:
+            raise ConfigError(f"version is at least 0, not {version}")
         check_apply(apply)
+        self._errors = errors
         self.name = name_of(apply) if name is None else name
         self.version = version
         self.keys = keys
@@ -372,7 +375,7 @@ class SqlView(Generic[C]):
         if stored is None:
             raise ViewRegressedError(partition, None, expected)
         if stored[:2] != (self.name, self.version):
-            raise self._foreign(stored[0], stored[1], "it was rebuilt, or put back, while this view was running")
+            raise self._foreign(stored[0], abs(stored[1]), "it was rebuilt, or put back, while this view was running")
 
     def _foreign(self, name: str, version: int, advice: str) -> ViewIdentityError:
         return ViewIdentityError(self._where, f"view {name!r}, version {version}", self._identity, advice)
@@ -382,15 +385,16 @@ class SqlView(Generic[C]):
         self._run(
             cursor,
             f"CREATE TABLE IF NOT EXISTS {self._table} "
-            "(PARTITION_ID INTEGER NOT NULL PRIMARY KEY, HIGH_WATER_MARK BIGINT NOT NULL)",
+            f"(PARTITION_ID INTEGER NOT NULL PRIMARY KEY, HIGH_WATER_MARK BIGINT NOT NULL){self._table_options}",
         )
         self._run(
             cursor,
             f"CREATE TABLE IF NOT EXISTS {IDENTITIES} (MARK_TABLE VARCHAR(255) NOT NULL PRIMARY KEY, "
-            "VIEW_NAME VARCHAR(255) NOT NULL, VIEW_VERSION INTEGER NOT NULL, SCHEMA_TABLES TEXT NOT NULL)",
+            "VIEW_NAME VARCHAR(255) NOT NULL, VIEW_VERSION INTEGER NOT NULL, SCHEMA_TABLES TEXT NOT NULL)"
+            + self._table_options,
         )
         for definition in DEFINITIONS:
-            self._run(cursor, definition.replace("KEY_TEXT", self._key_text))
+            self._run(cursor, definition.replace("KEY_TEXT", self._key_text) + self._table_options)
 
     def _claim(self, cursor: C) -> list[str] | None:
         """Make the database this view's, unless it belongs to another one.
@@ -401,28 +405,49 @@ class SqlView(Generic[C]):
             The tables that must go, because they are an older version's; the marks have been reset. None in the
             normal case.
         """
+        self._check_shape(cursor)
         stored = self._stored_identity(cursor)
         if stored is None:
-            self._write_identity(cursor, self._tables())
+            self._write_identity(cursor, self._tables(), self.version)
             return None
         name, version, tables = stored
+        unfinished, version = version < 0, abs(version)
         if name != self.name:
             raise self._foreign(name, version, f"use another one, or name={name!r} if it was only renamed")
         if version > self.version:
             raise self._foreign(name, version, "a newer version is in use: run that one")
-        if version == self.version:
+        if version == self.version and not unfinished:
             self._check_keyless(cursor)
             return None
-        if not self._rebuild:
+        if version < self.version and not self._rebuild:
             raise self._foreign(name, version, "rebuild=True makes it anew from the start of the log")
+        replaced = list(dict.fromkeys([*self._tables(), *tables.splitlines()]))
         self._run(cursor, f"UPDATE {self._table} SET HIGH_WATER_MARK = -1")
         for table in ("KEYS", "KEY_MARKS"):
             self._run(cursor, f"DELETE FROM {{table}}_{table}")
-        self._write_identity(cursor, self._tables())
-        return list(dict.fromkeys([*self._tables(), *tables.splitlines()]))
+        if self._atomic_definitions:
+            self._write_identity(cursor, self._tables(), self.version)
+        else:
+            self._write_identity(cursor, replaced, -self.version)
+        return replaced
 
-    def _write_identity(self, cursor: C, tables: Iterable[str]) -> None:
-        self._run(cursor, self._put_identity, self._table.lower(), self.name, self.version, "\n".join(tables))
+    def _check_shape(self, cursor: C) -> None:
+        for table, columns in (
+            (self._table, "PARTITION_ID, HIGH_WATER_MARK"),
+            (IDENTITIES, "MARK_TABLE, VIEW_NAME, VIEW_VERSION, SCHEMA_TABLES"),
+        ):
+            try:
+                self._run(cursor, f"SELECT {columns} FROM {table} WHERE 1 = 0").fetchall()
+            except self._errors as error:
+                if self.is_transient(error):
+                    raise
+                raise ConfigError(
+                    f"{self._where}: table {table} is not a view's: expected the columns {columns}, found {error}. Use "
+                    "another database, or table=... for marks of another name"
+                ) from error
+
+    def _write_identity(self, cursor: C, tables: Iterable[str], version: int) -> None:
+        self._run(cursor, self._put_identity, self._table.lower(), self.name, version, "\n".join(tables))
 
     def _tables(self) -> list[str]:
         """The tables that the schema makes."""

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.sql_view import IDENTITIES, TABLE, SqlView
@@ -34,7 +33,6 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         keys: where idempotency keys are, to be remembered beside the marks; another choice is another `version`.
     """
 
-    _errors: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error,)
     _parameter = "?"
     _locked = ""  # whoever writes has the whole file
     _add_mark = "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1) ON CONFLICT DO NOTHING"
@@ -61,7 +59,15 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
         self.path = str(path)
         super().__init__(
-            self.path, apply, schema=schema, table=table, name=name, version=version, rebuild=rebuild, keys=keys
+            self.path,
+            apply,
+            (sqlite3.Error,),
+            schema=schema,
+            table=table,
+            name=name,
+            version=version,
+            rebuild=rebuild,
+            keys=keys,
         )
         self._busy_timeout = busy_timeout
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened

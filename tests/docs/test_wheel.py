@@ -20,10 +20,18 @@ import pytest
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.test_pages import Reader
 
-PACKAGES = {"waltz_core", "waltz_trio", "waltz_sync", "waltz_spark", "pyspark_waltz", "pyspark_waltz_journal"}
+PACKAGES = {
+    "waltz_core",
+    "waltz_trio",
+    "waltz_sync",
+    "waltz_testing",
+    "waltz_spark",
+    "pyspark_waltz",
+    "pyspark_waltz_journal",
+}
 SIZE_MAX = 100 << 20  # of everything that a client needs
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-IMPORTED_AS = {"PyYAML": "yaml", "trio-util": "trio_util"}
+IMPORTED_AS = {"PyYAML": "yaml", "PyMySQL": "pymysql", "trio-util": "trio_util"}
 IMPORTED_BY = {  # what others import for us
     "pure-sasl": "kazoo, where ZooKeeper asks for a login",
     "pandas": "pyspark, before it runs anything on Arrow batches",

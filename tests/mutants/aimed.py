@@ -18,6 +18,7 @@ _DIAGNOSIS = ("tests/unit/operations/test_diagnosis.py",)
 _STORAGE_NODE = ("tests/unit/storage/test_node.py",)
 _STATES = ("tests/trio/test_states.py",)
 _VIEWS = ("tests/trio/test_views.py",)
+_DATABASES = ("tests/views/test_databases.py",)
 _METRICS = ("tests/trio/test_metrics.py",)
 _NET = ("tests/trio/test_net.py", "tests/trio/test_hostile_peers.py")
 _APPLICATION = ("tests/trio/test_application.py",)
@@ -468,6 +469,41 @@ AIMED: tuple[Mutant, ...] = (
         "            if mark is None or mark < expected:\n                raise",
         "            if mark is None:\n                raise",
         _VIEWS,
+    ),
+    Mutant(
+        "a transaction that the database gave up counts as committed",
+        "waltz_trio.sql_view",
+        "            self._check_marks(cursor, {partition: batch.last_id})\n",
+        "",
+        _DATABASES,
+    ),
+    Mutant(
+        "an older version commits while it is being replaced",
+        "waltz_trio.sql_view",
+        "            self._check_identity(cursor, partition, expected)\n",
+        "",
+        _DATABASES,
+    ),
+    Mutant(
+        "a commit that PostgreSQL turned into a rollback is believed",
+        "waltz_trio.postgres_view",
+        "        if self._driver.in_error(cursor):\n",
+        "        if False:\n",
+        _DATABASES,
+    ),
+    Mutant(
+        "statements of MySQL that end a transaction are let through",
+        "waltz_trio.mysql_session",
+        "        if self.guarded:\n            self._check(sql)\n",
+        "",
+        _DATABASES,
+    ),
+    Mutant(
+        "a rebuild that was cut off counts as done",
+        "waltz_trio.sql_view",
+        "            self._write_identity(cursor, replaced, -self.version)\n",
+        "            self._write_identity(cursor, replaced, self.version)\n",
+        _DATABASES,
     ),
     Mutant(
         "a slot is lost with an error of decide",

@@ -27,6 +27,8 @@ INSTANCE_ATTRIBUTES = {
     "Receipt": {"partition", "attempts", "conflicts", "value"},
     "DictView": {"state", "marks", "threaded", "keys"},
     "SqliteView": {"path", "name", "version", "threaded", "keys"},
+    "PostgresView": {"name", "version", "threaded", "keys"},
+    "MySqlView": {"name", "version", "threaded", "keys"},
     "View": {"threaded"},
     "KeyedView": {"keys"},
     "Keys": {"window"},

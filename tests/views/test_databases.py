@@ -1,0 +1,549 @@
+"""What is of PostgreSQL's, MySQL's and MariaDB's own: transactions that end by themselves, and whose the tables are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import psycopg
+import pymysql
+import pytest
+
+import waltz_trio as waltz
+from tests.views.cases import MYSQL_SCHEMA, POSTGRES_SCHEMA, note_sql, noted_sql
+from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
+from waltz_core.base.ids import ReqId
+from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
+from waltz_testing import transactions
+from waltz_trio.sql_view import TransactionLostError
+
+MORE = "CREATE TABLE IF NOT EXISTS more (id INTEGER PRIMARY KEY)"
+COUNTERS = "CREATE TABLE IF NOT EXISTS counters (id INTEGER PRIMARY KEY, n INTEGER)"
+
+
+@attrs.frozen
+class Place:
+    """A database, and views in it."""
+
+    kind: str
+    server: DatabaseServer
+    name: str
+    where: Any
+    schema: str
+
+    def view(self, apply: Any = note_sql, **options: Any) -> Any:
+        make = {"postgres": waltz.PostgresView, "mysql": waltz.MySqlView}[self.kind]
+        return make(self.where, apply, **{"schema": self.schema, "name": "seen", **options})
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.server.execute(self.name, statement)
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def place(request: pytest.FixtureRequest) -> Place:
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        name = server.new_database()
+        return Place("postgres", server, name, server.conninfo(name), POSTGRES_SCHEMA)
+    maria: MariaServer = request.getfixturevalue("maria")
+    name = maria.new_database()
+    return Place("mysql", maria, name, maria.options(name), MYSQL_SCHEMA)
+
+
+def ids(view: Any) -> list[int]:
+    found: list[int] = view.read(0, noted_sql, (0,))[0]
+    return found
+
+
+# ---- transactions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda db: db.execute("COMMIT"),
+        lambda db: db.execute("/* now */ commit"),
+        lambda db: db.execute("ROLLBACK"),
+        lambda db: db.execute("BEGIN"),
+        lambda db: db.execute("START TRANSACTION"),
+        lambda db: db.execute("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"),
+        lambda db: db.execute("SELECT 1; COMMIT"),
+        lambda db: db.connection.commit(),
+        lambda db: db.connection.rollback(),
+        lambda db: db.connection.cursor().execute("COMMIT"),
+    ],
+)
+def test_the_application_cannot_end_the_transaction(place: Place, act: Callable[[Any], object]) -> None:
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 1:
+            act(db)
+
+    view = place.view(apply)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 2))
+    assert failed.value.transaction.id == 1
+    assert (view.load_mark(0), ids(view)) == (-1, [])
+    with pytest.raises((RuntimeError, psycopg.Error, pymysql.err.Error)):
+        view.read(0, lambda db: act(db), ())
+    assert ids(view) == []
+    view.close()
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE other (id INTEGER)", "ALTER TABLE seen ADD x INTEGER", "TRUNCATE seen"]
+)
+def test_a_change_of_definitions_never_commits_a_transaction_halfway(place: Place, statement: str) -> None:
+    """PostgreSQL rolls it back; MySQL and MariaDB would commit, so it is refused there."""
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 1:
+            db.execute(statement)
+            raise ArithmeticError
+
+    view = place.view(apply)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 2))
+    assert isinstance(failed.value.__cause__, ArithmeticError if place.kind == "postgres" else RuntimeError)
+    assert (view.load_mark(0), ids(view)) == (-1, [])
+    view.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO seen (partition_id, id) VALUES (0, 99)",
+        "UPDATE seen SET id = 99",
+        "DELETE FROM seen",
+        "DROP TABLE seen",
+        "CREATE TABLE other (x INTEGER)",
+        "UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = 99",
+    ],
+)
+def test_what_decides_cannot_change_the_view(place: Place, statement: str) -> None:
+    view = place.view()
+    view.load_mark(0)
+    view.commit(transactions(0, 1))
+    for _ in range(2):
+        with pytest.raises(waltz.StateReadOnlyError, match="return an Append"):
+            view.read(0, lambda db: db.execute(statement), ())
+    assert (ids(view), view.load_mark(0)) == ([0, 1], 1)
+    view.close()
+
+
+def test_what_decides_cannot_lift_the_protection(place: Place) -> None:
+    attempts = {
+        "postgres": [
+            "SET LOCAL transaction_read_only = off",
+            "SELECT set_config('transaction_read_only', 'off', true)",
+        ],
+        "mysql": ["SET SESSION TRANSACTION READ WRITE", "SET @@session.tx_read_only = 0", "/*!50000 COMMIT */"],
+    }
+    view = place.view()
+    view.load_mark(0)
+
+    def decide(db: Any, statement: str) -> None:
+        db.execute(statement)
+        db.execute("INSERT INTO seen (partition_id, id) VALUES (0, 99)")
+
+    for statement in attempts[place.kind]:
+        with pytest.raises((waltz.StateReadOnlyError, RuntimeError, psycopg.Error)):
+            view.read(0, decide, (statement,))
+    assert ids(view) == []
+    view.close()
+
+
+def test_savepoints_are_the_applications_own(place: Place) -> None:
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        db.execute("SAVEPOINT s")
+        note_sql(txn, db)
+        db.execute("ROLLBACK TO SAVEPOINT s")
+        db.execute("RELEASE SAVEPOINT s")
+
+    view = place.view(apply)
+    view.load_mark(0)
+    assert view.commit(transactions(0, 2)) == 2
+    assert ids(view) == [0, 1, 2]
+    view.close()
+
+
+def test_an_error_that_apply_catches_never_commits_half_of_it(place: Place) -> None:
+    """In PostgreSQL the whole transaction is lost with it, and COMMIT would say nothing; in the others it goes on."""
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 2:
+            try:
+                db.execute("INSERT INTO more VALUES (1)")
+                db.execute("INSERT INTO more VALUES (1)")
+            except (psycopg.IntegrityError, pymysql.err.IntegrityError):
+                pass
+
+    view = place.view(apply, schema=f"{place.schema}; {MORE}")
+    view.load_mark(0)
+    if place.kind == "mysql":
+        assert view.commit(transactions(0, 3)) == 3
+        assert ids(view) == [0, 1, 2, 3]
+    else:
+        for count in (3, 2):  # sent at once, and, because the last one fails, one by one
+            with pytest.raises(waltz.ApplyError) as failed:
+                view.commit(transactions(0, count))
+            assert (failed.value.transaction.id, "savepoint" in str(failed.value.__cause__)) == (2, True)
+        assert (view.load_mark(0), ids(view)) == (-1, [])
+    view.close()
+
+
+def test_a_savepoint_keeps_the_transaction_from_a_caught_error(postgres: PostgresServer) -> None:
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        try:
+            with db.connection.transaction():
+                db.execute("INSERT INTO more VALUES (1)")
+        except psycopg.errors.UniqueViolation:
+            pass
+
+    name = postgres.new_database()
+    view = waltz.PostgresView(postgres.conninfo(name), apply, schema=f"{POSTGRES_SCHEMA}; {MORE}")
+    view.load_mark(0)
+    assert view.commit(transactions(0, 5)) == 5
+    assert ids(view) == [0, 1, 2, 3, 4, 5]
+    assert postgres.execute(name, "SELECT * FROM more") == [(1,)]
+    view.close()
+
+
+def test_a_deadlock_that_apply_catches_is_not_committed_halfway(place: Place) -> None:
+    """The server rolls back everything up to it; what `apply` does afterwards would be a transaction of its own."""
+    view = place.view(lambda txn, db: None, schema=f"{place.schema}; {COUNTERS}", busy_timeout=20.0)
+    view.load_mark(0)
+    place.execute("INSERT INTO counters VALUES (1, 0), (2, 0), " + ", ".join(f"({n}, 0)" for n in range(10, 500)))
+    other = psycopg.connect(place.where) if place.kind == "postgres" else pymysql.connect(**place.where)
+    theirs = other.cursor()
+    # The more a transaction has changed, the less likely it is the one that MariaDB gives up.
+    theirs.execute("UPDATE counters SET n = 1 WHERE id >= 10")
+    theirs.execute("UPDATE counters SET n = 1 WHERE id = 1")
+    threads = []
+    caught = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        if txn.id == 1 and not threads:
+            db.execute("UPDATE counters SET n = 2 WHERE id = 2")
+            thread = threading.Thread(target=theirs.execute, args=("UPDATE counters SET n = 1 WHERE id = 2",))
+            threads.append(thread)
+            thread.start()
+            try:
+                db.execute("UPDATE counters SET n = 2 WHERE id = 1")
+            except (psycopg.OperationalError, pymysql.err.OperationalError) as error:
+                caught.append(error)
+
+    view._apply = apply
+    if place.kind == "postgres":
+        place.server.execute(place.name, "ALTER ROLE waltz SET deadlock_timeout = '50ms'")
+        theirs.execute("SET deadlock_timeout = '60s'")  # whose time-out is over first is the victim
+        view.close()
+    with pytest.raises((TransactionLostError, waltz.ApplyError)) as lost:
+        view._commit(transactions(0, 2), deferred=False)
+    for thread in threads:
+        thread.join()
+    other.rollback()
+    other.close()
+    assert caught, "no deadlock came about"
+    assert view.is_transient(lost.value) == (place.kind == "mysql")
+    assert (view.load_mark(0), ids(view)) == (-1, [])
+    assert view.commit(transactions(0, 2)) == 2
+    assert ids(view) == [0, 1, 2]
+    view.close()
+
+
+# ---- statements that are sent without waiting ----------------------------------------------------------------------
+
+
+def test_of_many_statements_the_one_that_fails_is_named(place: Place) -> None:
+    view = place.view(lambda txn, db: db.execute("INSERT INTO more VALUES (%s)", (txn.id % 7,)) and None, schema=MORE)
+    view.load_mark(0)
+    with pytest.raises(waltz.ApplyError) as failed:
+        view.commit(transactions(0, 20))
+    assert failed.value.transaction.id == 7
+    assert isinstance(failed.value.__cause__, psycopg.IntegrityError | pymysql.err.IntegrityError)
+    assert view.commit(transactions(0, 6)) == 6
+    view.close()
+
+
+def test_apply_sees_the_result_of_each_of_its_statements(place: Place) -> None:
+    seen: list[tuple[int, Any]] = []
+
+    def apply(txn: waltz.Transaction, db: Any) -> None:
+        note_sql(txn, db)
+        inserted = db.rowcount
+        db.execute("UPDATE seen SET partition_id = 0 WHERE id > %s", (1000,))
+        updated = db.rowcount
+        db.execute("SELECT count(*) FROM seen")
+        assert db.description is not None
+        seen.append((inserted + updated, db.fetchone()))
+
+    view = place.view(apply)
+    view.load_mark(0)
+    view.commit(transactions(0, 4))
+    assert seen == [(1, (n,)) for n in range(1, 6)]
+    view.close()
+
+
+# ---- whose the database is -----------------------------------------------------------------------------------------
+
+
+def note_all(txn: waltz.Transaction, db: Any) -> None:
+    note_sql(txn, db)
+    db.execute("INSERT INTO more VALUES (%s)", (txn.id,))
+
+
+def test_another_view_on_the_same_database_is_refused_and_both_are_named(place: Place) -> None:
+    view = place.view()
+    view.load_mark(0)
+    other = place.view(note_all, name="other")
+    with pytest.raises(waltz.ViewIdentityError) as refused:
+        other.load_mark(0)
+    assert "'seen', version 1" in refused.value.stored
+    assert "'other', version 1" in refused.value.given
+    assert place.name in refused.value.database
+    other.close()
+    apart = place.view(note_all, name="other", table="other_marks")
+    assert apart.load_mark(0) == -1, "with marks of its own it may share the database"
+    apart.close()
+    view.close()
+
+
+def test_a_new_version_is_refused_or_makes_the_view_anew(place: Place) -> None:
+    old = place.view()
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    schema = f"{place.schema}; {MORE}"
+    refused = place.view(note_all, schema=schema, version=2)
+    with pytest.raises(waltz.ViewIdentityError, match="rebuild=True"):
+        refused.load_mark(0)
+    refused.close()
+    new = place.view(note_all, schema=schema, version=2, rebuild=True)
+    assert new.load_mark(0) == -1
+    assert ids(new) == []
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        old.commit(transactions(3, 3))
+    with pytest.raises(waltz.ViewIdentityError):
+        old.load_mark(1)
+    old.close()
+    assert new.commit(transactions(0, 3)) == 3
+    new.close()
+    again = place.view(note_all, schema=schema, version=2, rebuild=True)
+    assert (again.load_mark(0), ids(again)) == (3, [0, 1, 2, 3]), "it is rebuilt once"
+    again.close()
+    late = place.view(rebuild=True)
+    with pytest.raises(waltz.ViewIdentityError, match="a newer version is in use"):
+        late.load_mark(0)
+    late.close()
+
+
+def test_a_rebuild_that_was_cut_off_is_finished_by_the_next_one(maria: MariaServer) -> None:
+    """Tables are dropped outside of transactions there."""
+    name = maria.new_database()
+    place = Place("mysql", maria, name, maria.options(name), MYSQL_SCHEMA)
+    old = place.view()
+    old.load_mark(0)
+    old.commit(transactions(0, 2))
+    broken = place.view(schema=f"{MYSQL_SCHEMA}; CREATE TABLE broken (", version=2, rebuild=True)
+    with pytest.raises(pymysql.err.ProgrammingError):
+        broken.load_mark(0)
+    broken.close()
+    with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
+        old.commit(transactions(3, 3))
+    old.close()
+    new = place.view(version=2)  # what was begun is finished, asked for or not
+    assert (new.load_mark(0), ids(new)) == (-1, [])
+    assert new.commit(transactions(0, 3)) == 3
+    new.close()
+    assert place.execute("SELECT VIEW_VERSION FROM WALTZ_VIEWS") == [(2,)]
+
+
+def test_a_database_of_an_earlier_member_is_adopted_once(place: Place) -> None:
+    """The table of marks as 0.13.2 lays it out, with a mark of its own."""
+    place.execute(
+        "CREATE TABLE CLIENT_HIGH_WATER_MARK (PARTITION_ID INTEGER NOT NULL, HIGH_WATER_MARK BIGINT NOT NULL, "
+        "PRIMARY KEY (PARTITION_ID))"
+    )
+    place.execute("INSERT INTO CLIENT_HIGH_WATER_MARK VALUES (0, 41)")
+    view = place.view()
+    assert (view.load_mark(0), view.commit(transactions(42, 43))) == (41, 43)
+    view.close()
+    other = place.view(name="other")
+    with pytest.raises(waltz.ViewIdentityError):
+        other.load_mark(0)
+    other.close()
+
+
+def test_a_table_of_another_shape_is_no_table_of_marks(place: Place) -> None:
+    place.execute("CREATE TABLE CLIENT_HIGH_WATER_MARK (id INTEGER)")
+    view = place.view()
+    with pytest.raises(waltz.ConfigError, match=r"CLIENT_HIGH_WATER_MARK is not a view's: expected the columns"):
+        view.load_mark(0)
+    view.close()
+
+
+@pytest.mark.parametrize("table", ["CLIENT_HIGH_WATER_MARK", "WALTZ_VIEWS"])
+def test_tables_that_were_dropped_stop_the_view(place: Place, table: str) -> None:
+    view = place.view()
+    view.load_mark(0)
+    view.commit(transactions(0, 4))
+    place.execute(f"DROP TABLE {table}")
+    with pytest.raises(waltz.ViewRegressedError) as regressed:
+        view.commit(transactions(5, 5))
+    assert (regressed.value.stored, regressed.value.expected) == (None, 4)
+    view.close()
+
+
+def test_tables_without_transactions_are_refused(maria: MariaServer) -> None:
+    name = maria.new_database()
+    view = waltz.MySqlView(maria.options(name), note_sql, schema=f"{MYSQL_SCHEMA} ENGINE = MyISAM")
+    with pytest.raises(waltz.ConfigError, match="seen is kept by MyISAM"):
+        view.load_mark(0)
+    view.close()
+
+
+def test_a_view_can_be_seeded_and_caught_up(place: Place) -> None:
+    view = place.view()
+    view.seed(0, 41, lambda db: db.execute("INSERT INTO seen (partition_id, id) VALUES (0, 41)"))
+    assert view.load_mark(0) == 41
+    view.seed_all({0: 50, 1: 3}, lambda db: None)
+    assert view.commit(transactions(51, 51)) == 51
+    assert view.catch_up(
+        {0: 53, 1: 4}, lambda partition, mark: transactions(mark + 1, mark + 2 - partition, partition)
+    ) == {
+        0: 51,
+        1: 3,
+    }
+    assert (ids(view), view.load_mark(1)) == ([41, 51, 52, 53], 4)
+    with pytest.raises(ValueError, match="beyond the cut"):
+        view.catch_up({0: 10}, lambda partition, mark: ())
+    view.close()
+
+
+# ---- idempotency keys ----------------------------------------------------------------------------------------------
+
+
+def keyed(place: Place, window: int = 5, **options: Any) -> Any:
+    def key_of(txn: waltz.Transaction) -> waltz.Key | None:
+        text = txn.load().decode()
+        return waltz.Key(text, text) if text else None
+
+    return place.view(keys=waltz.Keys(key_of, window=window), **options)
+
+
+def with_keys(first: int, keys: list[str]) -> waltz.Batch:
+    made = (waltz.Transaction(0, first + at, 0, ReqId(bytes(16)), key.encode()) for at, key in enumerate(keys))
+    return waltz.Batch(0, tuple(made))
+
+
+def find(view: Any, key: str) -> KeyEntry | None:
+    entry: KeyEntry | None = view.read(0, lambda state: view.find_key(state, 0, key), ())[0]
+    return entry
+
+
+def test_a_view_remembers_the_keys_that_the_table_of_the_core_does(place: Place) -> None:
+    view, table = keyed(place), KeyTable(5)
+    assert view.load_mark(0) == -1
+    log = ["a", "", "a", "A", "a ", "", "a", "a", "ä", "", "a", "", "", "A", "a", "A", "A"]
+    at = 0
+    for count in (1, 3, 2, 7, 4):
+        made = with_keys(at, log[at : at + count])
+        view.commit(made)
+        for transaction in made:
+            text = transaction.load().decode()
+            table.apply(transaction.id, text or None, request_hash(text) if text else b"")
+        at += count
+        for key in ("a", "A", "a ", "ä", "b"):
+            assert find(view, key) == table.find(key, at - 1), (key, at)
+    assert at == len(log)
+    view.close()
+
+
+def test_members_share_keys_and_who_keeps_none_is_refused_or_noticed(place: Place) -> None:
+    one, other = keyed(place), keyed(place)
+    for view in (one, other):
+        view.load_mark(0)
+    one.commit(with_keys(0, ["a", "b"]))
+    assert other.commit(with_keys(0, ["a", "b", "c"])) == 2
+    assert [entry and entry.transaction_id for entry in (find(one, "b"), find(one, "c"))] == [1, 2]
+    keyless = place.view()
+    with pytest.raises(waltz.ViewIdentityError, match="it remembers keys, and this view does not"):
+        keyless.load_mark(0)
+    keyless.close()
+    place.execute("UPDATE CLIENT_HIGH_WATER_MARK SET HIGH_WATER_MARK = 3")  # a member of 0.13.2
+    with pytest.raises(waltz.ViewIdentityError, match="not the keys of the last 5 transactions"):
+        one.commit(with_keys(3, ["d", "e"]))
+    one.close()
+    other.close()
+    rebuilt = keyed(place, version=2, rebuild=True)
+    assert rebuilt.load_mark(0) == -1
+    assert rebuilt.commit(with_keys(0, ["z", "b"])) == 1
+    assert [entry and entry.transaction_id for entry in (find(rebuilt, "b"), find(rebuilt, "a"))] == [1, None]
+    rebuilt.close()
+
+
+# ---- what cannot be used -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a b", "x; DROP TABLE y", "", "1st", "a.b.c"])
+def test_odd_table_names_are_refused(place: Place, name: str) -> None:
+    with pytest.raises(waltz.ConfigError):
+        place.view(table=name)
+
+
+def test_a_database_that_is_not_there_is_a_mistake_and_a_server_that_is_down_is_not(
+    postgres: PostgresServer, maria: MariaServer
+) -> None:
+    for make, wrong, down in (
+        (waltz.PostgresView, f"host={postgres.directory} user=waltz dbname=nobody", "host=127.0.0.1 port=1 dbname=x"),
+        (waltz.MySqlView, maria.options("nobody"), "mysql://root@127.0.0.1:1/x"),
+    ):
+        view = make(wrong, note_sql)
+        with pytest.raises(waltz.ConfigError, match="nobody"):
+            view.load_mark(0)
+        view.close()
+        view = make(down, note_sql)
+        with pytest.raises((psycopg.OperationalError, pymysql.err.OperationalError)) as refused:
+            view.load_mark(0)
+        assert view.is_transient(refused.value)
+        view.close()
+
+
+@pytest.mark.parametrize("where", ["postgresql://x/y", "mysql://host", {}, {"database": "x", "autocommit": True}])
+def test_what_is_no_address_of_a_database_is_refused(where: Any) -> None:
+    with pytest.raises(waltz.ConfigError, match="where: "):
+        waltz.MySqlView(where, note_sql)
+
+
+def test_a_url_says_all_that_a_mapping_can(maria: MariaServer) -> None:
+    options = maria.options(maria.new_database())
+    view = waltz.MySqlView(
+        f"mysql://{options['user']}@{options['host']}:{options['port']}/{options['database']}?charset=utf8mb4", note_sql
+    )
+    assert view.load_mark(0) == -1
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("view", "extra", "driver"), [("PostgresView", "postgres", "psycopg"), ("MySqlView", "mysql", "pymysql")]
+)
+def test_a_missing_driver_is_named_with_its_extra(view: str, extra: str, driver: str) -> None:
+    program = (
+        f"import sys; sys.modules[{driver!r}] = None\nimport waltz_trio as w\nw.{view}('mysql://h/x', lambda t, d: 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert f"pip install 'waltz-log[{extra}]'" in done.stderr.splitlines()[-1]
