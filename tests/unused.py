@@ -15,7 +15,15 @@ from pathlib import Path
 from vulture import Vulture
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("waltz_core", "waltz_trio", "waltz_sync", "waltz_spark", "pyspark_waltz", "pyspark_waltz_journal")
+PACKAGES = (
+    "waltz_core",
+    "waltz_trio",
+    "waltz_sync",
+    "waltz_asyncio",
+    "waltz_spark",
+    "pyspark_waltz",
+    "pyspark_waltz_journal",
+)
 
 # Applications import these: the pages of docs/ describe them.
 _API = {

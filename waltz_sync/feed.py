@@ -10,7 +10,7 @@ from waltz_core.base.errors import ClientClosedError
 from waltz_sync.portal import Portal
 from waltz_trio.values import Batch, Transaction
 
-_CHUNK = 64  # transactions that cross from the Trio thread at once
+CHUNK = 64  # transactions that cross from the Trio thread at once
 _LATE = "no further transaction has come; iterate again to go on waiting"
 
 
@@ -30,17 +30,15 @@ def _delivered(batch: Batch) -> Batch:
     )
 
 
-class Feed:
-    """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
+class Delivery:
+    """What has crossed from the Trio thread and is not handed out, and the mark behind it; for threads and asyncio."""
 
-    `mark` is the last transaction whose loop body has ended.
-    """
+    _line = "with client.feed(...) as feed:"
 
-    def __init__(self, portal: Portal, feed: trio_front.Feed, timeout: float | None) -> None:
+    def __init__(self, portal: Portal, feed: trio_front.Feed) -> None:
         self.partition = feed.partition
         self._portal = portal
         self._feed = feed
-        self._timeout = timeout
         self._mark = feed._mark
         self._ready: deque[Transaction] = deque()  # here, and not handed out
         self._holding: int | None = None  # id in the loop body
@@ -65,6 +63,41 @@ class Feed:
             raise RuntimeError("a feed at the tail has no mark before its first transaction")
         return self._mark
 
+    def _advance(self) -> bool:
+        """The loop body for what was handed out has ended; whether more must be asked for."""
+        if not self._feed._open:
+            raise self._portal.failure or ClientClosedError(f"the feed is not open; write: {self._line}")
+        if self._holding is not None:
+            self._mark, self._holding = self._holding, None
+        return not self._ready
+
+    def _pass_markers(self) -> None:
+        """A question has ended; the feed may have passed over some."""
+        if self._feed._mark is not None:
+            self._mark = self._feed._mark
+
+    def _hand_out(self, count_max: int) -> Batch:
+        ready = self._ready
+        handed = tuple(ready.popleft() for _ in range(min(count_max, len(ready))))
+        self._holding = handed[-1].id
+        return Batch(self.partition, handed)
+
+    def _tell_mark(self) -> None:
+        """In the Trio thread: appends based on this feed are based on what its loop has done by now."""
+        if self._mark is not None and self._mark != self._feed._mark:
+            self._feed._done_with(self._mark)
+
+
+class Feed(Delivery):
+    """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
+
+    `mark` is the last transaction whose loop body has ended.
+    """
+
+    def __init__(self, portal: Portal, feed: trio_front.Feed, timeout: float | None) -> None:
+        super().__init__(portal, feed)
+        self._timeout = timeout
+
     def __iter__(self) -> Feed:
         return self
 
@@ -78,7 +111,7 @@ class Feed:
             ClientClosedError: the client or the feed was closed.
             ClientFailedError: the client broke.
         """
-        (transaction,) = self._next_batch(1, _CHUNK, self._timeout).transactions
+        (transaction,) = self._next_batch(1, CHUNK, self._timeout).transactions
         return transaction
 
     def batches(self, count_max: int, *, timeout: float | None = None) -> Batches:
@@ -97,27 +130,13 @@ class Feed:
 
     def _next_batch(self, count_max: int, ask_max: int, timeout: float | None) -> Batch:
         self._portal.check()
-        if not self._feed._open:
-            raise self._portal.failure or ClientClosedError(
-                "the feed is not open; write: with client.feed(...) as feed:"
-            )
-        if self._holding is not None:
-            self._mark, self._holding = self._holding, None
-        if not self._ready:
+        if self._advance():
             try:
                 batch = self._portal.call(self._feed._next_batch, timeout, _LATE, ask_max)
             finally:
-                if self._feed._mark is not None:  # it has passed over markers
-                    self._mark = self._feed._mark
+                self._pass_markers()
             self._ready.extend(_delivered(batch))
-        found = [self._ready.popleft() for _ in range(min(count_max, len(self._ready)))]
-        self._holding = found[-1].id
-        return Batch(self.partition, tuple(found))
-
-    def _tell_mark(self) -> None:
-        """In the Trio thread: appends based on this feed are based on what its loop has done by now."""
-        if self._mark is not None and self._mark != self._feed._mark:
-            self._feed._done_with(self._mark)
+        return self._hand_out(count_max)
 
 
 class Batches:

@@ -1,5 +1,7 @@
 """The Trio thread of one client, and the way into it: calls that wait, and blocks that a task holds open.
 
+`waltz_asyncio` goes the same way, and waits without blocking its thread.
+
 A call is a task in that thread. Whoever waits for it either gets its outcome or, by a time-out or a KeyboardInterrupt,
 cancels it and waits until it has ended, so that nothing goes on behind his back.
 """
@@ -14,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
@@ -109,6 +112,15 @@ class Portal:
         Raises:
             RuntimeError: it may not, and why.
         """
+        self.check_own()
+        check_plain_thread()
+
+    def check_own(self) -> None:
+        """See that the Trio thread is another one, of this process.
+
+        Raises:
+            RuntimeError: it is not.
+        """
         if self.forked:
             raise RuntimeError(
                 f"this client belongs to process {self._pid}, and this is process {os.getpid()}, forked from it: no "
@@ -119,7 +131,6 @@ class Portal:
                 "this is the client's own thread, which would wait for itself: apply, decide, select and instruments "
                 "must not call the client"
             )
-        check_plain_thread()
 
     def call(
         self,
@@ -144,15 +155,23 @@ class Portal:
             ClientClosedError: the thread has ended, or ends.
         """
         self.check()
-        seconds = check_timeout(timeout)
+        future, scope = self.task(
+            partial(function, *args, **named), check_timeout(timeout), f"after {timeout} s: {late}"
+        )
+        return self.outcome(future, scope)
+
+    def task(
+        self, function: Callable[[], Awaitable[T]], seconds: float = math.inf, late: str = ""
+    ) -> tuple[Future[T], trio.CancelScope]:
+        """Start an async function in the Trio thread; the future is settled once it has ended, cancelled or not."""
         scope, future = trio.CancelScope(), Future[T]()
 
         async def run() -> None:
             try:
                 with scope, trio.move_on_after(seconds):
-                    future.set_result(await function(*args, **named))
+                    future.set_result(await function())
                     return
-                error: BaseException = TimeoutError(f"after {timeout} s: {late}")
+                error: BaseException = TimeoutError(late)
             except trio.Cancelled:
                 future.set_exception(self.closed())
                 raise
@@ -163,7 +182,7 @@ class Portal:
             future.set_exception(error)
 
         self.begin(run, future)
-        return self.outcome(future, scope)
+        return future, scope
 
     def look(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
         """Call a function that does not wait, in the Trio thread."""
@@ -243,9 +262,9 @@ class Held(Generic[T]):
         self._leave: trio.Event | None = None
         self._entered: Future[T] = Future()
         self._over: trio.Event | None = None
-        self._ended: Future[BaseException | None] = Future()
+        self.ended: Future[BaseException | None] = Future()
         self._body: BaseException | None = None  # what the body raised
-        self._ended.add_done_callback(self._on_ended)
+        self.ended.add_done_callback(self._on_ended)
 
     def enter(self, timeout: float | None, late: str) -> T:
         """Enter the block; where that does not come about, nothing of it is left.
@@ -254,11 +273,20 @@ class Held(Generic[T]):
             TimeoutError: the time is over.
         """
         self._portal.check()
-        seconds = check_timeout(timeout)
+        entered = self.begin(check_timeout(timeout), f"after {timeout} s: {late}")
+        try:
+            return entered.result()
+        except BaseException:
+            if self.cancel():
+                wait([self.ended])
+            raise
+
+    def begin(self, seconds: float = math.inf, late: str = "") -> Future[T]:
+        """Start the task that enters the block; the future is settled once it is entered, or will not be."""
 
         def too_late() -> None:
             if not self._entered.done():
-                self._entered.set_exception(TimeoutError(f"after {timeout} s: {late}"))
+                self._entered.set_exception(TimeoutError(late))
                 self._scope.cancel()
 
         async def run() -> None:
@@ -266,24 +294,32 @@ class Held(Generic[T]):
                 self._portal.post(self._watch, seconds, too_late)
             await self._run()
 
-        self._portal.begin(run, self._ended)
-        try:
-            return self._entered.result()
-        except BaseException:
-            if self._portal.post(self._scope.cancel):
-                wait([self._ended])
-            raise
+        self._portal.begin(run, self.ended)
+        return self._entered
+
+    def cancel(self) -> bool:
+        """End the task; False when the thread has ended before."""
+        return self._portal.post(self._scope.cancel)
 
     def leave(self, error: BaseException | None) -> None:
         """Leave the block, by an exception of its body or normally; raises what the block raises instead of it."""
         trace = None if error is None else error.__traceback__
         try:
-            self._portal.post(self._let_go, error)
-            raised = self._ended.result()
+            self.let_go(error)
+            raised = self.ended.result()
         except BaseException:
-            if self._portal.post(self._scope.cancel):
-                wait([self._ended])
+            if self.cancel():
+                wait([self.ended])
             raise
+        self.judge(error, trace, raised)
+
+    def let_go(self, error: BaseException | None) -> None:
+        """The body has ended, by an exception of its own or normally; `ended` says what the block makes of it."""
+        self._portal.post(self._let_go, error)
+
+    @staticmethod
+    def judge(error: BaseException | None, trace: TracebackType | None, raised: BaseException | None) -> None:
+        """Raise what the block raised, unless it is the body's own exception, or that one says it already."""
         if raised is error:
             if error is not None:
                 error.__traceback__ = trace
@@ -334,8 +370,8 @@ class Held(Generic[T]):
             self._over.set()
             if self._inside is not None:
                 self._inside._children.discard(self)
-            self._portal._waiting.discard(self._ended)
-            self._ended.set_result(raised)
+            self._portal._waiting.discard(self.ended)
+            self.ended.set_result(raised)
 
     async def _hold(self, leave: trio.Event) -> None:
         async with self._manager as found:

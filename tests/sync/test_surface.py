@@ -1,4 +1,4 @@
-"""`waltz_sync` has every public name and parameter of `waltz_trio`, apart from what the tables here say."""
+"""`waltz_sync` and `waltz_asyncio` have every public name and parameter of `waltz_trio`, but for the tables here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import waltz_asyncio
 import waltz_sync
 import waltz_trio
 
@@ -42,15 +43,16 @@ ADDED = {
 MISSING = {"Feed.__enter__", "Feed.__exit__"}  # of what `Client.feed` gives, which is entered as there
 
 
-def members(front: Any, name: str) -> dict[str, Any]:
-    """Public members of a class, and those of Python's protocols, by the names of threads."""
+def members(front: Any, name: str, renamed: dict[str, str] = RENAMED) -> dict[str, Any]:
+    """Public members of a class, and those of Python's protocols, by the names of threads unless `renamed` is empty."""
     target = getattr(front, name)
     if not inspect.isclass(target):
         return {name: target}
     found = {}
-    for member, value in vars(target).items():
+    bases = [base for base in target.__mro__ if base.__module__.startswith("waltz_") and base.__name__ != "Block"]
+    for member, value in ((member, value) for base in reversed(bases) for member, value in vars(base).items()):
         if not member.startswith("_") or member in RENAMED or member in RENAMED.values():
-            found[f"{name}.{RENAMED.get(member, member)}"] = value
+            found[f"{name}.{renamed.get(member, member)}"] = value
     return found
 
 
@@ -61,10 +63,8 @@ def parameters(value: Any) -> list[tuple[str, Any, Any]] | None:
     return [(each.name, each.kind, each.default) for each in found]
 
 
-def test_every_name_is_there_and_all_but_the_front_is_the_same_thing() -> None:
+def test_every_name_is_there() -> None:
     assert waltz_sync.__all__ == waltz_trio.__all__
-    same = [name for name in waltz_trio.__all__ if getattr(waltz_sync, name) is getattr(waltz_trio, name)]
-    assert sorted(set(waltz_trio.__all__) - set(same)) == sorted(FRONT)
 
 
 @pytest.mark.parametrize("name", FRONT)
@@ -79,6 +79,29 @@ def test_every_member_is_there_with_its_parameters(name: str) -> None:
             expected.append(("timeout", inspect.Parameter.KEYWORD_ONLY, None))
         assert parameters(ours[member]) == expected, member
         assert not inspect.iscoroutinefunction(ours[member]), member
+
+
+@pytest.mark.parametrize("name", FRONT)
+def test_asyncio_has_the_same_members_parameters_and_words(name: str) -> None:
+    assert waltz_asyncio.__all__ == waltz_trio.__all__
+    theirs, ours = members(waltz_trio, name, {}), members(waltz_asyncio, name, {})
+    entered = {"Feed.__aenter__", "Feed.__aexit__"}  # of what `Client.feed` gives
+    assert set(ours) - {"Feed.markers"} == set(theirs) - entered
+    for member in set(theirs) - entered:
+        value, own = theirs[member], ours[member]
+        assert parameters(own) == parameters(value), member
+        if not member.rpartition(".")[2].startswith("__"):
+            returns = str(getattr(value, "__annotations__", {}).get("return", ""))
+            waits = inspect.iscoroutinefunction(value) or "Coroutine" in returns
+            assert inspect.iscoroutinefunction(own) == waits, member
+            if member != "open_client":  # what else runs, and where, differs
+                assert inspect.getdoc(own) == inspect.getdoc(value), member
+
+
+def test_every_front_takes_what_is_no_front_from_waltz_trio() -> None:
+    for front in (waltz_sync, waltz_asyncio):
+        same = [name for name in waltz_trio.__all__ if getattr(front, name) is getattr(waltz_trio, name)]
+        assert sorted(set(waltz_trio.__all__) - set(same)) == sorted(FRONT)
 
 
 def test_everything_that_waits_in_trio_takes_a_time_out() -> None:

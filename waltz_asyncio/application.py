@@ -1,0 +1,103 @@
+"""The application layer for asyncio: a view kept up to date, and transactions decided on its state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, TypeVarTuple
+
+import waltz_trio as trio_front
+from waltz_asyncio.bridge import Block, call, documented, enter, leave, look
+from waltz_sync.portal import Held, Portal
+from waltz_trio.application import ApplicationStatus
+from waltz_trio.values import Append, Key, Receipt, Retry
+from waltz_trio.views import View
+
+Ts = TypeVarTuple("Ts")
+
+
+class Application(Block):
+    """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
+
+    The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
+    far it is, to other tasks. `apply` and `decide` are plain functions, and run in a thread of the client.
+    """
+
+    _line = "async with client.materialize(...) as app:"
+
+    def __init__(self, portal: Portal, app: trio_front.Application, client: Held[trio_front.Client]) -> None:
+        self.view: View = app.view
+        self._portal = portal
+        self._app = app
+        self._held = Held(portal, app, client)
+        self._used = False
+
+    async def __aenter__(self) -> Application:
+        self._used = True
+        await enter(self._held, self._portal)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.forked:
+            await leave(self._held, error)
+
+    @documented(trio_front.Application.submit)
+    async def submit(
+        self,
+        decide: Callable[[Any, *Ts], Append | None],
+        *args: *Ts,
+        partition: int,
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
+        retry: Retry = Retry(),  # noqa: B008 - a value
+        key: str | Key | None = None,
+    ) -> Receipt | None:
+        _check_plain(decide, "decide")
+
+        async def submit() -> Receipt | None:
+            return await self._app.submit(
+                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key
+            )
+
+        self._check_entered()
+        return await call(self._portal, submit)
+
+    @documented(trio_front.Application.caught_up)
+    async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
+        self._check_entered()
+        await call(self._portal, self._app.caught_up, partition, to=to)
+
+    @documented(trio_front.Application.mark)
+    def mark(self, partition: int) -> int:
+        return look(self._portal, self._app.mark, partition)
+
+    @documented(trio_front.Application.status)
+    def status(self, partition: int) -> ApplicationStatus:
+        return look(self._portal, self._app.status, partition)
+
+    @documented(trio_front.Application.read)
+    async def read(
+        self, function: Callable[..., Any], *args: Any, partition: int, fresh: bool = False
+    ) -> tuple[Any, int]:
+        _check_plain(function, "function")
+
+        async def read() -> tuple[Any, int]:
+            return await self._app.read(function, *args, partition=partition, fresh=fresh)
+
+        self._check_entered()
+        return await call(self._portal, read)
+
+    def _check_entered(self) -> None:
+        if not self._used:
+            raise RuntimeError(f"the application is not open; write: {self._line}")
+
+
+def _check_plain(function: object, name: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(
+            f"{name} is a plain function here, found `async def {function.__name__}`: it runs in a thread of the "
+            "client, where asyncio does not"
+        )
