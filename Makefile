@@ -45,7 +45,7 @@ test: install
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(PYTEST) $(LONG) tests/mutants tests/decoders tests/driver_crashes; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..200 --jobs 2; \
-	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/processes tests/interop; \
+	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/examples tests/processes tests/interop; \
 	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 

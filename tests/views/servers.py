@@ -28,7 +28,9 @@ class DatabaseServer:
     package: str
     unit = "DATABASE"
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        """`durable`: it waits for the disk, which tests need not, since they kill processes and not machines."""
+        self.durable = durable
         # Not below pytest's directory, which other users cannot enter. Paths of sockets are short.
         self.directory = Path(tempfile.mkdtemp(prefix="waltz-db-"))
         self._owner: dict[str, Any] = {}
@@ -113,8 +115,12 @@ class PostgresServer(DatabaseServer):
         self._run(self._binaries / "initdb", "-D", self.directory / "data", "-U", "waltz", "-A", "trust", "--no-sync")
 
     def _command(self) -> list[str | Path]:
-        # A process is killed here, not the machine, so what it wrote is there; recovery would sync every file.
-        options = [f"-k{self.directory}", "-clisten_addresses=", "-cunix_socket_permissions=0777", "-cfsync=off"]
+        options = [
+            f"-k{self.directory}",
+            "-clisten_addresses=",
+            "-cunix_socket_permissions=0777",
+            f"-cfsync={self.durable}",
+        ]
         return [self._binaries / "postgres", "-D", self.directory / "data", *options]
 
     def kill(self) -> None:
@@ -161,7 +167,7 @@ class MariaServer(DatabaseServer):
             f"--pid-file={self.directory / 'pid'}",
             "--bind-address=127.0.0.1",
             f"--port={self._port}",
-            "--debug-no-sync",
+            f"--debug-no-sync={int(not self.durable)}",
         ]
 
     def options(self, database: str) -> dict[str, Any]:

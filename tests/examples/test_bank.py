@@ -1,0 +1,72 @@
+"""The programs of `examples/bank`, each started by its one command and used as a person would."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.processes.cluster import ROOT, Ports, poll
+
+
+def call(port: int, method: str, path: str) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def answers(port: int) -> bool:
+    try:
+        return call(port, "GET", "/accounts/7") == (200, {"balance": 0, "mark": -1})
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+@pytest.mark.parametrize("program", ["with_fastapi", "with_flask"])
+def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
+    ports = Ports()
+    port = ports.take()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"examples.bank.{program}", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    with process:
+        try:
+            poll("the program serves", lambda: answers(port) or process.poll() is not None)
+            order = "/transfers?source={}&target={}&amount={}&order={}".format
+            assert call(port, "POST", order(0, 7, 100, "a")) == (201, {"transaction": 0})
+            assert call(port, "POST", order(0, 7, 100, "a")) == (201, {"transaction": 0}), "sent again"
+            assert call(port, "POST", order(7, 8, 30, "b")) == (201, {"transaction": 1})
+            status, body = call(port, "POST", order(7, 8, 300, "c"))
+            assert (status, body["detail"]) == (409, "account 7 has too little")
+            status, body = call(port, "POST", order(7, 8, 31, "b"))
+            assert status == 409
+            assert "'b' was used by transaction 1" in body["detail"]
+            assert call(port, "GET", "/accounts/7") == (200, {"balance": 70, "mark": 1})
+            assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 1})
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            errors = process.stderr.read()
+            ports.release()
+    assert process.returncode in (0, -signal.SIGINT, 1, 130), errors
+
+
+def test_a_script_of_threads_loses_no_money() -> None:
+    command = [sys.executable, "-m", "examples.bank.script"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("; 1000 in 10 accounts\n")
