@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from waltz_core.client.calls import Effect
-from waltz_core.client.membership import Deaf
+from waltz_core.client.membership import NullMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.router import EndpointMap
 
 
-class FixedMembership(Deaf):
+class FixedMembership(NullMembership):
     """Says everything at once."""
 
     def __init__(self, client_id: int, partition_count: int, endpoints: EndpointMap) -> None:

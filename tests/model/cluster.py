@@ -24,7 +24,7 @@ from waltz_core.storage.effects import Stop, StorageFailed, StorageReady, Storag
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
 from waltz_core.store.followers import SessionConfig
-from waltz_core.store.last_resort import Witness
+from waltz_core.store.last_resort import ReplicaReport
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
@@ -65,13 +65,13 @@ class SimStorage:
         self.node.plugins[StorageFailed] = self._on_failed
         self.node.plugins[StorageStopped] = lambda effect: self.node.crash()
 
-    def witness(self, partition: int) -> Witness | None:
+    def witness(self, partition: int) -> ReplicaReport | None:
         """What the node tells an operator of a partition; None if it does not serve, or does not hold it."""
         replica = self.node.machine.replicas[partition] if self.node.alive and self.ready else None
         if replica is None or not replica.entry.current.assigned:
             return None
         sound = replica.state is State.OPEN
-        return Witness(str(self.data_endpoint), replica.session_info(), replica.fence, replica.max_id, sound)
+        return ReplicaReport(str(self.data_endpoint), replica.session_info(), replica.fence, replica.max_id, sound)
 
     @property
     def holds(self) -> tuple[int, ...]:

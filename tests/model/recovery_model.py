@@ -456,7 +456,9 @@ class Model:
         if session.recovery.is_open:
             return
         members, last = session.recovery._at.members.values(), session.recovery._at.last
-        useful = [m for m in members if m.phase is not rec.Phase.REFUSED and m.vouched and m.replica not in new.wiped]
+        useful = [
+            m for m in members if m.phase is not rec.ReplicaPhase.REFUSED and m.vouched and m.replica not in new.wiped
+        ]
         quorums = len(useful) >= majority(len(members)) and sum(m.replica in last for m in useful) >= majority(
             len(last)
         )
@@ -504,7 +506,7 @@ def availability(model: Model, at: State) -> Counter[str]:
     return found
 
 
-_AWAY = (rec.Phase.OFFLINE, rec.Phase.FAILED, rec.Phase.REFUSED)
+_AWAY = (rec.ReplicaPhase.OFFLINE, rec.ReplicaPhase.FAILED, rec.ReplicaPhase.REFUSED)
 
 
 def key_of(at: State) -> tuple[object, ...]:
@@ -560,7 +562,7 @@ def _session_key(session: Session, at: State, rank: dict[str, int]) -> object:
     sources = sorted(
         (rank[member.replica], rank[member.source.replica], -1 if member.asked is None else rank[member.asked])
         for member in recovery._at.members.values()
-        if member.source is not None and member.phase in (rec.Phase.COPYING, rec.Phase.COMPARING)
+        if member.source is not None and member.phase in (rec.ReplicaPhase.COPYING, rec.ReplicaPhase.COMPARING)
     )
     avoided = sorted((rank[m.replica], tuple(sorted(rank[a] for a in m.avoid))) for m in recovery._at.members.values())
     known = states_by_storage(recovery._metadata)

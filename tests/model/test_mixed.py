@@ -20,7 +20,7 @@ from tests.model.world import SimNode
 from waltz_core.base.edge import ZkSet
 from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage.replica import State
-from waltz_core.store.last_resort import Witness, confirm_metadata
+from waltz_core.store.last_resort import ReplicaReport, confirm_metadata
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
@@ -208,7 +208,7 @@ def test_lost_metadata(ours: bool) -> None:
     assert not mixed.cut
 
 
-def witnesses(mixed: Mixed) -> list[Witness]:
+def witnesses(mixed: Mixed) -> list[ReplicaReport]:
     """What the storage nodes tell an operator."""
     return [one for storage in mixed.storages if (one := storage.witness(0)) is not None]
 

@@ -379,8 +379,8 @@ class _Run:
 
     def _observe(self, name: str) -> dict[str, Any]:
         storage, phase, read = self.world.storages[name], self.world.recovery.phase(name), self.read_of(name)
-        seen: dict[str, Any] = {"phase": "failed" if phase is rec.Phase.REFUSED else phase.value}
-        if phase is rec.Phase.COPYING:
+        seen: dict[str, Any] = {"phase": "failed" if phase is rec.ReplicaPhase.REFUSED else phase.value}
+        if phase is rec.ReplicaPhase.COPYING:
             assert read is not None
             seen["fetch_from"], seen["fetch_count"] = read.first, read.count
             seen["usher_hwm"] = self.world.storages[read.source].max

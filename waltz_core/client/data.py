@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import ReqId, make_req_id, req_sequence
+from waltz_core.base.record import record
 from waltz_core.base.rules import SafetyRules
 from waltz_core.client.calls import Effect, Fetched
 from waltz_core.client.link import Link
@@ -27,6 +28,18 @@ _RANGES_VERSION = 5  # codec that knows ranges of records
 _RANGE_MIN = 4  # shorter runs of ids go one by one: the server may have some of them at hand, and others not
 _RANGE_MAX = 256  # ids in one request: two are under way at a time
 _COMPLAIN_AT = 6  # failures of one read before a person is told; by then it has waited for half a second
+
+
+_TAIL = object()
+"""The caller that is the partition itself."""
+
+
+@record
+class MarkAnswer:
+    """Whom a mark answers."""
+
+    tail: bool = False  # the partition, which is to begin there
+    tokens: tuple[object, ...] = ()  # calls of the application, by what it calls them
 
 
 class PartitionReads:
@@ -122,6 +135,10 @@ class PartitionReads:
         """Nobody waits for these any longer; answers on their way are dropped."""
         self._wanted.difference_update(transaction_ids)
 
+    def read_tail(self, now: int) -> None:
+        """Ask for the committed mark so that the partition can begin there."""
+        self.read_mark(_TAIL, now)
+
     def read_mark(self, token: object, now: int) -> None:
         """Ask for the committed mark; calls that come while a question is in flight share the next one."""
         self._mark_calls.append((_following(self._sequence), token))
@@ -169,11 +186,11 @@ class PartitionReads:
         if ids is None:
             return
         sound = []  # nothing is changed before all of it is known to be what was sent
-        for transaction_id, record in zip(ids, response.records, strict=False):
-            if record.transaction_id != transaction_id:
+        for transaction_id, read in zip(ids, response.records, strict=False):
+            if read.transaction_id != transaction_id:
                 break  # not what was asked for
-            verify(record.data, record.checksum)
-            sound.append((transaction_id, record.data))
+            verify(read.data, read.checksum)
+            sound.append((transaction_id, read.data))
         del self._ranges[sequence]
         self._progress_at = now
         self._in_flight.difference_update(ids)
@@ -198,20 +215,20 @@ class PartitionReads:
         self._send(now)
         return True
 
-    def on_mark(self, response: HighWaterMarkResponse, now: int) -> list[object]:
-        """Take the server's mark; returns the tokens of the calls that it answers.
+    def on_mark(self, response: HighWaterMarkResponse, now: int) -> MarkAnswer:
+        """Take the server's mark; returns the calls that it answers.
 
         A partition that is still opening is asked again. So is the server when calls came after the question.
         """
         sequence, calls = req_sequence(response.req_id), self._mark_calls
         if not _reached(self._sequence, sequence):
-            return []  # no question of ours
+            return MarkAnswer()  # no question of ours
         if sequence == self._mark_question:
             self._mark_question = self._mark_at = None
         if response.high_water_mark < -1:
             if calls and self._mark_question is None:
                 self._mark_at = now + self._settings.not_ready_ms
-            return []
+            return MarkAnswer()
         answered = []
         while calls and _reached(sequence, calls[0][0]):
             answered.append(calls.popleft()[1])
@@ -219,7 +236,8 @@ class PartitionReads:
             self._mark_question = self._mark_at = None
         elif self._mark_question is None:
             self._ask_mark(now)
-        return answered
+        tokens = tuple(token for token in answered if token is not _TAIL)
+        return MarkAnswer(len(tokens) < len(answered), tokens)
 
     def on_mark_refused(self, req_id: ReqId, now: int) -> bool:
         """The server cannot say what is committed, for want of a quorum: ask again after a pause."""
@@ -234,7 +252,7 @@ class PartitionReads:
         """When `due` has something to do."""
         return earliest(self._mark_at, self._paused[0][0] if self._paused else None, self._silent_at())
 
-    def due(self, now: int) -> bool:
+    def due(self, now: int, out: list[Effect]) -> bool:
         """Repeat what has waited long enough; True when the connection is to be given up as dead."""
         if self._mark_at is not None and now >= self._mark_at:
             self._ask_mark(now)

@@ -11,7 +11,6 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.rules import SafetyRules
 from waltz_core.client.calls import Effect
 from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import ClientMessage
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -29,7 +28,7 @@ class Kind(enum.Enum):
     RPC = "rpc"  # payloads, marks, cluster information
 
 
-class LinkState(enum.Enum):
+class ConnectionState(enum.Enum):
     """IDLE → DIALING → GREETING → READY → (cut) → IDLE, and again when the pause is over."""
 
     IDLE = "no connection"
@@ -42,13 +41,15 @@ class LinkState(enum.Enum):
 class Link:
     """A connection that is dialed again, with growing pauses, as long as it is wanted.
 
-    `out` collects the bytes of one step; the node sends them at its end.
+    `out` collects the bytes of one step; the node sends them at its end. A link that has some stands in `filled`, which
+    all links of the node share.
     """
 
     __slots__ = (
         "_codec",
         "_encode",
         "_failures",
+        "_filled",
         "_redial_at",
         "_rng",
         "_rules",
@@ -77,11 +78,12 @@ class Link:
         settings: ClientSettings,
         rng: Rng,
         rules: SafetyRules,
-        versions: Collection[int] = VERSIONS,
+        versions: Collection[int],
+        filled: list[Link],
     ) -> None:
         self.endpoint = endpoint
         self.kind = kind
-        self.state = LinkState.IDLE
+        self.state = ConnectionState.IDLE
         self.conn = 0
         # Grows with every connection to this endpoint for the life of the client, also after the server
         # vanished and came back: a server honours only the connection with the number it saw last.
@@ -94,13 +96,14 @@ class Link:
         self.out = bytearray()
         self._settings, self._rng, self._rules, self._versions = settings, rng, rules, versions
         self._codec: Connection[ClientMessage] | None = None
+        self._filled = filled
         self._failures = 0
         self._redial_at: int | None = None
 
     @property
     def ready(self) -> bool:
         """Messages can be sent."""
-        return self.state is LinkState.READY
+        return self.state is ConnectionState.READY
 
     @property
     def version(self) -> int:
@@ -111,15 +114,15 @@ class Link:
 
     def dial(self, conn: int, now: int, out: list[Effect]) -> None:
         """Open the next connection, under the id `conn`."""
-        assert self.state is LinkState.IDLE
-        self.state, self.conn, self._since = LinkState.DIALING, conn, now
+        assert self.state is ConnectionState.IDLE
+        self.state, self.conn, self._since = ConnectionState.DIALING, conn, now
         self._redial_at = None
         self.net_seq += 1
         out.append(Dial(conn, self.endpoint, Port.CLIENT))
 
     def on_dialed(self, now: int) -> None:
         """The connection stands: greet."""
-        self.state, self._since = LinkState.GREETING, now
+        self.state, self._since = ConnectionState.GREETING, now
         self._codec = Connection(
             CLIENT_PROTOCOL, HELLO_TEXT, self._versions, self._settings.frame_size_max, rules=self._rules
         )
@@ -128,6 +131,7 @@ class Link:
         self.explains = None
         self.windows = False
         self.last_read = self.last_write = now
+        self._filled.append(self)
         self.out += self._codec.hello()
 
     def receive(self, data: bytes, now: int, messages: list[ClientMessage]) -> bool:
@@ -139,8 +143,8 @@ class Link:
         assert self._codec is not None
         self.last_read = now
         self._codec.receive(data, messages)
-        if self.state is LinkState.GREETING and self._codec.version is not None:
-            self.state, self._since = LinkState.READY, now
+        if self.state is ConnectionState.GREETING and self._codec.version is not None:
+            self.state, self._since = ConnectionState.READY, now
             return True
         return False
 
@@ -150,6 +154,8 @@ class Link:
         Raises:
             ProtocolError: the negotiated version cannot carry it; nothing was added.
         """
+        if not self.out:
+            self._filled.append(self)
         self._encode(message, self.out)
 
     def flush(self, now: int, out: list[Effect]) -> None:
@@ -161,7 +167,7 @@ class Link:
 
     def close(self, reason: str, now: int, out: list[Effect]) -> None:
         """Close the connection; its `Closed` is not waited for. A successor may be dialed after a pause."""
-        if self.state not in (LinkState.IDLE, LinkState.ENDED):
+        if self.state not in (ConnectionState.IDLE, ConnectionState.ENDED):
             self.flush(now, out)
             out.append(CloseConn(self.conn, reason))
             self.on_closed(reason, now)
@@ -169,21 +175,21 @@ class Link:
     def end(self, reason: str, now: int, out: list[Effect]) -> None:
         """Close and never dial again."""
         self.close(reason, now, out)
-        self.state = LinkState.ENDED
+        self.state = ConnectionState.ENDED
         self._redial_at = None
 
     def revive(self) -> None:
         """The endpoint is wanted again after `end`."""
-        if self.state is LinkState.ENDED:
-            self.state = LinkState.IDLE
+        if self.state is ConnectionState.ENDED:
+            self.state = ConnectionState.IDLE
             self._failures = 0
 
     def on_closed(self, reason: str, now: int) -> None:
         """The connection is gone: choose when to dial again."""
-        connected = self.state is not LinkState.DIALING
-        if self.state is LinkState.READY and now - self._since >= self._settings.reconnect_cap_ms:
+        connected = self.state is not ConnectionState.DIALING
+        if self.state is ConnectionState.READY and now - self._since >= self._settings.reconnect_cap_ms:
             self._failures = 0
-        self.state, self.reason = LinkState.IDLE, reason
+        self.state, self.reason = ConnectionState.IDLE, reason
         self._codec = None
         self.out = bytearray()
         self._redial_at = now + self._pause(connected)
@@ -191,24 +197,25 @@ class Link:
 
     def due(self, now: int, out: list[Effect]) -> bool:
         """Act on passed deadlines; True when the owner must dial now."""
-        if self.state is LinkState.READY:
+        if self.state is ConnectionState.READY:
             assert self._codec is not None
             if self.version >= _KEEP_ALIVE_VERSION and now - self.last_write >= self._settings.keep_alive_ms:
+                self._filled.append(self)
                 self.out += self._codec.keep_alive()
-        elif self.state is LinkState.GREETING:
+        elif self.state is ConnectionState.GREETING:
             if self._rules.silent_peer_dropped and now - self._since >= self._settings.hello_ms:
                 self.close("the server does not greet", now, out)
-        elif self.state is LinkState.IDLE:
+        elif self.state is ConnectionState.IDLE:
             return self._redial_at is None or now >= self._redial_at
         return False
 
     def deadline(self) -> int | None:
         """When `due` has something to do, as far as known."""
-        if self.state is LinkState.READY and self.version >= _KEEP_ALIVE_VERSION:
+        if self.state is ConnectionState.READY and self.version >= _KEEP_ALIVE_VERSION:
             return self.last_write + self._settings.keep_alive_ms
-        if self.state is LinkState.GREETING and self._rules.silent_peer_dropped:
+        if self.state is ConnectionState.GREETING and self._rules.silent_peer_dropped:
             return self._since + self._settings.hello_ms
-        if self.state is LinkState.IDLE:
+        if self.state is ConnectionState.IDLE:
             return self._redial_at
         return None
 

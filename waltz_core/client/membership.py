@@ -71,7 +71,7 @@ class Membership(Protocol):
         """Look no longer."""
 
 
-class Deaf:
+class NullMembership:
     """What no view needs to hear; the base of those that need only a part."""
 
     def deadline(self) -> int | None:
@@ -106,7 +106,7 @@ class Deaf:
         """Nothing to end."""
 
 
-class ZkMembership(Deaf):
+class ZkMembership(NullMembership):
     """The view through ZooKeeper: parameters, a client id from the counter, and live servers.
 
     `where` is the connect string, for messages.
@@ -168,7 +168,7 @@ class ZkMembership(Deaf):
 _VERSION = 5  # of the client protocol: the first that can ask a server about its cluster
 
 
-class ServerMembership(Deaf):
+class ServerMembership(NullMembership):
     """The view through any one of our servers, starting at `seed`.
 
     One server is asked and tells changes by itself. If it goes away or does not answer, the next known
@@ -272,13 +272,9 @@ class ServerMembership(Deaf):
         self._closed = True
 
     def _hurry_at(self) -> int | None:
-        """Since when, or from when on, the usual pauses are too long; None: they will do.
-
-        At once while a partition has no server that takes it, and when a server that owes an answer has been silent for
-        long: it may be cut off, and another one knows who serves instead.
-        """
+        """Since when, or from when on, the usual pauses are too long; None: they will do."""
         assert self._node is not None
-        return 0 if self._node.troubled else self._node.suspect_at()
+        return self._node.hurry_at()
 
     def _on_info(self, info: ClusterInfoResponse, now: int, out: list[Effect]) -> None:
         assert self._node is not None

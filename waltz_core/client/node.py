@@ -45,7 +45,8 @@ from waltz_core.client.calls import (
     Submit,
 )
 from waltz_core.client.data import PartitionReads, complaint, deliver
-from waltz_core.client.link import Kind, Link, LinkState
+from waltz_core.client.dues import Dues
+from waltz_core.client.link import ConnectionState, Kind, Link
 from waltz_core.client.membership import Membership
 from waltz_core.client.partition import ClientPartition
 from waltz_core.client.router import ClientRouter, EndpointMap
@@ -108,6 +109,9 @@ class ClientNode:
         self._started = False
         self._closed = False
         self._dial_wanted = False
+        self._dues: Dues[Link | ClientPartition | PartitionReads] = Dues(lambda machine: machine.deadline())
+        self._hurries: Dues[ClientPartition | PartitionReads] = Dues(_hurry_at)
+        self._due_links: dict[Link, None] = {}
         self._due_at = 0
         self._connect_by: int | None = None  # until the cluster has answered
         self._handlers: dict[type, Callable[[Any, int, list[Effect]], None]] = {
@@ -153,13 +157,7 @@ class ClientNode:
             return 0
         if self._closed:
             return None
-        return earliest(
-            self._connect_by,
-            self._membership.deadline(),
-            *(link.deadline() for link in self._router.wanted()),
-            *(partition.deadline() for partition in self._partitions.values()),
-            *(reads.deadline() for reads in self._reads.values()),
-        )
+        return earliest(self._connect_by, self._membership.deadline(), self._dues.next())
 
     def status(self, partition: int, now: int) -> PartitionStatus:
         """A snapshot of one partition, open or not."""
@@ -187,29 +185,41 @@ class ClientNode:
             patience = f"{(self._settings.connect_ms or 0) / 1000:g} s (client.connectTimeout)"
             self.cluster_lost(f"no cluster answered within {patience}: {self._membership.trouble()}", out)
         self._membership.due(now, out)
-        for partition in list(self._partitions.values()):
-            if partition.due(now, out) and partition.link is not None:
-                self._drop(partition.link, "the server owes an answer and is silent", now, out)
-        for reads in self._reads.values():
-            if reads.due(now) and reads.link is not None:
-                self._drop(reads.link, "the server owes an answer and is silent", now, out)
-        self._dial_wanted = True
+        for machine in self._dues.due(now):
+            if isinstance(machine, Link):
+                self._due_links[machine] = None
+            elif machine.due(now, out) and machine.link is not None:
+                self._drop(machine.link, "the server owes an answer and is silent", now, out)
+            self._touch(machine)
+
+    def _touch(self, machine: Link | ClientPartition | PartitionReads) -> None:
+        """Something happened to it: it may be due earlier now."""
+        self._dues.touch(machine)
+        if not isinstance(machine, Link):
+            self._hurries.touch(machine)
 
     def _finish(self, now: int, out: list[Effect]) -> None:
         if self._dial_wanted:
             self._dial_wanted = False
-            for link in list(self._router.wanted()):
-                before = link.state
-                if link.due(now, out):
-                    self._last_conn -= 1
-                    link.dial(self._last_conn, now, out)
-                    self._conns[link.conn] = link
-                elif before is LinkState.GREETING and link.state is LinkState.IDLE:
-                    self._conns.pop(link.conn, None)
-                    self._lose(link, now, out)
-        for link in self._conns.values():
-            if link.out:
-                link.flush(now, out)
+            self._due_links.update(dict.fromkeys(self._router.wanted()))
+        if self._due_links:
+            due, self._due_links = self._due_links, {}
+            for link in [link for link in self._router.wanted() if link in due]:
+                self._tend(link, now, out)
+        for link in self._router.filled():
+            link.flush(now, out)
+
+    def _tend(self, link: Link, now: int, out: list[Effect]) -> None:
+        """Keep a connection alive, give it up, or open its successor, whichever is due."""
+        before = link.state
+        if link.due(now, out):
+            self._last_conn -= 1
+            link.dial(self._last_conn, now, out)
+            self._conns[link.conn] = link
+        elif before is ConnectionState.GREETING and link.state is ConnectionState.IDLE:
+            self._conns.pop(link.conn, None)
+            self._lose(link, now, out)
+        self._touch(link)
 
     # ---- what the view of the cluster tells ------------------------------------------------------------
 
@@ -230,6 +240,7 @@ class ClientNode:
             self._conns.pop(link.conn, None)
             self._lose(link, now, out)
             link.end("the server left the cluster", now, out)
+            self._touch(link)
         for partition in self._partitions.values():
             self._place(partition, now, out)
         for reads in self._reads.values():
@@ -239,15 +250,13 @@ class ClientNode:
         """This client cannot work with what the cluster says; final."""
         out.append(ClusterLost(reason))
 
-    @property
-    def troubled(self) -> bool:
-        """An open partition has no server that takes it."""
-        return any(partition.phase in _TROUBLED for partition in self._partitions.values())
+    def hurry_at(self) -> int | None:
+        """When to ask others who serves what.
 
-    def suspect_at(self) -> int | None:
-        """When to ask others who serves: a server that owes an answer will have been silent for long."""
-        partitions = (partition.suspect_at() for partition in self._partitions.values())
-        return earliest(*partitions, *(reads.suspect_at() for reads in self._reads.values()))
+        At once while an open partition has no server that takes it; and when a server that owes an answer has been
+        silent for long, as it may be cut off.
+        """
+        return self._hurries.next()
 
     def link_to(self, endpoint: Endpoint) -> Link:
         """The rpc connection to a server, dialed on demand; for the view of the cluster."""
@@ -261,6 +270,7 @@ class ClientNode:
             return
         generation = self._router.generations.get(number, -1)
         partition.place(self._router.link_of(number, Kind.STREAM), generation, now, out)
+        self._touch(partition)
         # Both connections stand before they are needed: the first payload is not to wait for a handshake.
         self._router.link_of(number, Kind.RPC)
         self._dial_wanted = True
@@ -268,6 +278,7 @@ class ClientNode:
     def _place_reads(self, reads: PartitionReads, now: int) -> None:
         reads.generation = self._router.generations.get(reads.partition, -1)
         reads.attach(self._router.link_of(reads.partition, Kind.RPC), now)
+        self._touch(reads)
         self._dial_wanted = True
 
     # ---- connections -----------------------------------------------------------------------------------
@@ -276,11 +287,13 @@ class ClientNode:
         link = self._conns.get(event.conn)
         if link is not None:
             link.on_dialed(now)
+            self._touch(link)
 
     def _on_closed(self, event: Closed, now: int, out: list[Effect]) -> None:
         link = self._conns.pop(event.conn, None)
         if link is not None:
             link.on_closed(event.reason, now)
+            self._touch(link)
             self._complain(link, event.reason, out)
             self._lose(link, now, out)
             self._dial_wanted = True
@@ -299,6 +312,7 @@ class ClientNode:
         if event.writable:
             for partition in self._on(link):
                 partition.on_writable(now, out)
+                self._touch(partition)
 
     def _on_received(self, event: Received, now: int, out: list[Effect]) -> None:
         link = self._conns.get(event.conn)
@@ -312,6 +326,7 @@ class ClientNode:
         except ProtocolError as error:
             trouble = str(error)
         if greeted and link.ready:
+            self._touch(link)
             self._on_ready(link, now, out)
         try:
             self._on_messages(link, messages, now, out)
@@ -326,11 +341,13 @@ class ClientNode:
             self._ask_capabilities(link)
             for partition in self._on(link):
                 partition.on_link_ready(now, out)
+                self._touch(partition)
             return
         self._membership.on_link_ready(link, now, out)
         for reads in self._reads.values():
             if reads.link is link:
                 reads.on_link_ready(now)
+                self._touch(reads)
 
     def _ask_capabilities(self, link: Link) -> None:
         """What the server can do; until it has answered, appends and feed requests go as 0.13.2 sends them.
@@ -382,6 +399,7 @@ class ClientNode:
             elif type(message) is RecordRangeResponse:
                 reads = self._reads.get(req_partition(message.req_id))
                 if reads is not None and reads.link is link:
+                    self._touch(reads)
                     reads.on_range(message, now, payloads.setdefault(reads.partition, []))
             else:
                 self._on_message(message, link, now, out)
@@ -395,6 +413,7 @@ class ClientNode:
     ) -> None:
         if partition is not None and partition.link is link:
             partition.on_feed(run, now, out)
+            self._touch(partition)
 
     def _on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> None:
         if isinstance(message, HighWaterMarkResponse):
@@ -410,6 +429,7 @@ class ClientNode:
         partition = self._by_key.get(message.req_id[8:12])
         if partition is None or partition.link is not link:
             return
+        self._touch(partition)
         if isinstance(message, FeedSuspended):
             partition.on_feed_suspended(message)
         elif isinstance(message, LockFailure):
@@ -425,6 +445,7 @@ class ClientNode:
         reads = self._reads.get(req_partition(message.req_id))
         if reads is None or reads.link is not link:
             return False
+        self._touch(reads)
         later = message.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
         return reads.on_range_refused(message.req_id, now) or (later and reads.on_mark_refused(message.req_id, now))
 
@@ -432,6 +453,7 @@ class ClientNode:
         partition = self._by_key.get(message.req_id[8:12])
         if partition is None or partition.link is not link:
             return
+        self._touch(partition)
         if message.code == ErrorCode.BEFORE_START:
             partition.on_before_start(message.req_id, message.message or "the log begins later", now, out)
         elif message.code == ErrorCode.NOT_ALLOWED:
@@ -453,6 +475,7 @@ class ClientNode:
         reads = self._reads.get(number)
         if reads is not None and reads.link is link:
             text = reads.on_data(message, now, payloads.setdefault(number, []))
+            self._touch(reads)
             if text is not None:
                 out.append(complaint(number, message.transaction_id, text))
 
@@ -461,13 +484,14 @@ class ClientNode:
         reads = self._reads.get(number)
         if reads is None or reads.link is not link:
             return
-        mark, tokens = message.high_water_mark, reads.on_mark(message, now)
+        mark, answered = message.high_water_mark, reads.on_mark(message, now)
+        self._touch(reads)
         partition = self._partitions.get(number)
-        if partition is not None and partition in tokens:
+        if partition is not None and answered.tail:
             partition.on_tail(mark, now, out)
-        callers = tuple(token for token in tokens if token is not partition)
-        if callers:
-            out.append(MarkRead(number, mark, callers))
+            self._touch(partition)
+        if answered.tokens:
+            out.append(MarkRead(number, mark, answered.tokens))
 
     def _on(self, link: Link) -> list[ClientPartition]:
         return [partition for partition in self._partitions.values() if partition.link is link]
@@ -477,6 +501,7 @@ class ClientNode:
         self._conns.pop(link.conn, None)
         self._complain(link, reason, out)
         link.close(reason, now, out)
+        self._touch(link)
         self._lose(link, now, out)
         self._dial_wanted = True
 
@@ -484,11 +509,13 @@ class ClientNode:
         if link.kind is Kind.STREAM:
             for partition in self._on(link):
                 partition.on_link_lost(now, out)
+                self._touch(partition)
             return
         self._membership.on_link_lost(link, now, out)
         for reads in self._reads.values():
             if reads.link is link:
                 reads.on_link_lost()
+                self._touch(reads)
 
     # ---- ZooKeeper ---------------------------------------------------------------------------------------
 
@@ -512,11 +539,12 @@ class ClientNode:
             partition = ClientPartition(number, self._client_id, self._settings, self._rules)
             self._partitions[number] = partition
             self._by_key[number.to_bytes(4, "big", signed=True)] = partition
+        self._touch(partition)
         if partition.phase is Phase.CLOSED:
             partition.open(mark, feed, now, out)
             self._place(partition, now, out)
             if partition.wants_tail:
-                self._reads_of(number, now).read_mark(partition, now)
+                self._reads_of(number, now).read_tail(now)
         elif feed:
             partition.open(mark, feed, now, out)
         return partition
@@ -526,6 +554,7 @@ class ClientNode:
         if reads is None:
             reads = self._reads[number] = PartitionReads(number, self._client_id, self._settings, self._rules)
             self._place_reads(reads, now)
+        self._touch(reads)
         return reads
 
     def _exists(self, number: int) -> bool:
@@ -548,6 +577,7 @@ class ClientNode:
                 return
             partition = self._partition(call.partition, now, out, None, False)
         partition.submit(call, now, out)
+        self._touch(partition)
 
     def _on_stop_feed(self, call: StopFeed, now: int, out: list[Effect]) -> None:
         if self._waits(call):
@@ -555,6 +585,7 @@ class ClientNode:
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.phase is not Phase.CLOSED:
             partition.stop_feed()
+            self._touch(partition)
             if partition.unused:
                 partition.close(now, out)
 
@@ -562,6 +593,7 @@ class ClientNode:
         partition = self._partitions.get(call.partition)
         if partition is not None:
             partition.consumed(call.mark, now)
+            self._touch(partition)
 
     def _on_flush(self, call: Flush, now: int, out: list[Effect]) -> None:
         if self._waits(call):
@@ -571,6 +603,7 @@ class ClientNode:
             out.append(Flushed(call.partition, call.token))  # nothing was ever submitted
         else:
             partition.flush(call.token, now, out)
+            self._touch(partition)
 
     def _on_read_mark(self, call: ReadMark, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and self._exists(call.partition):
@@ -583,10 +616,12 @@ class ClientNode:
     def _on_forget(self, call: Forget, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and call.partition in self._reads:
             self._reads[call.partition].forget(call.transaction_ids)
+            self._touch(self._reads[call.partition])
 
     def _on_forget_mark(self, call: ForgetMark, now: int, out: list[Effect]) -> None:
         if not self._waits(call) and call.partition in self._reads:
             self._reads[call.partition].forget_mark(call.token)
+            self._touch(self._reads[call.partition])
 
     def _on_close_client(self, call: CloseClient, now: int, out: list[Effect]) -> None:
         if self._closed:
@@ -601,3 +636,9 @@ class ClientNode:
         for link in list(self._router.wanted()):
             self._conns.pop(link.conn, None)
             link.end("the client is closed", now, out)
+
+
+def _hurry_at(machine: ClientPartition | PartitionReads) -> int | None:
+    if isinstance(machine, ClientPartition) and machine.phase in _TROUBLED:
+        return 0
+    return machine.suspect_at()

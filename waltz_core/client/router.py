@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from waltz_core.base.contract import Rng
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.rules import SafetyRules
-from waltz_core.client.link import Kind, Link, LinkState
+from waltz_core.client.link import ConnectionState, Kind, Link
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_codec import VERSIONS
 
@@ -23,15 +23,20 @@ class ClientRouter:
     come back, its next connection must have a higher one.
     """
 
-    __slots__ = ("_links", "_rng", "_rules", "_settings", "_versions", "generations", "owners", "servers")
+    __slots__ = ("_filled", "_links", "_rng", "_rules", "_settings", "_versions", "generations", "owners", "servers")
 
     def __init__(
-        self, settings: ClientSettings, rng: Rng, rules: SafetyRules, versions: Collection[int] = VERSIONS
+        self,
+        settings: ClientSettings,
+        rng: Rng,
+        rules: SafetyRules,
+        versions: Collection[int] = VERSIONS,
     ) -> None:
         self.servers: tuple[Endpoint, ...] = ()
         self.owners: dict[int, Endpoint] = {}
         self.generations: dict[int, int] = {}
         self._links: dict[tuple[Endpoint, Kind], Link] = {}
+        self._filled: list[Link] = []
         self._settings, self._rng, self._rules, self._versions = settings, rng, rules, versions
 
     def set_endpoints(self, endpoints: EndpointMap) -> list[Link]:
@@ -58,7 +63,7 @@ class ClientRouter:
         """The connection to a server."""
         link = self._links.get((endpoint, kind))
         if link is None:
-            link = Link(endpoint, kind, self._settings, self._rng, self._rules, self._versions)
+            link = Link(endpoint, kind, self._settings, self._rng, self._rules, self._versions, self._filled)
             self._links[endpoint, kind] = link
         link.revive()
         return link
@@ -69,4 +74,10 @@ class ClientRouter:
 
     def wanted(self) -> Iterator[Link]:
         """Connections that are not given up."""
-        return (link for link in self._links.values() if link.state is not LinkState.ENDED)
+        return (link for link in self._links.values() if link.state is not ConnectionState.ENDED)
+
+    def filled(self) -> list[Link]:
+        """Connections that have something to send, the oldest first; asked once per step."""
+        links = sorted(self._filled, key=lambda link: -link.conn)
+        self._filled.clear()
+        return links

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from waltz_core.store.members import Member, Situation
 from waltz_core.store.metadata import last_session
 from waltz_core.store.quorum import Decision, decide, majority
-from waltz_core.store.recovery_events import Phase
+from waltz_core.store.recovery_events import ReplicaPhase
 
 
 def supporters(at: Situation) -> Iterator[Member]:
@@ -54,7 +54,7 @@ def _decision(at: Situation, evaluator: Member | None) -> Decision:
                 lowest = max(lowest, member.own)
     if not at.rules.copying_does_not_delay:
         # Java: each replica looks for itself, at marks from its own on, and not while it is copying.
-        idle = (m.entered for m in at.members.values() if m.phase is Phase.IDLE and evaluator in (None, m))
+        idle = (m.entered for m in at.members.values() if m.phase is ReplicaPhase.IDLE and evaluator in (None, m))
         lowest = min((mark for mark in idle if mark is not None and mark >= lowest), default=2**63)
     absent = len(at.last) - len(present)
     return decide((mark for _, mark in present), lowest=lowest, absent=absent, quorum=majority(len(at.last)))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from waltz_core.store.arrivals import Case, Keep, arrival, settled
 from waltz_core.store.levelling import enter
 from waltz_core.store.members import Member, Probe, Situation
-from waltz_core.store.recovery_events import AskMax, Effect, Phase, Truncate
+from waltz_core.store.recovery_events import AskMax, Effect, ReplicaPhase, Truncate
 
 
 def arrive(at: Situation, member: Member, out: list[Effect]) -> None:
     """Let the replica be cut to what is good for certain, or ask what it holds."""
     assert member.info is not None
-    member.phase = Phase.ARRIVING
+    member.phase = ReplicaPhase.ARRIVING
     judged = arrival(at.states, member.replica, member.info, probed=member.probe is not Probe.NONE, rules=at.rules)
     member.stands(judged.standing)
     if judged.case is Case.UNKNOWN_SESSION:
@@ -26,7 +26,7 @@ def arrive(at: Situation, member: Member, out: list[Effect]) -> None:
         _cut(at, member, judged.keep_until, out)
     elif judged.keep is Keep.HELD:
         # The session it reports is no evidence: a first recovery that was aborted leaves one.
-        member.phase = Phase.HELD
+        member.phase = ReplicaPhase.HELD
     else:
         out.append(AskMax(member.replica))
 
@@ -48,7 +48,7 @@ def arrived(at: Situation, member: Member, mark: int, out: list[Effect], kept: i
         _probed(at, member, mark, out)
         return
     if not at.states and at.rules.lost_metadata_stops and mark >= 0:
-        member.phase = Phase.HELD
+        member.phase = ReplicaPhase.HELD
         return
     member.mark = member.first_mark = mark
     standing = settled(member.standing, member.info, member.start, mark, at.rules)
@@ -65,7 +65,7 @@ def _probed(at: Situation, member: Member, mark: int, out: list[Effect]) -> None
         member.probe = Probe.SUSPECT
         member.mark = mark
         member.vouched = False
-        member.phase = Phase.IDLE
+        member.phase = ReplicaPhase.IDLE
     else:
         member.probe = Probe.CLEAR
         arrive(at, member, out)
@@ -73,7 +73,7 @@ def _probed(at: Situation, member: Member, mark: int, out: list[Effect]) -> None
 
 def clear_suspects(at: Situation, out: list[Effect]) -> None:
     """Let suspects in if too few replicas can hold what the unknown session appended for it to be committed."""
-    suspects = [member for member in at.suspects if member.phase is Phase.IDLE]
+    suspects = [member for member in at.suspects if member.phase is ReplicaPhase.IDLE]
     if not suspects or at.failed:
         return
     entered = [m for m in at.members.values() if m.alive and m.counted and m.entered is not None]

@@ -14,7 +14,7 @@ from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaSt
 
 
 @record
-class Witness:
+class ReplicaReport:
     """What one storage node says of its replica."""
 
     replica: str
@@ -33,7 +33,7 @@ class Plan:
 
 
 def confirm_metadata(
-    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], reports: Sequence[ReplicaReport]
 ) -> Plan:
     """Rebuild metadata that is gone or was set back, from what the replicas know of the last session.
 
@@ -43,42 +43,41 @@ def confirm_metadata(
 
     Args:
         assigned: replicas of the partition now.
-        witnesses: whoever answered; others than those assigned are welcome, they may have been replicas before.
+        reports: whoever answered; others than those assigned are welcome, they may have been replicas before.
 
     Raises:
         StorageError: nothing is wrong with it, or too few replicas answered to know the last session.
     """
-    newest_fence = max((max(one.fence, one.info.session_id) for one in witnesses), default=-1)
+    newest_fence = max((max(one.fence, one.info.session_id) for one in reports), default=-1)
     known = states_by_storage(metadata)
     # The number of a session that was forgotten may have been given out again since; what it appended tells.
     forgotten = any(
-        is_unknown(known, one.replica, one.info.session_id) and one.max_id > one.info.low_water_mark
-        for one in witnesses
+        is_unknown(known, one.replica, one.info.session_id) and one.max_id > one.info.low_water_mark for one in reports
     )
     if metadata.replica_states and metadata.session_id >= newest_fence and not forgotten:
         raise StorageError(f"nothing to confirm: the metadata names session {metadata.session_id} and its replicas")
-    present = [one for one in witnesses if one.replica in assigned]
+    present = [one for one in reports if one.replica in assigned]
     if len(present) < majority(len(assigned)):
         # Every session that committed anything is known to a majority; a smaller number may all be behind.
         missing = ", ".join(sorted(set(assigned) - {one.replica for one in present}))
         raise StorageError(f"{len(present)} of {len(assigned)} replicas answered, a majority is needed; not: {missing}")
-    newest, vain = _last_open(assigned, witnesses)
+    newest, vain = _last_open(assigned, reports)
     session_id = max(metadata.session_id, newest_fence) + 1
     states = tuple(ReplicaState(ReplicaId(partition_id, one), newest, UNRESOLVED) for one in assigned)
     lines = [f"the metadata in ZooKeeper is of session {metadata.session_id} and names {_named(metadata)}"]
-    lines += [_line(one) for one in witnesses]
+    lines += [_line(one) for one in reports]
     lines += vain
     lines.append(f"session {newest} will count as the last one, with all {len(assigned)} replicas in it")
     return Plan(PartitionMetadata(metadata.generation, session_id, states), tuple(lines))
 
 
-def _last_open(assigned: Sequence[str], witnesses: Sequence[Witness]) -> tuple[int, list[str]]:
+def _last_open(assigned: Sequence[str], reports: Sequence[ReplicaReport]) -> tuple[int, list[str]]:
     """The last session that can have appended anything, and a line on each one after it that came to nothing."""
     needed = majority(len(assigned))
-    silent = set(assigned) - {one.replica for one in witnesses}
+    silent = set(assigned) - {one.replica for one in reports}
     vain: list[str] = []
-    for session_id in sorted({one.info.session_id for one in witnesses}, reverse=True):
-        marked = {one.replica for one in witnesses if one.info.session_id >= session_id}
+    for session_id in sorted({one.info.session_id for one in reports}, reverse=True):
+        marked = {one.replica for one in reports if one.info.session_id >= session_id}
         here = marked & set(assigned)
         if len(here) >= needed:
             return session_id, vain
@@ -89,7 +88,7 @@ def _last_open(assigned: Sequence[str], witnesses: Sequence[Witness]) -> tuple[i
                 f"session {session_id} is known to {names}; whether it appended anything, only {others} can tell: "
                 "bring them back, or assign them again, first"
             )
-        if any(one.replica in marked and one.max_id > one.info.low_water_mark for one in witnesses):
+        if any(one.replica in marked and one.max_id > one.info.low_water_mark for one in reports):
             # A replica that knew the session too may have been wiped: what was appended here may be committed.
             return session_id, vain
         vain.append(f"session {session_id} is known to {names} alone and appended nothing there: it came to nothing")
@@ -97,7 +96,7 @@ def _last_open(assigned: Sequence[str], witnesses: Sequence[Witness]) -> tuple[i
 
 
 def unsafe_recovery(
-    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], reports: Sequence[ReplicaReport]
 ) -> Plan:
     """Let the longest log that can still be reached be the log, whatever those that are gone may hold.
 
@@ -106,8 +105,8 @@ def unsafe_recovery(
     """
     states = states_by_storage(metadata)
     if not states:
-        states = _states_of(partition_id, metadata, assigned, witnesses)
-    here = [one for one in witnesses if one.in_service and one.replica in states]
+        states = _states_of(partition_id, metadata, assigned, reports)
+    here = [one for one in reports if one.in_service and one.replica in states]
     took_part = [
         one
         for one in here
@@ -118,13 +117,13 @@ def unsafe_recovery(
         raise StorageError("no replica of the last session is in service: repair one, or accept the loss there, first")
     best = max(candidates, key=lambda one: (_end(one, states), one.info.session_id))
     end, state = _end(best, states), states[best.replica]
-    session_id = max([metadata.session_id, *(max(one.fence, one.info.session_id) for one in witnesses)]) + 1
+    session_id = max([metadata.session_id, *(max(one.fence, one.info.session_id) for one in reports)]) + 1
     last = state.session_id if best in took_part else best.info.session_id
     kept = ReplicaState(ReplicaId(partition_id, best.replica), last, UNRESOLVED)
-    lines = [_line(one) for one in witnesses]
+    lines = [_line(one) for one in reports]
     lines.append(f"the log of {best.replica} will be the log: it ends at transaction {end}")
-    seen = {f"{one.replica} holds": one.max_id for one in witnesses}
-    seen |= {f"{one.replica} was marked at": one.info.low_water_mark for one in witnesses}
+    seen = {f"{one.replica} holds": one.max_id for one in reports}
+    seen |= {f"{one.replica} was marked at": one.info.low_water_mark for one in reports}
     seen |= {f"the metadata closed {name} at": one.closing_mark for name, one in states.items()}
     highest = max(seen.values())
     if highest > end:
@@ -138,28 +137,28 @@ def unsafe_recovery(
 
 
 def _states_of(
-    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], witnesses: Sequence[Witness]
+    partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], reports: Sequence[ReplicaReport]
 ) -> dict[str, ReplicaState]:
     """What stands in for metadata that name nobody, where that cannot be confirmed: the newest session that is known.
 
     A replica that was marked above its end lacks what the others had when that session began.
     """
     try:
-        confirm_metadata(partition_id, metadata, assigned, witnesses)
+        confirm_metadata(partition_id, metadata, assigned, reports)
     except StorageError:
-        whole = [one for one in witnesses if one.max_id >= one.info.low_water_mark]
-        newest = max((one.info.session_id for one in whole or witnesses), default=-1)
+        whole = [one for one in reports if one.max_id >= one.info.low_water_mark]
+        newest = max((one.info.session_id for one in whole or reports), default=-1)
         return {one: ReplicaState(ReplicaId(partition_id, one), newest, UNRESOLVED) for one in assigned}
     raise StorageError("the metadata names no replicas: `waltz storage confirm-metadata` comes first")
 
 
-def _end(one: Witness, states: dict[str, ReplicaState]) -> int:
+def _end(one: ReplicaReport, states: dict[str, ReplicaState]) -> int:
     """Up to where the next recovery keeps its log."""
     later = one.info.session_id > states[one.replica].session_id
     return min(one.info.low_water_mark, one.max_id) if later else one.max_id
 
 
-def _line(one: Witness) -> str:
+def _line(one: ReplicaReport) -> str:
     state = "" if one.in_service else ", out of service"
     return (
         f"{one.replica}: session {one.info.session_id}, low-water mark {one.info.low_water_mark}, "

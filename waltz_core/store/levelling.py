@@ -22,8 +22,8 @@ from waltz_core.store.members import Member, Probe, Situation
 from waltz_core.store.recovery_events import (
     CopyBlocked,
     Effect,
-    Phase,
     ReadRecords,
+    ReplicaPhase,
     SetLogStart,
     SetLowWaterMark,
     Truncate,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def enter(at: Situation, member: Member, out: list[Effect]) -> None:
     """Show its mark to the others, look whether that decides, and follow whoever is ahead."""
-    member.phase = Phase.IDLE
+    member.phase = ReplicaPhase.IDLE
     if at.resolved is None:
         member.entered = member.mark
         try_to_decide(at, member)
@@ -48,7 +48,7 @@ def advance(at: Situation, member: Member, out: list[Effect]) -> None:
     """The next thing for a replica that is idle."""
     resolved = at.resolved
     if at.failed:
-        member.phase = Phase.FAILED
+        member.phase = ReplicaPhase.FAILED
     elif at.below_own(member):
         reason = f"its low-water mark {member.own} is above the decided {resolved}; its copy must be replaced"
         member.refuse(reason, out)
@@ -61,7 +61,7 @@ def advance(at: Situation, member: Member, out: list[Effect]) -> None:
     elif member.mark < resolved:
         _copy(at, member, out)
     else:
-        member.phase = Phase.LEVEL
+        member.phase = ReplicaPhase.LEVEL
         member.clean = True
         if at.rules.copy_capped_at_source:
             member.entered = member.mark
@@ -69,12 +69,12 @@ def advance(at: Situation, member: Member, out: list[Effect]) -> None:
 
 def _mark(at: Situation, member: Member, resolved: int, out: list[Effect]) -> None:
     if member.mark > resolved:
-        member.phase = Phase.MARKING
+        member.phase = ReplicaPhase.MARKING
         out.append(Truncate(member.replica, resolved))
     elif member.mark < resolved and _marked_last(at, member):
         _copy(at, member, out)
     else:
-        member.phase = Phase.MARKING
+        member.phase = ReplicaPhase.MARKING
         out.append(SetLowWaterMark(member.replica, resolved))
 
 
@@ -105,7 +105,7 @@ def _copy(at: Situation, member: Member, out: list[Effect]) -> None:
     if near:
         member.target, name = min(near)
         member.source = at.members[name]
-        member.phase = Phase.COPYING
+        member.phase = ReplicaPhase.COPYING
         _copy_more(at, member, out)
     elif ahead:
         _begin_anew(member, min(o.start for _, o in ahead), out)
@@ -129,7 +129,7 @@ def _begin_anew(member: Member, start: int, out: list[Effect]) -> None:
         reason = f"the log of the others begins at {start}, and a node of 0.13.2 cannot begin there"
         member.refuse(f"{reason}; assign a storage node that can in its place", out)
         return
-    member.phase = Phase.STARTING
+    member.phase = ReplicaPhase.STARTING
     out.append(SetLogStart(member.replica, start))
 
 
@@ -149,18 +149,18 @@ def _copy_more(at: Situation, member: Member, out: list[Effect]) -> None:
 
 def on_denied(member: Member, source: str) -> None:
     """Damage in one record is no reason to do without the replica: another one may have it whole."""
-    if member.asked == source and member.phase in (Phase.COMPARING, Phase.COPYING):
+    if member.asked == source and member.phase in (ReplicaPhase.COMPARING, ReplicaPhase.COPYING):
         member.asked = None
-        member.phase = Phase.IDLE
+        member.phase = ReplicaPhase.IDLE
         member.denied.add(source)
 
 
 def on_read(at: Situation, member: Member, source: str, records: Sequence[Record], out: list[Effect]) -> bool:
     """Records came; returns whether they prove a suspect's, which can be let in now."""
-    if member.asked != source or member.phase not in (Phase.COMPARING, Phase.COPYING):
+    if member.asked != source or member.phase not in (ReplicaPhase.COMPARING, ReplicaPhase.COPYING):
         return False
     member.asked = None
-    if member.phase is Phase.COMPARING:
+    if member.phase is ReplicaPhase.COMPARING:
         return _on_compared(at, member, records, out)
     _on_copy_read(at, member, records, out)
     return False
@@ -168,7 +168,7 @@ def on_read(at: Situation, member: Member, source: str, records: Sequence[Record
 
 def on_written(at: Situation, member: Member, out: list[Effect]) -> None:
     """A write is durable on the target."""
-    if member.phase is Phase.COPYING and member.writing is not None:
+    if member.phase is ReplicaPhase.COPYING and member.writing is not None:
         member.mark += member.writing
         member.writing = None
         member.denied.clear()  # they may well have the next one
@@ -190,7 +190,7 @@ def _on_copy_read(at: Situation, member: Member, records: Sequence[Record], out:
         member.writing = len(wanted)
         out.append(WriteRecords(member.replica, tuple(item for _, item in wanted)))
         return
-    member.phase = Phase.IDLE
+    member.phase = ReplicaPhase.IDLE
     if member.source.mark > member.mark and target > member.mark:
         _no_answer(at, member, member.source, member.mark + 1, out)
 
@@ -214,7 +214,7 @@ def _compare(at: Situation, member: Member, out: list[Effect]) -> None:
         member.vouched = True  # all of it is given up: the others begin behind it
         _copy(at, member, out)
     elif source is not None:
-        member.phase = Phase.COMPARING
+        member.phase = ReplicaPhase.COMPARING
         member.source = source
         member.kept = None
         _ask(member, member, member.mark, 1, out)
@@ -226,13 +226,13 @@ def _on_compared(at: Situation, member: Member, records: Sequence[Record], out: 
     source = member.source
     assert source is not None
     last = records[0] if records and records[0].transaction_id == member.mark else None
-    member.phase = Phase.IDLE
+    member.phase = ReplicaPhase.IDLE
     if member.kept is None:
         if last is None:
             member.refuse(f"it does not give out its own record {member.mark}", out)
         elif source.alive:
             member.kept = last
-            member.phase = Phase.COMPARING
+            member.phase = ReplicaPhase.COMPARING
             _ask(source, member, member.mark, 1, out)
     elif last is None:
         _no_answer(at, member, source, member.mark, out)

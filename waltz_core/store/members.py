@@ -1,8 +1,8 @@
 """The replicas of a partition as recovery knows them, and everything else that its parts share.
 
-The state of a replica is a product: where it is (`Phase`), what its log is worth (`Standing`, from its arrival), and
-how far it got (`mark`, `marked`, `clean`). Phases follow one another like this; in brackets, the one answer that is
-awaited:
+The state of a replica is a product: where it is (`ReplicaPhase`), what its log is worth (`Standing`, from its
+arrival), and how far it got (`mark`, `marked`, `clean`). Phases follow one another like this; in brackets, the one
+answer that is awaited:
 
 ```
 OFFLINE ─► ARRIVING [highest id] ─► IDLE ◄─────────────────────────────────────────────┐
@@ -30,11 +30,20 @@ from waltz_core.base.rules import SafetyRules
 from waltz_core.store.arrivals import Standing
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import majority
-from waltz_core.store.recovery_events import Effect, Phase, ReplicaRefused
+from waltz_core.store.recovery_events import Effect, ReplicaPhase, ReplicaRefused
 from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 
 if TYPE_CHECKING:
     from waltz_core.base.log import Record, SessionInfo
+
+
+_BUSY = (
+    ReplicaPhase.ARRIVING,
+    ReplicaPhase.COMPARING,
+    ReplicaPhase.COPYING,
+    ReplicaPhase.STARTING,
+    ReplicaPhase.MARKING,
+)
 
 
 class Probe(enum.Enum):
@@ -78,7 +87,7 @@ class Member:
 
     def __init__(self, replica: str) -> None:
         self.replica = replica
-        self.phase = Phase.OFFLINE
+        self.phase = ReplicaPhase.OFFLINE
         self.info: SessionInfo | None = None  # None until it arrived
         self.mark = -1  # its highest id, as far as we know; nobody but us changes it
         self.entered: int | None = None  # the mark that others see: not raised step by step while copying
@@ -105,12 +114,12 @@ class Member:
     @property
     def alive(self) -> bool:
         """Arrived, and neither lost nor refused."""
-        return self.phase not in (Phase.OFFLINE, Phase.FAILED, Phase.REFUSED)
+        return self.phase not in (ReplicaPhase.OFFLINE, ReplicaPhase.FAILED, ReplicaPhase.REFUSED)
 
     @property
     def busy(self) -> bool:
         """An answer of a replica is due."""
-        return self.phase in (Phase.ARRIVING, Phase.COMPARING, Phase.COPYING, Phase.STARTING, Phase.MARKING)
+        return self.phase in _BUSY
 
     @property
     def own(self) -> int:
@@ -129,7 +138,7 @@ class Member:
 
     def refuse(self, reason: str, out: list[Effect]) -> None:
         """Keep it out of this session."""
-        self.phase = Phase.REFUSED
+        self.phase = ReplicaPhase.REFUSED
         out.append(ReplicaRefused(self.replica, reason))
 
 
@@ -180,7 +189,9 @@ class Situation:
     @property
     def held(self) -> bool:
         """Whether what some replica holds forbids a decision."""
-        return any(m.phase is Phase.HELD or (m.alive and m.probe is Probe.SUSPECT) for m in self.members.values())
+        return any(
+            m.phase is ReplicaPhase.HELD or (m.alive and m.probe is Probe.SUSPECT) for m in self.members.values()
+        )
 
     def below_own(self, member: Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""

@@ -51,7 +51,6 @@ from waltz_core.store.recovery_events import (
     LogStartSet,
     Marked,
     MaxKnown,
-    Phase,
     ReadRecords,
     RecordsDenied,
     RecordsRead,
@@ -61,6 +60,7 @@ from waltz_core.store.recovery_events import (
     RecoveryUnstuck,
     ReplicaFailed,
     ReplicaFenced,
+    ReplicaPhase,
     ReplicaReady,
     ReplicaRefused,
     ReplicaUp,
@@ -86,7 +86,6 @@ __all__ = [
     "LogStartSet",
     "Marked",
     "MaxKnown",
-    "Phase",
     "ReadRecords",
     "RecordsDenied",
     "RecordsRead",
@@ -97,6 +96,7 @@ __all__ = [
     "RecoveryUnstuck",
     "ReplicaFailed",
     "ReplicaFenced",
+    "ReplicaPhase",
     "ReplicaReady",
     "ReplicaRefused",
     "ReplicaUp",
@@ -166,7 +166,7 @@ class Recovery:
         """Whether the recovery was aborted."""
         return self._at.failed
 
-    def phase(self, replica: str) -> Phase:
+    def phase(self, replica: str) -> ReplicaPhase:
         """Where an assigned replica is."""
         return self._at.members[replica].phase
 
@@ -188,7 +188,7 @@ class Recovery:
             if member.denied_until is not None and now >= member.denied_until:
                 member.denied.clear()
                 member.denied_until = None
-            if member.phase is Phase.IDLE:
+            if member.phase is ReplicaPhase.IDLE:
                 advance(self._at, member, out)
             if member.denied and member.denied_until is None:
                 member.denied_until = now + _ASK_AGAIN_MS
@@ -208,7 +208,7 @@ class Recovery:
                 self._on_copy(event, out)
             case LogStartRaised(log_start=start):
                 for ready in self._at.members.values():
-                    if ready.phase is Phase.READY:
+                    if ready.phase is ReplicaPhase.READY:
                         ready.start = max(ready.start, start)
             case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked() | LogStartSet():
                 member = self._at.members.get(event.replica)
@@ -225,7 +225,7 @@ class Recovery:
     ) -> None:
         match event:
             case ReplicaUp():
-                if member.phase is Phase.OFFLINE:
+                if member.phase is ReplicaPhase.OFFLINE:
                     self._on_up(member, event, out)
             case ReplicaFenced(fence=fence):
                 self._on_fence(member, fence, out)
@@ -233,15 +233,15 @@ class Recovery:
                 if member.alive:
                     self._on_failed(member, reason, out)
             case MaxKnown(transaction_id=transaction_id):
-                if member.phase is Phase.ARRIVING:
+                if member.phase is ReplicaPhase.ARRIVING:
                     arrived(self._at, member, transaction_id, out)
-                elif member.phase is Phase.MARKING:  # it was cut before its mark
+                elif member.phase is ReplicaPhase.MARKING:  # it was cut before its mark
                     member.mark = transaction_id
-                    member.phase = Phase.IDLE
+                    member.phase = ReplicaPhase.IDLE
             case Marked():
-                if member.phase is Phase.MARKING:
+                if member.phase is ReplicaPhase.MARKING:
                     member.marked = True
-                    member.phase = Phase.IDLE
+                    member.phase = ReplicaPhase.IDLE
             case LogStartSet(log_start=start):
                 self._on_start_set(member, start, out)
             case _:
@@ -261,7 +261,7 @@ class Recovery:
                 on_written(self._at, member, out)
 
     def _on_start_set(self, member: Member, start: int, out: list[Effect]) -> None:
-        if member.phase is Phase.STARTING:
+        if member.phase is ReplicaPhase.STARTING:
             member.start, member.mark = start, start - 1
             enter(self._at, member, out)
 
@@ -282,7 +282,7 @@ class Recovery:
             self._abort(reason, out, marked_by)
 
     def _on_failed(self, member: Member, reason: str, out: list[Effect]) -> None:
-        member.phase = Phase.FAILED
+        member.phase = ReplicaPhase.FAILED
         if not self._at.open:
             # Its mark may be part of the decision: the next session starts from what is left.
             self._abort(f"replica {member.replica} failed: {reason}", out)
@@ -292,7 +292,7 @@ class Recovery:
             for other in self._at.members.values():
                 if other.alive and other.asked == member.replica:
                     other.asked = None
-                    other.phase = Phase.IDLE  # its read will not be answered: take another source
+                    other.phase = ReplicaPhase.IDLE  # its read will not be answered: take another source
 
     def _abort(self, reason: str, out: list[Effect], fence: int | None = None) -> None:
         if self._at.failed:
@@ -301,9 +301,9 @@ class Recovery:
         out.append(RecoveryFailed(reason, fence))
         for member in self._at.members.values():
             # Java: RecoveryManagerImpl notices an abort between the steps of the loop, not while copying.
-            runs_on = not self._at.rules.copy_capped_at_source and (member.busy or member.phase is Phase.READY)
-            if member.phase is not Phase.OFFLINE and not runs_on:
-                member.phase = Phase.FAILED
+            runs_on = not self._at.rules.copy_capped_at_source and (member.busy or member.phase is ReplicaPhase.READY)
+            if member.phase is not ReplicaPhase.OFFLINE and not runs_on:
+                member.phase = ReplicaPhase.FAILED
 
     # ---- a replica arrives -----------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Recovery:
         self._on_fence(member, max(event.info.session_id, -1 if event.fence is None else event.fence), out)
         self._on_number(member, event.info.session_id, out)
         if self._at.failed:
-            member.phase = Phase.FAILED
+            member.phase = ReplicaPhase.FAILED
         elif event.limbo:
             member.refuse("its log may end too early; repair it or accept the loss there", out)
         else:
@@ -324,8 +324,8 @@ class Recovery:
     def _finish(self, out: list[Effect]) -> None:
         """Hand over level replicas: at first a quorum of them, each only once ZooKeeper names it."""
         at = self._at
-        level = [member for member in at.members.values() if member.phase is Phase.LEVEL]
-        ready = sum(member.phase is Phase.READY for member in at.members.values())
+        level = [member for member in at.members.values() if member.phase is ReplicaPhase.LEVEL]
+        ready = sum(member.phase is ReplicaPhase.READY for member in at.members.values())
         if at.resolved is None or at.failed or at.held or len(level) + ready < at.quorum or not level:
             return
         if not at.rules.states_before_votes and not at.open:
@@ -360,7 +360,7 @@ class Recovery:
     def _hand_over(self, members: Sequence[Member], out: list[Effect]) -> None:
         assert self._at.resolved is not None
         for member in members:
-            member.phase = Phase.READY
+            member.phase = ReplicaPhase.READY
             out.append(ReplicaReady(member.replica, self._at.resolved + 1))
         if not self._at.open:
             self._at.open = True
@@ -379,7 +379,7 @@ class Recovery:
         self._version = event.version
         self._writing = None
         self._at.states = states_by_storage(self._metadata) or self._at.states
-        lost = [m.replica for m in self._at.members.values() if m.phase is Phase.READY and not self._named(m)]
+        lost = [m.replica for m in self._at.members.values() if m.phase is ReplicaPhase.READY and not self._named(m)]
         if lost and self._at.rules.states_before_votes:
             self._abort(f"the metadata in ZooKeeper was set back: it does not name {', '.join(lost)} any more", out)
 
@@ -403,7 +403,7 @@ class Recovery:
 
     def _check(self, resolved_before: int | None) -> None:
         assert resolved_before is None or self._at.resolved == resolved_before  # I10
-        ready = [member for member in self._at.members.values() if member.phase is Phase.READY]
+        ready = [member for member in self._at.members.values() if member.phase is ReplicaPhase.READY]
         assert all(member.marked and member.mark == self._at.resolved for member in ready)  # I10
         if self._at.rules.states_before_votes:
             assert all(self._named(member) for member in ready)  # I4, S4

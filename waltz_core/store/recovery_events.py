@@ -266,7 +266,7 @@ Effect: TypeAlias = (
 )
 
 
-class Phase(enum.Enum):
+class ReplicaPhase(enum.Enum):
     """Where a replica is; each but IDLE, HELD and LEVEL waits for exactly one answer of a replica."""
 
     OFFLINE = "offline"  # not heard of in this session

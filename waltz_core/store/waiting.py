@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from waltz_core.store.decision import supporters
 from waltz_core.store.members import Situation
-from waltz_core.store.recovery_events import Phase
+from waltz_core.store.recovery_events import ReplicaPhase
 
 
 def reason_to_wait(at: Situation) -> str:
@@ -14,7 +14,7 @@ def reason_to_wait(at: Situation) -> str:
     if at.held:
         return _held(at)
     if at.resolved is not None or not at.states:
-        there = (Phase.IDLE,) if at.resolved is None else (Phase.LEVEL, Phase.READY)
+        there = (ReplicaPhase.IDLE,) if at.resolved is None else (ReplicaPhase.LEVEL, ReplicaPhase.READY)
         missing = [member for member in at.members.values() if member.phase not in there]
         ready = len(at.members) - len(missing)
         waits = ", ".join(f"{m.replica} ({m.blocked})" if m.blocked else m.replica for m in missing)
@@ -24,7 +24,7 @@ def reason_to_wait(at: Situation) -> str:
 
 def _held(at: Situation) -> str:
     suspects = at.suspects
-    held = suspects or [member for member in at.members.values() if member.phase is Phase.HELD]
+    held = suspects or [member for member in at.members.values() if member.phase is ReplicaPhase.HELD]
     names = ", ".join(f"{m.replica} (session {m.info.session_id}, mark {m.own})" for m in held if m.info)
     if suspects:
         return (
@@ -57,8 +57,8 @@ def _absence(at: Situation, replica: str) -> str:
     member = at.members.get(replica)
     if member is None:
         return f"{replica} (not assigned any more)"
-    if member.phase is Phase.OFFLINE:
+    if member.phase is ReplicaPhase.OFFLINE:
         return f"{replica} (not connected)"
-    if member.phase is Phase.REFUSED:
+    if member.phase is ReplicaPhase.REFUSED:
         return f"{replica} (stays out)"
     return f"{replica} (its copy is older than it should be, and does not count)"

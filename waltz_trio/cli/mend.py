@@ -11,7 +11,7 @@ import trio
 from waltz_core.base.edge import ZkError
 from waltz_core.base.errors import ProtocolError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
-from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+from waltz_core.store.last_resort import Plan, ReplicaReport, confirm_metadata, unsafe_recovery
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairOutcome
 from waltz_core.wire.shared import Condition
@@ -168,7 +168,7 @@ async def _metadata(tool: Tool, partition_id: int) -> tuple[PartitionMetadata, i
 
 async def _witnesses(
     tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int, *, all_named: bool = True
-) -> list[Witness]:
+) -> list[ReplicaReport]:
     """What the nodes that answer say; the others are named on standard error, unless they need not hold it."""
     found = []
     for replica, endpoint in replicas.items():
@@ -177,23 +177,23 @@ async def _witnesses(
                 raise CommandError("its admin port is not known")
             with trio.fail_after(_LOOK_MAX):
                 async with tool.admin(endpoint) as client:
-                    found.append(await _witness(client, replica, partition_id))
+                    found.append(await _report_of(client, replica, partition_id))
         except (WaltzError, OSError, trio.TooSlowError) as error:
             if all_named:
                 print(f"{replica} does not answer: {error}", file=sys.stderr)
     return found
 
 
-async def _witness(client: AdminClient, replica: str, partition_id: int) -> Witness:
+async def _report_of(client: AdminClient, replica: str, partition_id: int) -> ReplicaReport:
     if client.version:
         state = await _state(client, partition_id)
         in_service = state.condition in (Condition.SOUND, Condition.SUSPECT)
-        return Witness(replica, state.last_session_info, state.fence, state.max_transaction_id, in_service)
+        return ReplicaReport(replica, state.last_session_info, state.fence, state.max_transaction_id, in_service)
     answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
     assert isinstance(answer, admin.LastSessionInfoResponse)
     gauges = json.loads(await client.metrics())["gauges"]
     mark = gauges[f"waltz-storage.partition-{partition_id}.max-transaction-id"]["value"]
-    return Witness(replica, answer.last_session_info, -1, int(mark), True)
+    return ReplicaReport(replica, answer.last_session_info, -1, int(mark), True)
 
 
 async def _write(tool: Tool, what: str, partition_id: int, plan: Plan, version: int | None) -> None:

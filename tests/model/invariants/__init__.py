@@ -19,7 +19,7 @@ from tests.model.invariants.outcomes import Outcomes
 from tests.model.invariants.real_time import RealTime
 from tests.model.invariants.replica_agreement import ReplicaAgreement
 from tests.model.invariants.truncation import Truncation
-from tests.model.invariants.witness import Witness
+from tests.model.invariants.witness import ReplicaReport
 
 if TYPE_CHECKING:
     from tests.model.observer import Observer
@@ -39,7 +39,7 @@ ALL: tuple[type[Invariant], ...] = (
     LinearizableReads,
     Truncation,
     Bounds,
-    Witness,
+    ReplicaReport,
 )
 
 

@@ -13,7 +13,7 @@ from tests.witness.log import Attempt, Entry, Lock, Payload, check
 from waltz_core.client.calls import Reason
 
 
-class Witness(Invariant):
+class ReplicaReport(Invariant):
     """At the end, one serial history must explain what clients asked and were told, and what disks hold.
 
     Each lock stands for a list that a transaction which takes it appends to, and which one that reads it has read

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.fixed_membership import FixedMembership
 from tests.unit.client.desk import A, B, Desk, failures, foreign, submit
 from waltz_core.base.edge import Closed, Dialed, Received, Report, Writable, ZkState, ZkStateChanged
 from waltz_core.base.ids import make_req_id, req_sequence
@@ -31,7 +34,7 @@ from waltz_core.client.calls import (
     StopFeed,
 )
 from waltz_core.client.link import Kind
-from waltz_core.client.membership import Deaf
+from waltz_core.client.membership import NullMembership
 from waltz_core.client.node import ClientEvent, ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (
@@ -42,6 +45,8 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkResponse,
     LockFailure,
     MountRequest,
+    MountResponse,
+    PartitionState,
     TransactionDataRequest,
     TransactionDataResponse,
 )
@@ -498,7 +503,7 @@ def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:
 # ---- calls in the wrong moment -------------------------------------------------------------------
 
 
-class Late(Deaf):
+class Late(NullMembership):
     """A cluster that does not answer before the test says so."""
 
     def start(self, node: ClientNode, now: int, out: list[Any]) -> None:
@@ -654,3 +659,34 @@ def test_why_a_server_cannot_be_reached_is_told_once_until_it_can_be() -> None:
 
     told = [text for text in reports if text.startswith("no connection")]
     assert told == [f"no connection to a:1: {reason}" for reason in ("refused", "not trusted", "cut")]
+
+
+# ---- cost --------------------------------------------------------------------------------------
+
+
+def _calls(partitions: int) -> int:
+    """Python functions that one step calls which concerns one partition out of so many, all of them mounted."""
+    desk = Desk(FixedMembership(7, partitions, ((A, tuple((number, 1) for number in range(partitions))),)))
+    desk.step(*(Open(number, -1, True) for number in range(partitions)))
+    desk.connect()
+    mounts = [sent for sent in desk.take() if isinstance(sent, MountRequest)]
+    desk.send(*(MountResponse(mount.req_id, PartitionState.READY) for mount in mounts))
+    assert desk.node.status(partitions - 1, desk.now).phase is Phase.MOUNTED
+    desk.wait(1)
+    count = 0
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(called)
+    try:
+        desk.node.step(desk.now, [Consumed(0, -1)], [])
+        desk.node.deadline()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_idle_partitions_cost_nothing_per_step() -> None:
+    assert _calls(300) == _calls(3)

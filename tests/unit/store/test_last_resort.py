@@ -9,7 +9,7 @@ from waltz_core.base.errors import StorageError
 from waltz_core.base.ids import ReplicaId
 from waltz_core.base.log import SessionInfo
 from waltz_core.store import recovery as rec
-from waltz_core.store.last_resort import Plan, Witness, confirm_metadata, unsafe_recovery
+from waltz_core.store.last_resort import Plan, ReplicaReport, confirm_metadata, unsafe_recovery
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata, ReplicaState
 
 REPLICAS = ("a:1", "b:1", "c:1")
@@ -19,11 +19,11 @@ def state(name: str, session: int, mark: int = UNRESOLVED) -> ReplicaState:
     return ReplicaState(ReplicaId(0, name), session, mark)
 
 
-def witness(name: str, session: int, mark: int, end: int, *, sound: bool = True, fence: int = -1) -> Witness:
-    return Witness(name, SessionInfo(session, mark, mark), fence, end, sound)
+def witness(name: str, session: int, mark: int, end: int, *, sound: bool = True, fence: int = -1) -> ReplicaReport:
+    return ReplicaReport(name, SessionInfo(session, mark, mark), fence, end, sound)
 
 
-def recovered(plan: Plan, assigned: tuple[str, ...], ends: dict[str, Witness]) -> int | None:
+def recovered(plan: Plan, assigned: tuple[str, ...], ends: dict[str, ReplicaReport]) -> int | None:
     """Where the next session lets the log end, if the replicas are as the witnesses said."""
     metadata = PartitionMetadata(7, plan.metadata.session_id + 1, plan.metadata.replica_states)
     machine = rec.Recovery(0, metadata.session_id, 7, metadata, 1, assigned)

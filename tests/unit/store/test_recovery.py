@@ -124,7 +124,7 @@ def test_a_replica_that_lags_is_marked_and_then_copied_to_in_steps() -> None:
     reads = [(call.first, call.count) for call in world.calls if isinstance(call, rec.ReadRecords)]
     assert reads == [(3, 2), (5, 2), (7, 2)]
     assert storages["c"].log == storages["a"].log
-    assert world.recovery.phase("c") is rec.Phase.READY
+    assert world.recovery.phase("c") is rec.ReplicaPhase.READY
 
 
 def test_a_replica_that_would_refuse_the_mark_is_copied_to_first() -> None:
@@ -134,7 +134,7 @@ def test_a_replica_that_would_refuse_the_mark_is_copied_to_first() -> None:
     arrive_all(world, "abc")
     calls = [type(call) for call in world.calls if getattr(call, "target", getattr(call, "replica", "")) == "c"]
     assert calls == [rec.Truncate, rec.ReadRecords, rec.WriteRecords, rec.SetLowWaterMark]
-    assert world.recovery.phase("c") is rec.Phase.READY
+    assert world.recovery.phase("c") is rec.ReplicaPhase.READY
 
 
 def test_what_is_read_above_the_decided_mark_is_not_written() -> None:
@@ -171,7 +171,7 @@ def test_nothing_is_written_when_the_target_needs_nothing_any_more() -> None:
     world.tell(rec.RecordsRead("a", read.target, tuple(make_record(n, 1) for n in (3, 4))))
     world.settle()
     assert not any(isinstance(call, rec.WriteRecords) for call in world.calls)
-    assert all(world.recovery.phase(name) is rec.Phase.READY for name in "abc")
+    assert all(world.recovery.phase(name) is rec.ReplicaPhase.READY for name in "abc")
 
 
 def test_the_first_session_needs_a_quorum_of_new_replicas() -> None:
@@ -230,7 +230,7 @@ def test_answers_after_the_end_are_ignored() -> None:
     world.tell(rec.ReplicaFailed("b", "late"), rec.Tick())
     assert (world.calls, len(world.told)) == ([], 1)
     assert world.recovery.failed
-    assert {world.recovery.phase(name) for name in "abc"} == {rec.Phase.FAILED}
+    assert {world.recovery.phase(name) for name in "abc"} == {rec.ReplicaPhase.FAILED}
 
 
 def test_a_source_that_gives_nothing_is_not_asked_again() -> None:
@@ -280,7 +280,7 @@ def test_a_late_replica_takes_another_source_when_its_own_is_lost() -> None:
     world.run(world.pending[0])
     assert world.pending == [rec.ReadRecords("c", "e", 3, 2)]
     world.settle()
-    assert world.recovery.phase("e") is rec.Phase.READY
+    assert world.recovery.phase("e") is rec.ReplicaPhase.READY
 
 
 def test_a_write_of_the_states_that_lost_its_race_is_built_again() -> None:
@@ -376,7 +376,7 @@ def test_a_replica_marked_by_the_last_session_keeps_what_that_one_decided() -> N
     assert world.calls == [rec.AskMax("c")]
     arrive_all(world, "ab")
     assert not any(isinstance(call, rec.Truncate) and call.replica == "c" for call in world.calls)
-    assert world.recovery.phase("c") is rec.Phase.READY
+    assert world.recovery.phase("c") is rec.ReplicaPhase.READY
     assert world.storages["c"].log == world.storages["a"].log
 
 
@@ -389,7 +389,7 @@ def test_a_replica_marked_by_a_session_in_between_is_compared(same: bool) -> Non
     for replica in "cab":
         world.arrive(replica)
     world.settle()
-    assert world.recovery.phase("c") is (rec.Phase.READY if same else rec.Phase.REFUSED)
+    assert world.recovery.phase("c") is (rec.ReplicaPhase.READY if same else rec.ReplicaPhase.REFUSED)
 
 
 def test_a_replica_marked_by_an_aborted_recovery_votes_though_it_took_no_part() -> None:
@@ -420,7 +420,7 @@ def test_a_new_replica_whose_last_record_is_the_same_keeps_its_records() -> None
     arrive_all(world, "abn")
     reads = [call for call in world.calls if isinstance(call, rec.ReadRecords)]
     assert reads == [rec.ReadRecords("n", "n", 1, 1), rec.ReadRecords("a", "n", 1, 1), rec.ReadRecords("a", "n", 2, 3)]
-    assert world.recovery.phase("n") is rec.Phase.READY
+    assert world.recovery.phase("n") is rec.ReplicaPhase.READY
 
 
 def test_a_comparison_with_an_undecided_record_is_made_again() -> None:
@@ -430,7 +430,7 @@ def test_a_comparison_with_an_undecided_record_is_made_again() -> None:
     for replica in "an":
         world.arrive(replica)
         world.settle()
-    assert world.recovery.phase("n") is rec.Phase.IDLE
+    assert world.recovery.phase("n") is rec.ReplicaPhase.IDLE
     assert world.told == []
     arrive_all(world, "b")
     assert world.told_of(rec.ReplicaRefused) == [
@@ -478,7 +478,7 @@ def test_a_comparison_goes_to_another_member_when_one_is_lost() -> None:
     world.fail("b")
     assert world.pending == [rec.ReadRecords("n", "n", 1, 1)]
     world.settle()
-    assert world.recovery.phase("n") is rec.Phase.READY
+    assert world.recovery.phase("n") is rec.ReplicaPhase.READY
 
 
 # ---- waiting -----------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ def test_records_without_a_mark_count_as_lost_metadata_too() -> None:
     """A partition whose only session never moved its mark."""
     world = world_of({name: storage(0, -1, 4) for name in "abc"})
     arrive_all(world, "ab")
-    assert {world.recovery.phase(name) for name in "ab"} == {rec.Phase.HELD}
+    assert {world.recovery.phase(name) for name in "ab"} == {rec.ReplicaPhase.HELD}
     stuck_reason(world)
 
 
@@ -592,12 +592,12 @@ def test_with_the_rules_off_copies_run_on_after_an_abort() -> None:
         world.settle(copying)
     world.fail("c")
     assert world.told == [rec.RecoveryFailed("replica c failed: injected")]
-    assert world.recovery.phase("b") is rec.Phase.COPYING
+    assert world.recovery.phase("b") is rec.ReplicaPhase.COPYING
     world.run(world.pending[0])
     world.run(world.pending[0])
     assert storages["b"].max == 3
     world.fail("b")
-    assert world.recovery.phase("b") is rec.Phase.FAILED
+    assert world.recovery.phase("b") is rec.ReplicaPhase.FAILED
     assert len(world.told) == 1
 
 
@@ -608,10 +608,10 @@ def test_with_the_rules_off_a_mark_under_way_is_still_set_after_an_abort() -> No
         world.arrive(replica)
     world.run(world.pending[0])
     world.run(world.pending[0])
-    assert {world.recovery.phase(name) for name in "ab"} == {rec.Phase.MARKING}
+    assert {world.recovery.phase(name) for name in "ab"} == {rec.ReplicaPhase.MARKING}
     world.fail("b")
     world.settle()
-    assert world.recovery.phase("a") is rec.Phase.FAILED
+    assert world.recovery.phase("a") is rec.ReplicaPhase.FAILED
     assert world.storages["a"].session == _SESSION
 
 
@@ -624,7 +624,7 @@ def test_with_the_rules_off_a_late_failure_is_silent_and_final() -> None:
     arrive_all(world, "e")
     assert world.recovery.failed
     assert world.told_of(rec.RecoveryFailed) == []
-    assert world.recovery.phase("e") is rec.Phase.FAILED
+    assert world.recovery.phase("e") is rec.ReplicaPhase.FAILED
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -96,7 +96,7 @@ def test_a_replica_that_was_added_again_loses_its_stale_tail(on: bool) -> None:
     rules = evolve(SAFE, placeholder_arrival=on, kept_records_compared=on)
     world = world_of(rules, storages, *unresolved("a", "b"), state("d", -1, 3))
     arrive_all(world, "a", "b", "d")
-    assert world.recovery.phase("d") is rec.Phase.READY
+    assert world.recovery.phase("d") is rec.ReplicaPhase.READY
     assert (writers(world, "d") == good) is on
 
 
@@ -191,8 +191,8 @@ def test_one_late_failure_does_not_bar_the_others(on: bool) -> None:
     world.settle(lambda effect: isinstance(effect, rec.ReadRecords))
     world.fail("d")
     arrive_all(world, "e")
-    assert world.recovery.phase("d") is rec.Phase.FAILED
-    assert (world.recovery.phase("e") is rec.Phase.READY) is on
+    assert world.recovery.phase("d") is rec.ReplicaPhase.FAILED
+    assert (world.recovery.phase("e") is rec.ReplicaPhase.READY) is on
 
 
 @both
@@ -245,10 +245,10 @@ def test_records_kept_by_a_new_replica_are_those_of_the_log(on: bool) -> None:
     world = world_of(evolve(SAFE, kept_records_compared=on), storages, *unresolved("a", "b"))
     arrive_all(world, *"abc")
     if on:
-        assert world.recovery.phase("c") is rec.Phase.REFUSED
+        assert world.recovery.phase("c") is rec.ReplicaPhase.REFUSED
         assert writers(world, "c") == log(0, 2)
     else:
-        assert world.recovery.phase("c") is rec.Phase.READY
+        assert world.recovery.phase("c") is rec.ReplicaPhase.READY
         assert writers(world, "c") != good
 
 
