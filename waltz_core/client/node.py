@@ -1,4 +1,20 @@
-"""The machine of a client process: connections, partitions, reads, and the view of the cluster."""
+"""The machine of a client process: connections, partitions, reads, and the view of the cluster.
+
+```
+ calls ──► ClientNode ──► ClientPartition   mounts, follows the feed, appends, judges      one per open partition
+              │  │ ╲───► PartitionReads     payloads and the committed mark               one per partition read
+              │  └─────► ClientRouter       where what is served; owns the Links         two per server: STREAM, RPC
+              └────────► Membership         who we are and what the cluster looks like   ZooKeeper, or a server
+```
+
+The membership says what servers there are; the node puts every partition and every reader on the link to its server,
+again whenever the map changes. Bytes of a link are decoded here and handed to the partition that lives on that link; an
+answer that comes over another one is of a life before, and nobody's. Nothing here is durable: what a partition has seen
+and what it still owes its callers is rebuilt by mounting at the mark that the application gives.
+
+A step costs what it concerns: `_touched` gathers whatever something happened to, and only those are asked again when
+they are due (`Dues`); links that have bytes to send say so themselves.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +127,7 @@ class ClientNode:
         self._dial_wanted = False
         self._dues: Dues[Link | ClientPartition | PartitionReads] = Dues(lambda machine: machine.deadline())
         self._hurries: Dues[ClientPartition | PartitionReads] = Dues(_hurry_at)
+        self._touched: dict[Link | ClientPartition | PartitionReads, None] = {}  # since they were asked last
         self._due_links: dict[Link, None] = {}
         self._due_at = 0
         self._connect_by: int | None = None  # until the cluster has answered
@@ -157,6 +174,7 @@ class ClientNode:
             return 0
         if self._closed:
             return None
+        self._settle()
         return earliest(self._connect_by, self._membership.deadline(), self._dues.next())
 
     def status(self, partition: int, now: int) -> PartitionStatus:
@@ -185,6 +203,7 @@ class ClientNode:
             patience = f"{(self._settings.connect_ms or 0) / 1000:g} s (client.connectTimeout)"
             self.cluster_lost(f"no cluster answered within {patience}: {self._membership.trouble()}", out)
         self._membership.due(now, out)
+        self._settle()
         for machine in self._dues.due(now):
             if isinstance(machine, Link):
                 self._due_links[machine] = None
@@ -194,9 +213,14 @@ class ClientNode:
 
     def _touch(self, machine: Link | ClientPartition | PartitionReads) -> None:
         """Something happened to it: it may be due earlier now."""
-        self._dues.touch(machine)
-        if not isinstance(machine, Link):
-            self._hurries.touch(machine)
+        self._touched[machine] = None
+
+    def _settle(self) -> None:
+        for machine in self._touched:
+            self._dues.touch(machine)
+            if not isinstance(machine, Link):
+                self._hurries.touch(machine)
+        self._touched.clear()
 
     def _finish(self, now: int, out: list[Effect]) -> None:
         if self._dial_wanted:
@@ -256,6 +280,7 @@ class ClientNode:
         At once while an open partition has no server that takes it; and when a server that owes an answer has been
         silent for long, as it may be cut off.
         """
+        self._settle()
         return self._hurries.next()
 
     def link_to(self, endpoint: Endpoint) -> Link:
@@ -577,7 +602,7 @@ class ClientNode:
                 return
             partition = self._partition(call.partition, now, out, None, False)
         partition.submit(call, now, out)
-        self._touch(partition)
+        self._touched[partition] = None  # as `_touch`; there are very many of these
 
     def _on_stop_feed(self, call: StopFeed, now: int, out: list[Effect]) -> None:
         if self._waits(call):

@@ -1,4 +1,20 @@
-"""The one connection of a server to one storage node, shared by all partitions."""
+"""The one connection of a server to one storage node, shared by all partitions.
+
+```
+         a partition wants it            stands            hello             the key fits
+IDLE ────────────────────────► DIALING ─────────► GREETING ─────► OPENING ─────────────────► READY
+  ▲                               │                  │               │                         │
+  │ pause over, nobody wants it   │ failed           │ silent, or no storage node of ours      │ an answer is overdue,
+  │                               ▼                  ▼               ▼                         ▼ or makes no sense
+WAITING ◄─────────────────────── end of the connection ◄──────────────────────────────────── CLOSING
+  └──── pause over, still wanted ────► DIALING
+```
+
+Requests carry a sequence number of this connection; beside it stands the ticket of whoever asked. When the connection
+ends, each of them fails first, and then every partition hears that the link is down: nobody waits for an answer of a
+connection that is gone. Pauses between dials grow to one second, so that a node that is back is noticed soon; each
+reason why it cannot be used is reported once.
+"""
 
 from __future__ import annotations
 
