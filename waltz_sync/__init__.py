@@ -5,8 +5,9 @@ shows how.
 """
 
 from waltz_sync.application import Application
-from waltz_sync.client import Client, Pending, open_client
+from waltz_sync.client import Client, open_client
 from waltz_sync.feed import Batches, Feed
+from waltz_sync.pending import Pending, Submission
 from waltz_trio import (
     TAIL,
     Append,
@@ -99,6 +100,7 @@ __all__ = [
     "Retry",
     "SqliteView",
     "StateReadOnlyError",
+    "Submission",
     "Transaction",
     "UnknownHeaderError",
     "Utf8",

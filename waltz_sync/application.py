@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, TypeVarTuple
+from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import waltz_trio as trio_front
+from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
+from waltz_sync.pending import Submission
 from waltz_sync.portal import Block, Held, Portal
 from waltz_trio.application import ApplicationStatus
 from waltz_trio.values import Append, Key, Receipt, Retry
 from waltz_trio.views import View
 
+S = TypeVar("S")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _SUBMIT_LATE = (
     "the submit has no outcome. If its append was sent, it may commit yet, and no retry follows. To submit again "
     "safely, give it an idempotency key, submit(..., key=KEY), and the same one again"
 )
+_MANY_LATE = (
+    "some submits have no outcome. Those whose append was sent may commit yet; give them keys to repeat them safely"
+)
 _VIEW_LATE = "the view has not caught up; `status` says how far it is. It goes on, wait again"
 
 
-class Application(Block["Application"]):
+class Application(Block["Application[S]"], Generic[S]):
     """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
 
     The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
@@ -32,16 +39,16 @@ class Application(Block["Application"]):
     _line = "with client.materialize(...) as app:"
 
     def __init__(
-        self, portal: Portal, app: trio_front.Application, client: Held[trio_front.Client], timeout: float | None
+        self, portal: Portal, app: trio_front.Application[S], client: Held[trio_front.Client], timeout: float | None
     ) -> None:
-        self.view: View = app.view
+        self.view: View[S] = app.view
         self._portal = portal
         self._app = app
         self._timeout = timeout
         self._held = Held(portal, app, client)
         self._used = False
 
-    def __enter__(self) -> Application:
+    def __enter__(self) -> Application[S]:
         self._used = True
         late = "the view has not caught up with the log; give it more time, or catch_up=False"
         self._held.enter(self._timeout, late)
@@ -55,13 +62,14 @@ class Application(Block["Application"]):
 
     def submit(
         self,
-        decide: Callable[[Any, *Ts], Append | None],
+        decide: Callable[[S, *Ts], Append | None],
         *args: *Ts,
         partition: int,
         until: Literal["committed", "applied"] = "committed",
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
+        submission: Submission | None = None,
         timeout: float | None = None,
     ) -> Receipt | None:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
@@ -80,6 +88,7 @@ class Application(Block["Application"]):
             retry: pauses and limits.
             key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
                 this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
+            submission: a handle that keeps the outcome of the append after a TimeoutError.
             timeout: seconds to wait.
 
         Returns:
@@ -98,13 +107,69 @@ class Application(Block["Application"]):
         """
         _check_plain(decide, "decide")
 
+        self._check_entered()
+        handle = Submission() if submission is None else submission
+        handle._portal = self._portal
+
         async def submit() -> Receipt | None:
             return await self._app.submit(
-                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key
+                decide,
+                *args,
+                partition=partition,
+                until=until,
+                decline=decline,
+                retry=retry,
+                key=key,
+                submission=handle._inner,
             )
 
-        self._check_entered()
         return self._portal.call(submit, timeout, _SUBMIT_LATE)
+
+    def submit_many(
+        self,
+        decide: Callable[[S, *Ts], Append | None],
+        arguments: Iterable[tuple[*Ts]],
+        *,
+        partition: int,
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
+        retry: Retry = Retry(),  # noqa: B008 - a value
+        keys: Iterable[str | Key] | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+        """Submit `decide` with each of `arguments`, and wait for all of them at once.
+
+        Each commits or declines for itself, in any order; several are decided in one snapshot. How many are under way
+        at a time is what `materialize(max_in_flight=...)` allows.
+
+        Args:
+            decide: a plain function of the state.
+            arguments: for each submit, a tuple of what is handed to `decide`.
+            partition: as of `submit`, for all of them.
+            until: as of `submit`.
+            decline: as of `submit`.
+            retry: as of `submit`, for each of them.
+            keys: one for each of `arguments`, as `key` of `submit`.
+            timeout: seconds to wait for all of them.
+
+        Returns:
+            For each, in their order: a receipt, None when `decide` declined, or why it gave up.
+
+        Raises:
+            TimeoutError: the time is over; what was not sent yet is dropped, what was sent stays under way.
+            ValueError: another number of keys than of arguments; else as `submit`.
+        """
+        _check_plain(decide, "decide")
+        self._check_entered()
+        wanted = list(arguments)  # whatever makes them runs in the caller's thread
+        named = None if keys is None else list(keys)
+
+        async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+            return await self._app.submit_many(
+                decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
+            )
+
+        return self._portal.call(run, timeout, _MANY_LATE)
 
     def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -132,12 +197,12 @@ class Application(Block["Application"]):
 
     def read(
         self,
-        function: Callable[..., Any],
-        *args: Any,
+        function: Callable[[S, *Ts], T],
+        *args: *Ts,
         partition: int,
         fresh: bool = False,
         timeout: float | None = None,
-    ) -> tuple[Any, int]:
+    ) -> tuple[T, int]:
         """`function(state, *args)` and the mark of the state that it saw.
 
         Args:
@@ -157,7 +222,7 @@ class Application(Block["Application"]):
         """
         _check_plain(function, "function")
 
-        async def read() -> tuple[Any, int]:
+        async def read() -> tuple[T, int]:
             return await self._app.read(function, *args, partition=partition, fresh=fresh)
 
         self._check_entered()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 import waltz_trio as trio_front
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.application import Application
 from waltz_sync.feed import Feed
+from waltz_sync.pending import Pending
 from waltz_sync.portal import Block, Held, Portal, check_timeout
 from waltz_trio.connect import ConfigLike
 from waltz_trio.instrument import Instrument
 from waltz_trio.values import Append, Receipt, Tail
 from waltz_trio.views import View
+
+S = TypeVar("S")
 
 _APPEND_LATE = (
     "the outcome is unknown: the append stays under way, and may commit. To learn the outcome, use "
@@ -25,47 +28,11 @@ _MANY_LATE = (
     "the outcomes are unknown: what was sent stays under way, and may commit. To learn the outcomes, use "
     "client.send(...) for each, and call pending.outcome(timeout=...) as often as needed"
 )
-_OUTCOME_LATE = (
-    "the outcome is unknown yet: the append stays under way, and may commit. Call outcome() again to learn it"
-)
 _SEND_LATE = "nothing was appended: too much is under way (client.sendWindow)"
 _FLUSH_LATE = "some appends have no outcome yet; they stay under way, and flush() may be called again"
 _READY_LATE = "not every partition is mounted; `status` says why. Mounting goes on"
 _MARK_LATE = "no server could tell the committed mark; `status` says what the partition waits for"
 _OPEN_LATE = "the cluster has not answered"
-
-
-class Pending:
-    """An append that was sent; its outcome is kept whether or not anybody waits."""
-
-    __slots__ = ("_pending", "_portal", "partition")
-
-    def __init__(self, portal: Portal, pending: trio_front.Pending) -> None:
-        self.partition = pending.partition
-        self._portal = portal
-        self._pending = pending
-
-    @property
-    def done(self) -> bool:
-        """The outcome is known; `outcome` returns or raises at once."""
-        return self._pending.done
-
-    def outcome(self, *, timeout: float | None = None) -> Receipt:
-        """A receipt: the transaction id, and more.
-
-        Raises:
-            TimeoutError: not known within `timeout` seconds; ask again.
-            LockConflictError: refused because of a lock.
-            NotCommittedError: lost; it is safe to append again.
-            ClientAheadError: the log is behind this client; the outcome is unknown.
-            ClientClosedError: the client was closed before the outcome was known.
-            ClientFailedError: the client broke before the outcome was known.
-        """
-        self._portal.check()
-        check_timeout(timeout)
-        if self._pending.done:
-            return self._pending._found()
-        return self._portal.call(self._pending.outcome, timeout, _OUTCOME_LATE)
 
 
 class Client:
@@ -226,7 +193,7 @@ class Client:
 
     def materialize(
         self,
-        view: View,
+        view: View[S],
         partitions: Iterable[int] | None = None,
         *,
         batch_limit: int = 1000,
@@ -234,7 +201,7 @@ class Client:
         on_poison: Literal["stop", "pause"] = "stop",
         catch_up: bool = True,
         timeout: float | None = None,
-    ) -> Application:
+    ) -> Application[S]:
         """Keep a view up to date with partitions (all by default) and submit transactions based on it.
 
         A context manager, entered once the view has applied everything that was committed at entry. `apply` runs in

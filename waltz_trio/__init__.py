@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from waltz_core.base.lock import Lock
     from waltz_core.client.calls import PartitionStatus, Phase
     from waltz_trio.application import Application, ApplicationStatus
+    from waltz_trio.calls import Submission
     from waltz_trio.client import Client, Pending
     from waltz_trio.codecs import Codec, Codecs, Json, Raw, Utf8
     from waltz_trio.connect import open_client
@@ -84,6 +85,7 @@ __all__ = [
     "Retry",
     "SqliteView",
     "StateReadOnlyError",
+    "Submission",
     "Transaction",
     "UnknownHeaderError",
     "Utf8",
@@ -110,6 +112,7 @@ _MODULES = (
     "waltz_trio.feed",
     "waltz_trio.client",
     "waltz_trio.application",
+    "waltz_trio.calls",
     "waltz_trio.connect",
 )
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVarTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, TypeVarTuple, cast
 
-import attrs
 import trio
 
 from waltz_core.base.contract import earliest
@@ -26,10 +26,9 @@ from waltz_core.base.errors import (
     PartitionUnavailableError,
     RetriesExhaustedError,
 )
-from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
 from waltz_core.client.calls import Failed, Reason
-from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
+from waltz_core.client.keys import KeyEntry
 from waltz_core.client.submitter import (
     AppendJudged,
     AppendSent,
@@ -56,20 +55,21 @@ from waltz_core.client.submitter import (
 )
 from waltz_trio.arguments import whole
 from waltz_trio.background import Background, background
-from waltz_trio.codecs import Raw
+from waltz_trio.calls import Call, KeyOfCall, Submission, Waiter, decide_together
 from waltz_trio.pump import now_ms
-from waltz_trio.values import Append, Batch, Key, Receipt, Retry, Transaction, lock_hashes
-from waltz_trio.views import ApplyError, KeyedView, Keys, View
+from waltz_trio.values import Append, Batch, Key, Receipt, Retry, lock_hashes
+from waltz_trio.views import ApplyError, KeyedView, View
 
 if TYPE_CHECKING:
     from waltz_trio.client import Client, Pending
     from waltz_trio.feed import Feed
 
+S = TypeVar("S")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _POISON = ("stop", "pause")
-_RAW = Raw()
-_NO_ID = ReqId(bytes(16))
+_DECIDE_AT_ONCE = 256  # in one snapshot, which must not grow old
 _VIEW_RETRY = Retry(base=0.01, cap=5.0)
 _APPLY_ATTEMPTS = 3
 _PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
@@ -89,74 +89,28 @@ class ApplicationStatus:
     paused: str | None  # the transaction that could not be applied, with on_poison="pause"
 
 
-class _KeyOfCall:
-    """The key of a submit, and the view that knows who carries it."""
+@record
+class _Options:
+    """How to submit."""
 
-    __slots__ = ("hashed", "key", "keys", "partition", "view")
+    partition: int
+    until: str
+    decline: str
+    retry: Retry
 
-    def __init__(self, view: KeyedView, keys: Keys, partition: int, key: Key) -> None:
-        self.view, self.keys, self.partition = view, keys, partition
-        self.key = check_key(key.key)
-        self.hashed = request_hash(key.request)
+    def check(self) -> None:
+        if self.until not in ("committed", "applied"):
+            raise ValueError(f"until is 'committed' or 'applied', not {self.until!r}")
+        if self.decline not in ("confirmed", "local"):
+            raise ValueError(f"decline is 'confirmed' or 'local', not {self.decline!r}")
 
-    def find(self, state: Any) -> KeyEntry | None:
-        return self.view.find_key(state, self.partition, self.key)
-
-    def look_first(self, state: Any, decide: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Who carries the key, or what `decide` says, from one snapshot."""
-        return self.find(state) or decide(state, *args)
-
-    def carried_by(self, append: Append, payload: bytes) -> Append:
-        """The append with a lock on the key, if views will find the key in it.
-
-        Raises:
-            ValueError: they will not, or another request.
-        """
-        found = self.keys.of(Transaction(self.partition, -1, append.header, _NO_ID, payload))
-        if found is None or found[0] != self.key:
-            what = "no key" if found is None else f"key {found[0]!r}"
-            raise ValueError(
-                f"submit has key {self.key!r}, and key_of finds {what} in the append that decide made: put the key "
-                "into the payload, and let key_of return Key(KEY, REQUEST)"
-            )
-        if found[1] != self.hashed:
-            raise ValueError(
-                f"submit has key {self.key!r}, and key_of finds another request beside it in the append that decide "
-                "made. The request is what tells two requests apart: by default the arguments of submit, in their "
-                "order, which key_of returns from the payload as Key(KEY, (ARGUMENT, ...)); or name it: "
-                "submit(..., key=Key(KEY, REQUEST))"
-            )
-        return attrs.evolve(append, value=payload, codec=_RAW, write=(*append.write, key_lock(self.key)))
+    def begun(self, call: Call) -> SubmitBegun:
+        hashed = None if call.key is None else call.key.hashed
+        return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed)
 
 
-class _Call:
-    """Somebody who waits for what the submitter says next."""
-
-    __slots__ = ("_effect", "_event", "ended", "failure", "key", "pending", "result")
-
-    def __init__(self, key: _KeyOfCall | None = None) -> None:
-        self.key = key
-        self.failure: Exception | None = None  # why the last try came to nothing
-        self.pending: Pending | None = None  # of the last append
-        self.result: object = None  # of the last append, for the receipt
-        self.ended = False  # the submitter has forgotten it
-        self._effect: Effect | None = None
-        self._event: trio.Event | None = None
-
-    def tell(self, effect: Effect) -> None:
-        assert self._effect is None
-        self._effect = effect
-        self.ended = not isinstance(effect, Decide)
-        if self._event is not None:
-            self._event.set()
-
-    async def next(self) -> Effect:
-        if self._effect is None:
-            self._event = trio.Event()
-            await self._event.wait()
-        effect, self._effect, self._event = self._effect, None, None
-        assert effect is not None
-        return effect
+def _itself(state: T) -> T:
+    return state
 
 
 class _Part:
@@ -167,9 +121,11 @@ class _Part:
         self.submitter = submitter
         self.down: str | None = None
         self.paused: ApplyFailedError | None = None
+        self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
+        self.woken: trio.Event | None = None
 
 
-class Application(AbstractAsyncContextManager["Application"]):
+class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
     """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
 
     The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
@@ -179,7 +135,7 @@ class Application(AbstractAsyncContextManager["Application"]):
     def __init__(
         self,
         client: Client,
-        view: View,
+        view: View[S],
         partitions: tuple[int, ...],
         batch_limit: int,
         max_in_flight: int,
@@ -204,7 +160,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         self._armed: int | None = None  # when the task that keeps time wakes up
         self._rearm = trio.Event()
 
-    async def __aenter__(self) -> Application:
+    async def __aenter__(self) -> Application[S]:
         if self._block is not None:
             raise RuntimeError("an application is entered once: call `client.materialize` again")
         self._block = self._run()
@@ -230,6 +186,7 @@ class Application(AbstractAsyncContextManager["Application"]):
                     )
                     feed.markers = True  # views pass over them, but their marks must not skip an id
                     tasks.start_soon(self._follow, part, feed)
+                    tasks.start_soon(self._decide_waiting, part)
                 tasks.start_soon(self._keep_time)
                 if self._catch_up:
                     await self._reach_the_log(tasks)
@@ -238,19 +195,23 @@ class Application(AbstractAsyncContextManager["Application"]):
             self._tasks = None
             for part in self._parts.values():
                 self._tell(part, ViewPaused())  # nobody is left waiting; appends under way keep their outcomes
+                self._unreadable(
+                    part, list(part.undecided), ClientClosedError("the block of the application has ended")
+                )
             self.view.close()
 
     # ---- deciding ------------------------------------------------------------------------------------
 
     def submit(
         self,
-        decide: Callable[[Any, *Ts], Append | Awaitable[Append | None] | None],
+        decide: Callable[[S, *Ts], Append | Awaitable[Append | None] | None],
         *args: *Ts,
         partition: int,
         until: Literal["committed", "applied"] = "committed",
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
+        submission: Submission | None = None,
     ) -> Coroutine[Any, Any, Receipt | None]:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
 
@@ -268,6 +229,7 @@ class Application(AbstractAsyncContextManager["Application"]):
             retry: pauses and limits.
             key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
                 this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
+            submission: a handle that keeps the outcome of the append when this call is cancelled.
 
         Returns:
             A receipt, or None when `decide` declined.
@@ -283,52 +245,129 @@ class Application(AbstractAsyncContextManager["Application"]):
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         self._client._unstarted += 1
-        return self._submit(decide, args, partition, until, decline, retry, key)
+        return self._submit(_Options(partition, until, decline, retry), decide, args, key, submission)
 
     async def _submit(
         self,
+        options: _Options,
         decide: Callable[..., Any],
         args: tuple[Any, ...],
-        partition: int,
-        until: str,
-        decline: str,
-        retry: Retry,
         key: str | Key | None,
+        submission: Submission | None,
     ) -> Receipt | None:
         self._client._unstarted -= 1
-        if until not in ("committed", "applied"):
-            raise ValueError(f"until is 'committed' or 'applied', not {until!r}")
-        if decline not in ("confirmed", "local"):
-            raise ValueError(f"decline is 'confirmed' or 'local', not {decline!r}")
-        part = self._open_part(partition)
-        of_call = None if key is None else self._key_of_call(part, args, decline, key)
-        call = _Call(of_call)
-        hashed = None if of_call is None else of_call.hashed
-        self._tell(part, SubmitBegun(call, retry, decline == "confirmed", until == "applied", hashed))
+        options.check()
+        part, waiter = self._open_part(options.partition), Waiter()
+        call = self._call(part, options, waiter, decide, args, key)
+        if submission is not None:
+            submission._call = call
         try:
-            while True:
-                match await call.next():
-                    case Decide():
-                        await self._decide(part, call, decide, args)
-                    case SubmitDone(_, transaction_id, attempts, conflicts):
-                        if transaction_id is None:
-                            return None
-                        return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
-                    case GaveUp(_, attempts):
-                        raise RetriesExhaustedError(attempts) from self._cause(part, call)
-                    case KeyReused(_, transaction_id):
-                        assert of_call is not None
-                        raise KeyReusedError(part.partition, of_call.key, transaction_id)
-                    case OutcomeUnknown():
-                        assert call.pending is not None
-                        await call.pending.outcome()
-                    case _:
-                        raise self._unavailable(part)
+            self._tell(part, options.begun(call))
+            while not call.ended:
+                if isinstance(call.effect, Decide) and call.awaits:
+                    call.effect = None
+                    await self._decide_alone(part, call)
+                else:
+                    await waiter.wait()
         finally:
-            if not call.ended:
-                self._tell(part, Withdrawn(call))
+            self._leave(part, [call])
+        return self._outcome(part, call)
 
-    def _key_of_call(self, part: _Part, args: tuple[Any, ...], decline: str, key: str | Key) -> _KeyOfCall:
+    async def submit_many(
+        self,
+        decide: Callable[[S, *Ts], Append | None],
+        arguments: Iterable[tuple[*Ts]],
+        *,
+        partition: int,
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
+        retry: Retry = Retry(),  # noqa: B008 - a value
+        keys: Iterable[str | Key] | None = None,
+    ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+        """Submit `decide` with each of `arguments`, and wait for all of them at once.
+
+        Each commits or declines for itself, in any order; several are decided in one snapshot. How many are under way
+        at a time is what `materialize(max_in_flight=...)` allows.
+
+        Args:
+            decide: a plain function of the state.
+            arguments: for each submit, a tuple of what is handed to `decide`.
+            partition: as of `submit`, for all of them.
+            until: as of `submit`.
+            decline: as of `submit`.
+            retry: as of `submit`, for each of them.
+            keys: one for each of `arguments`, as `key` of `submit`.
+
+        Returns:
+            For each, in their order: a receipt, None when `decide` declined, or why it gave up.
+
+        Raises:
+            ValueError: another number of keys than of arguments; else as `submit`. What was not sent yet is dropped,
+                what was sent stays under way.
+        """
+        options = _Options(partition, until, decline, retry)
+        options.check()
+        if inspect.iscoroutinefunction(decide):
+            raise TypeError("submit_many takes a plain function, found `async def`; use submit")
+        part, waiter, wanted = self._open_part(partition), Waiter(), list(arguments)
+        named: list[str | Key | None] = [None] * len(wanted) if keys is None else list(keys)
+        if len(named) != len(wanted):
+            raise ValueError(f"{len(wanted)} submits need as many keys, found {len(named)}")
+        pairs = zip(wanted, named, strict=True)
+        calls = [self._call(part, options, waiter, decide, tuple(args), key) for args, key in pairs]
+        try:
+            self._tell(part, *map(options.begun, calls))
+            await waiter.wait()
+        finally:
+            self._leave(part, calls)
+        outcomes: list[Receipt | RetriesExhaustedError | KeyReusedError | None] = []
+        for call in calls:
+            try:
+                outcomes.append(self._outcome(part, call))
+            except (RetriesExhaustedError, KeyReusedError) as error:
+                outcomes.append(error)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return outcomes
+
+    def _call(
+        self,
+        part: _Part,
+        options: _Options,
+        waiter: Waiter,
+        decide: Callable[..., Any],
+        args: tuple[Any, ...],
+        key: str | Key | None,
+    ) -> Call:
+        return Call(waiter, decide, args, None if key is None else self._key_of_call(part, args, options.decline, key))
+
+    def _leave(self, part: _Part, calls: Iterable[Call]) -> None:
+        """Nobody waits for these any more; appends that were sent stay under way."""
+        left = [call for call in calls if not call.ended]
+        for call in left:
+            call.ended = True
+            part.undecided.pop(call, None)
+        if left:
+            self._tell(part, *map(Withdrawn, left))
+
+    def _outcome(self, part: _Part, call: Call) -> Receipt | None:
+        """What a call has come to; errors as `submit`."""
+        match call.effect:
+            case SubmitDone(_, transaction_id, attempts, conflicts):
+                if transaction_id is None:
+                    return None
+                return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
+            case GaveUp(_, attempts):
+                raise RetriesExhaustedError(attempts) from self._cause(part, call)
+            case KeyReused(_, transaction_id):
+                assert call.key is not None
+                raise KeyReusedError(part.partition, call.key.key, transaction_id)
+            case OutcomeUnknown():
+                assert call.pending is not None
+                return call.pending._found()
+            case _:
+                raise self._unavailable(part)
+
+    def _key_of_call(self, part: _Part, args: tuple[Any, ...], decline: str, key: str | Key) -> KeyOfCall:
         keys = getattr(self.view, "keys", None)
         if keys is None:
             raise ValueError(
@@ -337,7 +376,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         if decline != "confirmed":
             raise ValueError("a submit with a key confirms its declines: leave decline='local' out")
         whole_key = key if isinstance(key, Key) else Key(key, args)
-        return _KeyOfCall(cast(KeyedView, self.view), keys, part.partition, whole_key)
+        return KeyOfCall(cast(KeyedView[Any], self.view), keys, part.partition, whole_key)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -353,7 +392,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         calls = []
         try:
             for each in self._parts if partition is None else (partition,):
-                part, call = self._open_part(each), _Call()
+                part, call = self._open_part(each), Call(Waiter())
                 calls.append((part, call))
                 self._tell(part, MarkWanted(call, to))
             for part, call in calls:
@@ -383,8 +422,8 @@ class Application(AbstractAsyncContextManager["Application"]):
         )
 
     async def read(
-        self, function: Callable[..., Any], *args: Any, partition: int, fresh: bool = False
-    ) -> tuple[Any, int]:
+        self, function: Callable[[S, *Ts], T | Awaitable[T]], *args: *Ts, partition: int, fresh: bool = False
+    ) -> tuple[T, int]:
         """`function(state, *args)` and the mark of the state that it saw.
 
         Args:
@@ -404,7 +443,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         mark = await self._reach(part, None) if fresh else -1
         failures = 0
         while True:
-            found: tuple[Any, int] = await self._patiently(part, self._read, part, function, args)
+            found: tuple[T, int] = await self._patiently(part, self._read, part, function, args)
             if found[1] >= mark:
                 return found
             failures += 1  # a snapshot older than what this process has applied: of a lagging database
@@ -434,7 +473,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         error.__cause__ = part.paused
         return error
 
-    def _cause(self, part: _Part, call: _Call) -> Exception:
+    def _cause(self, part: _Part, call: Call) -> Exception:
         """The last failure of a submit that gave up."""
         if call.failure is not None:
             return call.failure
@@ -452,12 +491,17 @@ class Application(AbstractAsyncContextManager["Application"]):
         out: list[Effect] = []
         part.submitter.step(now_ms(), events, out)
         for effect in out:
-            if not isinstance(effect, AskMark):
-                call = effect.token
-                assert isinstance(call, _Call)
-                call.tell(effect)
-            elif self._tasks is not None:
-                self._tasks.start_soon(self._ask, part)
+            if isinstance(effect, AskMark):
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._ask, part)
+                continue
+            call = effect.token
+            assert isinstance(call, Call)
+            call.tell(effect)
+            if isinstance(effect, Decide) and not call.awaits:
+                part.undecided[call] = None
+                if part.woken is not None:
+                    part.woken.set()
         at = part.submitter.deadline()
         if at is not None and (self._armed is None or at < self._armed):
             self._rearm.set()
@@ -480,14 +524,14 @@ class Application(AbstractAsyncContextManager["Application"]):
         mark = await self._client.committed_mark(part.partition)
         self._tell(part, MarkAnswered(mark))
 
-    async def _reached(self, part: _Part, call: _Call) -> int:
-        effect = await call.next()
-        if isinstance(effect, MarkReached):
-            return effect.mark
+    async def _reached(self, part: _Part, call: Call) -> int:
+        await call.waiter.wait()
+        if isinstance(call.effect, MarkReached):
+            return call.effect.mark
         raise self._unavailable(part)
 
     async def _reach(self, part: _Part, mark: int | None) -> int:
-        call = _Call()
+        call = Call(Waiter())
         self._tell(part, MarkWanted(call, mark))
         try:
             return await self._reached(part, call)
@@ -498,7 +542,7 @@ class Application(AbstractAsyncContextManager["Application"]):
         """Catch up with the log as it is now; a partition that is paused on the way is left as it is."""
         entered = trio.Event()
         tasks.start_soon(self._tell_progress, entered)
-        calls = [(part, _Call()) for part in self._parts.values()]
+        calls = [(part, Call(Waiter())) for part in self._parts.values()]
         for part, call in calls:
             self._tell(part, MarkWanted(call, None))
         for part, call in calls:
@@ -517,30 +561,81 @@ class Application(AbstractAsyncContextManager["Application"]):
                     text = f"partition {part.partition}: the view catches up, it has applied {applied} of {committed}"
                     self._client._report(Level.INFO, text)
 
-    async def _decide(self, part: _Part, call: _Call, decide: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        try:
-            append, mark = await self._read(part, decide, args, call.key)
-        except Exception as error:
-            if not self.view.is_transient(error):
-                raise
-            call.failure = error
-            self._tell(part, StateUnreadable(call))
-            return
-        if append is None:
-            self._tell(part, DecisionDeclined(call, mark))
-        elif isinstance(append, KeyEntry):
-            self._tell(part, KeyFound(call, append))
-        elif not isinstance(append, Append):
-            raise TypeError(f"decide must return an Append or None, not {append!r}")
-        else:
-            if call.key is not None:
-                append = call.key.carried_by(append, self._client._payload(append))
-            call.pending = pending = self._client._submit(part.partition, append, mark)
-            call.result = append.result
-            self._tell(part, AppendSent(call))
-            pending._when_done(partial(self._judged, part, call, append, pending))
+    async def _decide_waiting(self, part: _Part) -> None:
+        """Decide what waits to be decided, all of it in one snapshot and one hop to the view's thread."""
+        while True:
+            if not part.undecided:
+                part.woken = trio.Event()
+                await part.woken.wait()
+            calls = list(itertools.islice(part.undecided, _DECIDE_AT_ONCE))
+            if len(calls) == 1:
+                await self._decide_alone(part, calls[0])
+            else:
+                await self._decide_together(part, calls)
 
-    def _judged(self, part: _Part, call: _Call, append: Append, pending: Pending) -> None:
+    async def _decide_together(self, part: _Part, calls: list[Call]) -> None:
+        try:
+            results, mark = await self._in_view(self.view.read, part.partition, decide_together, (calls,))
+        except Exception as error:
+            if self.view.is_transient(error):
+                self._unreadable(part, calls, error)
+                return
+            results, mark = [], -1
+        events: list[Event] = []
+        for call, result in zip(calls, results, strict=False):
+            self._decided(part, call, result, mark, events)
+        self._tell(part, *events)
+        if len(results) < len(calls):
+            await self._decide_alone(part, calls[len(results)])
+
+    async def _decide_alone(self, part: _Part, call: Call) -> None:
+        try:
+            result, mark = await (self._read_async(part, call) if call.awaits else self._read(part, call.run, ()))
+        except Exception as error:
+            if self.view.is_transient(error):
+                self._unreadable(part, [call], error)
+            else:
+                part.undecided.pop(call, None)
+                call.waiter.failed(error)
+            return
+        events: list[Event] = []
+        self._decided(part, call, result, mark, events)
+        self._tell(part, *events)
+
+    def _unreadable(self, part: _Part, calls: Iterable[Call], error: Exception) -> None:
+        for call in calls:
+            part.undecided.pop(call, None)
+            call.failure = error
+        self._tell(part, *map(StateUnreadable, calls))
+
+    def _decided(self, part: _Part, call: Call, result: Any, mark: int, events: list[Event]) -> None:
+        """Send what a call wants to append; `events` gets what the submitter must know."""
+        part.undecided.pop(call, None)
+        if call.ended:
+            return  # its caller has left
+        if result is None:
+            events.append(DecisionDeclined(call, mark))
+        elif isinstance(result, KeyEntry):
+            call.result = None  # it lived with whoever appended it
+            events.append(KeyFound(call, result))
+        else:
+            try:
+                self._send(part, call, result, mark)
+            except Exception as error:
+                call.waiter.failed(error)
+            else:
+                events.append(AppendSent(call))
+
+    def _send(self, part: _Part, call: Call, append: Any, mark: int) -> None:
+        if not isinstance(append, Append):
+            raise TypeError(f"decide must return an Append or None, not {append!r}")
+        if call.key is not None:
+            append = call.key.carried_by(append, self._client._payload(append))
+        call.pending = pending = self._client._submit(part.partition, append, mark)
+        call.result = append.result
+        pending._when_done(partial(self._judged, part, call, append, pending))
+
+    def _judged(self, part: _Part, call: Call, append: Append, pending: Pending) -> None:
         outcome = pending._outcome
         assert outcome is not None
         if not isinstance(outcome, Failed):
@@ -555,25 +650,28 @@ class Application(AbstractAsyncContextManager["Application"]):
         else:
             self._tell(part, AppendJudged(call, Verdict.LOST if outcome.reason.certain else Verdict.UNKNOWN))
 
-    async def _read(
-        self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...], key: _KeyOfCall | None = None
-    ) -> tuple[Any, int]:
-        if inspect.iscoroutinefunction(decide):
-            return await self._read_async(part, decide, args, key)
-        if key is not None:
-            decide, args = key.look_first, (decide, args)
-        found: tuple[Any, int] = await self._in_view(self.view.read, part.partition, decide, args)
-        return found
+    async def _read(self, part: _Part, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+        found: tuple[Any, int]
+        if not inspect.iscoroutinefunction(function):
+            found = await self._in_view(self.view.read, part.partition, function, args)
+            return found
+        state, mark = self._state_of(part)
+        return await function(state, *args), mark
 
-    async def _read_async(
-        self, part: _Part, decide: Callable[..., Any], args: tuple[Any, ...], key: _KeyOfCall | None
-    ) -> tuple[Any, int]:
+    async def _read_async(self, part: _Part, call: Call) -> tuple[Any, int]:
+        assert call.decide is not None
+        state, mark = self._state_of(part)
+        entry = None if call.key is None else call.key.find(state)
+        return entry or await call.decide(state, *call.args), mark
+
+    def _state_of(self, part: _Part) -> tuple[Any, int]:
+        """For a function that awaits.
+
+        The mark is that of the start: what it sees later is newer, which can only cause a conflict.
+        """
         if self.view.threaded:
             raise TypeError("decide must be a plain function with this view: it runs in a database transaction")
-        # The mark is that of the start: what decide sees later is newer, which can only cause a conflict.
-        found, mark = self.view.read(part.partition, lambda state: state, ())
-        entry = None if key is None else key.find(found)
-        return entry or await decide(found, *args), mark
+        return self.view.read(part.partition, _itself, ())
 
     async def _patiently(self, part: _Part, method: Callable[..., Any], *args: Any) -> Any:
         """Call again, after pauses that grow, while the view says that this may help."""

@@ -68,6 +68,7 @@ from waltz_trio.pump import now_ms
 from waltz_trio.values import Append, Receipt, Tail, key_partition, lock_hashes
 from waltz_trio.views import View
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
@@ -424,14 +425,14 @@ class Client:
 
     def materialize(
         self,
-        view: View,
+        view: View[S],
         partitions: Iterable[int] | None = None,
         *,
         batch_limit: int = 1000,
         max_in_flight: int | None = None,
         on_poison: Literal["stop", "pause"] = "stop",
         catch_up: bool = True,
-    ) -> Application:
+    ) -> Application[S]:
         """Keep a view up to date with partitions (all by default) and submit transactions based on it.
 
         An async context manager, entered once the view has applied everything that was committed at entry.

@@ -25,7 +25,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, Protocol, TypeVar
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
@@ -204,7 +204,9 @@ class SqlView(Generic[C]):
         """
         return self._commit(batch, deferred=False)
 
-    def read(self, partition: int, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+    def read(
+        self, partition: int, decide: Callable[Concatenate[C, ...], Any], args: tuple[Any, ...]
+    ) -> tuple[Any, int]:
         """`decide(cursor, *args)` and the mark, from one snapshot of the database, which it cannot change.
 
         Raises:

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, Protocol, TypeVar
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
@@ -19,10 +19,11 @@ from waltz_trio.states import Journal, can_be_wrapped, wrapped
 from waltz_trio.values import Batch, Key, Transaction
 
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
-class View(Protocol):
-    """State and mark of any number of partitions.
+class View(Protocol[S_co]):
+    """State and mark of any number of partitions; `S_co` is what `decide` functions get.
 
     All methods are synchronous; they run in a worker thread if `threaded`. `commit` and `read` may run
     at the same time, `commit` never twice at once for one partition.
@@ -44,7 +45,9 @@ class View(Protocol):
             ViewRegressedError: the stored mark is below what this process has applied.
         """
 
-    def read(self, partition: int, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+    def read(
+        self, partition: int, decide: Callable[Concatenate[S_co, ...], Any], args: tuple[Any, ...]
+    ) -> tuple[Any, int]:
         """`decide(state, *args)` and the mark of the state that it saw."""
 
     def is_transient(self, error: Exception) -> bool:
@@ -54,7 +57,7 @@ class View(Protocol):
         """Give up what is open."""
 
 
-class KeyedView(View, Protocol):
+class KeyedView(View[S_co], Protocol[S_co]):
     """A view that remembers idempotency keys.
 
     `commit` stores the key of each transaction (`keys.of`), in the transaction that applies it; the first of several
@@ -189,7 +192,7 @@ class DictView(Generic[S]):
     threaded = False
 
     def __init__(
-        self, apply: Callable[[Transaction, Any], None], state: Any = None, *, keys: Keys | None = None
+        self, apply: Callable[[Transaction, S], None], state: S | None = None, *, keys: Keys | None = None
     ) -> None:
         check_apply(apply)
         self.keys = keys
@@ -225,7 +228,9 @@ class DictView(Generic[S]):
             mark = self.marks[batch.partition] = transaction.id
         return mark
 
-    def read(self, partition: int, decide: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+    def read(
+        self, partition: int, decide: Callable[Concatenate[S, ...], Any], args: tuple[Any, ...]
+    ) -> tuple[Any, int]:
         """`decide(state, *args)`; a dict, a list or a set cannot be changed by it."""
         self._check_whole()
         return decide(wrapped(self.state, None), *args), self.marks[partition]

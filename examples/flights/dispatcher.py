@@ -60,7 +60,9 @@ async def _work(options: argparse.Namespace) -> None:
 class Dispatcher:
     """Enters flights, many at once, and counts."""
 
-    def __init__(self, client: waltz.Client, desk: waltz.Application, flights: Iterator[Flight], locked: bool) -> None:
+    def __init__(
+        self, client: waltz.Client, desk: waltz.Application[sqlite3.Cursor], flights: Iterator[Flight], locked: bool
+    ) -> None:
         self._client = client
         self._desk = desk
         self._flights = flights

@@ -174,3 +174,40 @@ def test_what_is_loaded_has_the_type_of_its_codec(programs: Path, tmp_path: Path
     text = run(*mypy, "--cache-dir", programs.parent / "mypy", "loads.py", cwd=tmp_path)
     found = re.findall(r'Revealed type is "([^"]+)"', text)
     assert [name.replace("builtins.", "") for name in found] == ["bytes", "str", "loads.Move", "dict[Any, Any]", "Any"]
+
+
+ARGUMENTS = """
+import sqlite3
+import waltz_trio as waltz
+
+def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None: ...
+def withdraw(db: sqlite3.Cursor, account: int, amount: int) -> waltz.Append | None: ...
+def of_dict(state: dict[int, int], account: int) -> waltz.Append | None: ...
+def balance(db: sqlite3.Cursor, account: int) -> int:
+    return account
+
+async def main(client: waltz.Client) -> None:
+    async with client.materialize(waltz.SqliteView("bank.db", apply)) as bank:
+        reveal_type(bank)
+        await bank.submit(withdraw, 7, 30, partition=0)
+        await bank.submit(withdraw, 7, "30", partition=0)  # error
+        await bank.submit(withdraw, 7, partition=0)  # error
+        await bank.submit(of_dict, 7, partition=0)  # error
+        await bank.submit(withdraw, 7, 30, partition=0, until="done")  # error
+        await bank.submit_many(withdraw, [(7, 30)], partition=0)
+        await bank.submit_many(withdraw, [(7, "30")], partition=0)  # error
+        reveal_type((await bank.read(balance, 7, partition=0))[0])
+        await bank.read(balance, "7", partition=0)  # error
+"""
+
+
+def test_arguments_of_submit_are_checked_against_decide_and_the_state(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "arguments.py").write_text(ARGUMENTS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(programs / "python")]
+    command += ["--cache-dir", str(programs.parent / "mypy"), "arguments.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
+    expected = [number for number, line in enumerate(ARGUMENTS.splitlines(), 1) if line.endswith("# error")]
+    assert sorted(set(wrong)) == expected, done.stdout
+    types = re.findall(r'Revealed type is "(?:builtins\.)?([^"]+)"', done.stdout)
+    assert types == ["waltz_trio.application.Application[sqlite3.Cursor]", "int"]

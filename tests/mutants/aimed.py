@@ -22,6 +22,7 @@ _DATABASES = ("tests/views/test_databases.py",)
 _METRICS = ("tests/trio/test_metrics.py",)
 _NET = ("tests/trio/test_net.py", "tests/trio/test_hostile_peers.py")
 _APPLICATION = ("tests/trio/test_application.py",)
+_MANY = ("tests/trio/test_submit_many.py",)
 _KEYS = ("tests/trio/test_keys.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
@@ -30,24 +31,46 @@ _AUDIT = ("tests/spark/test_audit.py",)
 _SINK = ("tests/spark/test_writing.py", "tests/spark/test_sink.py")
 
 AIMED: tuple[Mutant, ...] = (
+    # ---- submits decided together ---------------------------------------------------------------------------------
+    Mutant(
+        "who waits for a decision is forgotten with the application",
+        "waltz_trio.application",
+        "                    part, list(part.undecided), ClientClosedError(",
+        "                    part, [], ClientClosedError(",
+        _MANY,
+    ),
+    Mutant(
+        "a decision is sent whose caller has left",
+        "waltz_trio.application",
+        "        if call.ended:\n            return  # its caller has left\n",
+        "",
+        _MANY,
+    ),
+    Mutant(
+        "only one decision for a snapshot",
+        "waltz_trio.application",
+        "itertools.islice(part.undecided, _DECIDE_AT_ONCE)",
+        "itertools.islice(part.undecided, 1)",
+        _MANY,
+    ),
     # ---- idempotency keys -----------------------------------------------------------------------------------------
     Mutant(
         "a key takes no lock",
-        "waltz_trio.application",
+        "waltz_trio.calls",
         "write=(*append.write, key_lock(self.key))",
         "write=append.write",
         _KEYS,
     ),
     Mutant(
         "a key is looked for in no snapshot",
-        "waltz_trio.application",
-        "return self.find(state) or decide(state, *args)",
-        "return decide(state, *args)",
+        "waltz_trio.calls",
+        "return entry or self.decide(state, *self.args)",
+        "return self.decide(state, *self.args)",
         _KEYS,
     ),
     Mutant(
         "an append without its key is sent",
-        "waltz_trio.application",
+        "waltz_trio.calls",
         "        if found is None or found[0] != self.key:\n",
         "        if found is not None and found[0] != self.key:\n",
         _KEYS,
@@ -508,7 +531,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a slot is lost with an error of decide",
         "waltz_trio.application",
-        "            if not call.ended:\n                self._tell(part, Withdrawn(call))\n",
+        "            self._tell(part, *map(Withdrawn, left))\n",
         "            pass\n",
         _APPLICATION,
     ),

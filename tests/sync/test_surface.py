@@ -13,12 +13,13 @@ import waltz_asyncio
 import waltz_sync
 import waltz_trio
 
-FRONT = ("Application", "Batches", "Client", "Feed", "Pending", "open_client")  # made for threads
+FRONT = ("Application", "Batches", "Client", "Feed", "Pending", "Submission", "open_client")  # made for threads
 WAITS = {  # what waits takes a time-out
     "open_client",
     "Application.caught_up",
     "Application.read",
     "Application.submit",
+    "Application.submit_many",
     "Client.append",
     "Client.append_many",
     "Client.committed_mark",

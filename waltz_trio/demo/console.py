@@ -149,7 +149,7 @@ class Bank:
     """Carries out commands and says what became of them."""
 
     def __init__(
-        self, client: waltz.Client, application: waltz.Application, write: Write, hints: Hints | None = None
+        self, client: waltz.Client, application: waltz.Application[Any], write: Write, hints: Hints | None = None
     ) -> None:
         self._hints = hints or Hints(write)
         self._client = client

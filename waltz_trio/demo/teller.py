@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -76,7 +77,7 @@ class Teller:
     """Makes requests and counts what becomes of them."""
 
     def __init__(
-        self, client: waltz.Client, application: waltz.Application, book: Journal, options: argparse.Namespace
+        self, client: waltz.Client, application: waltz.Application[Any], book: Journal, options: argparse.Namespace
     ) -> None:
         self._client = client
         self._application = application

@@ -1,0 +1,255 @@
+"""Many submits at once, decided together; and what a caller keeps of a submit that it does not wait for."""
+
+# ruff: noqa: SIM117 - what leaves a block is exactly what is tested
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.trio.small_cluster import small_cluster
+from tests.trio.test_application import (
+    MOVE,
+    SCHEMA,
+    Move,
+    apply,
+    apply_sql,
+    balances,
+    deposit,
+    sqlite_view,
+    together,
+    withdraw,
+    withdraw_sql,
+)
+from tests.trio.test_keys import SCHEMA as KEYED_SCHEMA
+from tests.trio.test_keys import dict_view as keyed_view
+from tests.trio.test_keys import orders, pay
+
+
+class Counted(waltz.SqliteView):
+    """Counts the snapshots that are taken, and can be held."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, apply_sql, schema=SCHEMA)
+        self.reads = 0
+        self.fails = False
+
+    def read(self, partition: int, decide: Any, args: tuple[Any, ...]) -> tuple[Any, int]:
+        self.reads += 1
+        if self.fails:
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().read(partition, decide, args)
+
+    def is_transient(self, error: Exception) -> bool:
+        return "disk I/O" in str(error) or super().is_transient(error)
+
+
+async def test_many_submits_get_an_outcome_each(tmp_path: Path) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0], max_in_flight=50) as bank:
+            await bank.submit(deposit, 7, 100, partition=0, until="applied")
+            arguments = [(7, 30)] * 5 + [(8, 1)]
+            outcomes = await bank.submit_many(withdraw_sql, arguments, partition=0)
+            assert [isinstance(each, waltz.Receipt) for each in outcomes].count(True) == 3
+            assert outcomes[5] is None
+            assert balances(cluster) == {7: 10}
+            assert await bank.submit_many(withdraw_sql, [], partition=0) == []
+            assert bank.status(0).in_flight == 0
+
+
+async def test_what_waits_is_decided_in_one_snapshot(tmp_path: Path) -> None:
+    view = Counted(tmp_path / "x.db")
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0], max_in_flight=1000) as bank:
+            view.reads = 0
+            await bank.submit_many(deposit, [(account, 1) for account in range(1000)], partition=0)
+            assert view.reads <= 5, "a snapshot decides 256"
+            view.reads = 0
+            await together(*[lambda: bank.submit(deposit, 1, 1, partition=0)] * 100)
+            assert view.reads <= 3
+            assert len(cluster.logs[0].records) == 1100
+
+
+async def test_a_decision_that_fails_stands_in_nobodys_way(tmp_path: Path) -> None:
+    def picky(db: sqlite3.Cursor, account: int) -> waltz.Append:
+        if account == 3:
+            raise KeyError(account)
+        if account == 4:
+            db.execute("DELETE FROM balance")
+        return deposit(db, account, 1)
+
+    outcomes: dict[int, object] = {}
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0], max_in_flight=50) as bank:
+
+            async def submit(account: int) -> None:
+                try:
+                    outcomes[account] = await bank.submit(picky, account, partition=0)
+                except Exception as error:
+                    outcomes[account] = type(error)
+
+            async with trio.open_nursery() as nursery:
+                for account in range(8):
+                    nursery.start_soon(submit, account)
+            assert (outcomes.pop(3), outcomes.pop(4)) == (KeyError, waltz.StateReadOnlyError)
+            assert all(isinstance(each, waltz.Receipt) for each in outcomes.values())
+            with pytest.raises(KeyError):
+                await bank.submit_many(picky, [(1,), (3,), (5,)], partition=0)
+            await client.flush()
+            status = bank.status(0)
+            assert (status.in_flight, status.waiting) == (0, 0)
+
+
+async def test_a_state_that_cannot_be_read_is_read_again_for_all(tmp_path: Path) -> None:
+    view = Counted(tmp_path / "x.db")
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(view, [0], max_in_flight=50) as bank:
+            view.fails = True
+            given_up = await bank.submit_many(deposit, [(1, 1)] * 3, partition=0, retry=waltz.Retry(attempts=2))
+            assert [type(each) for each in given_up] == [waltz.RetriesExhaustedError] * 3
+            assert all(isinstance(getattr(each, "__cause__", None), sqlite3.OperationalError) for each in given_up)
+            view.fails = False
+            assert None not in await bank.submit_many(deposit, [(1, 1)] * 3, partition=0)
+            assert balances(cluster) == {1: 3}
+
+
+async def test_many_submits_have_a_key_each() -> None:
+    assert KEYED_SCHEMA
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(keyed_view(Path()), [0], max_in_flight=50) as bank:
+            for _ in range(2):
+                outcomes = await bank.submit_many(
+                    pay, [(1, 1, "a"), (1, 1, "b")], partition=0, keys=["a", "b"], until="applied"
+                )
+                assert sorted(map(str, orders(cluster))) == ["a", "b"]
+                assert None not in outcomes
+            (reused,) = await bank.submit_many(pay, [(1, 2, "a")], partition=0, keys=["a"])
+            assert isinstance(reused, waltz.KeyReusedError)
+            with pytest.raises(ValueError, match="2 submits need as many keys, found 1"):
+                await bank.submit_many(pay, [(1, 2, "a")] * 2, partition=0, keys=["a"])
+
+
+async def test_what_submit_many_cannot_take_is_refused() -> None:
+    async def later(state: Any, account: int) -> None:
+        raise AssertionError
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            with pytest.raises(TypeError, match="takes a plain function"):
+                await bank.submit_many(later, [(1,)], partition=0)  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="until is"):
+                await bank.submit_many(withdraw, [(1, 1)], partition=0, until="done")  # type: ignore[arg-type]
+
+
+async def test_many_that_are_cancelled_leave_nothing_behind() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0], max_in_flight=3) as bank:
+            await client.ready([0])
+            cluster.nodes[0].deaf = True
+            with trio.CancelScope() as scope:
+
+                async def leave() -> None:
+                    while bank.status(0).in_flight < 3 or client.status(0).in_flight < 3:
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(leave)
+                    await bank.submit_many(deposit, [(1, 1)] * 10, partition=0)
+            status = bank.status(0)
+            assert (status.in_flight, status.waiting) == (3, 0), "what was sent stays under way"
+            client._unjudged.clear()  # nothing is waited for
+
+
+# ---- a handle to the outcome -----------------------------------------------------------------------------
+
+
+async def test_a_cancelled_submit_leaves_a_handle_to_its_outcome() -> None:
+    handle = waltz.Submission()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0]) as bank:
+            await client.ready([0])
+            cluster.nodes[0].held = True
+            assert handle.pending is None
+            with trio.CancelScope() as scope:
+
+                async def leave() -> None:
+                    while handle.pending is None:
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(leave)
+                    await bank.submit(deposit, 1, 5, partition=0, submission=handle)
+            assert scope.cancelled_caught
+            assert handle.pending is not None
+            assert not handle.pending.done
+            cluster.nodes[0].held = False
+            await client.append(1, waltz.Append(b""))  # something for the server to work on
+            assert await handle.pending.outcome() == waltz.Receipt(0, 0)
+
+
+async def test_nothing_is_sent_for_a_caller_that_left_while_it_was_decided(tmp_path: Path) -> None:
+    decided = Decided()
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(decided.begun, scope.cancel)
+                    await bank.submit(decided.decide, partition=0)
+            decided.released.set()
+            await bank.submit(deposit, 1, 1, partition=0)
+            assert [made.data for made in cluster.logs[0].records] == [MOVE.dumps(Move(1, 1))]
+            assert bank.status(0).in_flight == 0
+
+
+async def test_who_submits_from_outside_hears_that_the_block_has_ended(tmp_path: Path) -> None:
+    """One decision is under way in the thread of the view and others wait for it, when the block ends."""
+    decided, raised = Decided(), 0
+
+    async def submit(bank: Any, decide: Any) -> None:
+        nonlocal raised
+        with contextlib.suppress(waltz.ClientClosedError):
+            await bank.submit(decide, partition=0)
+            raised -= 1
+        raised += 1
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+        async with client.materialize(sqlite_view(tmp_path / "x.db"), [0]) as bank:
+            nursery.start_soon(submit, bank, decided.decide)
+            await decided.begun(lambda: None)
+            for _ in range(2):
+                nursery.start_soon(submit, bank, lambda db: waltz.Append(Move(1, 1), MOVE))
+            while bank.status(0).in_flight < 3:
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(decided.release_soon)
+    assert raised == 2
+
+
+class Decided:
+    """A decision that takes until it is released."""
+
+    def __init__(self) -> None:
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def decide(self, db: Any) -> waltz.Append:
+        self.entered.set()
+        assert self.released.wait(30)
+        return waltz.Append(Move(9, 9), MOVE)
+
+    async def begun(self, then: Callable[[], object]) -> None:
+        while not self.entered.is_set():
+            await trio.lowlevel.checkpoint()
+        then()
+
+    async def release_soon(self) -> None:
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        self.released.set()

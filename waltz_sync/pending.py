@@ -1,0 +1,60 @@
+"""Appends and submits whose outcome is asked for later."""
+
+from __future__ import annotations
+
+import waltz_trio as trio_front
+from waltz_sync.portal import Portal, check_timeout
+from waltz_trio.values import Receipt
+
+_OUTCOME_LATE = (
+    "the outcome is unknown yet: the append stays under way, and may commit. Call outcome() again to learn it"
+)
+
+
+class Pending:
+    """An append that was sent; its outcome is kept whether or not anybody waits."""
+
+    __slots__ = ("_pending", "_portal", "partition")
+
+    def __init__(self, portal: Portal, pending: trio_front.Pending) -> None:
+        self.partition = pending.partition
+        self._portal = portal
+        self._pending = pending
+
+    @property
+    def done(self) -> bool:
+        """The outcome is known; `outcome` returns or raises at once."""
+        return self._pending.done
+
+    def outcome(self, *, timeout: float | None = None) -> Receipt:
+        """A receipt: the transaction id, and more.
+
+        Raises:
+            TimeoutError: not known within `timeout` seconds; ask again.
+            LockConflictError: refused because of a lock.
+            NotCommittedError: lost; it is safe to append again.
+            ClientAheadError: the log is behind this client; the outcome is unknown.
+            ClientClosedError: the client was closed before the outcome was known.
+            ClientFailedError: the client broke before the outcome was known.
+        """
+        self._portal.check()
+        check_timeout(timeout)
+        if self._pending.done:
+            return self._pending._found()
+        return self._portal.call(self._pending.outcome, timeout, _OUTCOME_LATE)
+
+
+class Submission:
+    """A handle to a `submit` whose caller may not wait for its end: `submit(..., submission=handle)`."""
+
+    __slots__ = ("_inner", "_portal")
+
+    def __init__(self) -> None:
+        self._inner = trio_front.Submission()
+        self._portal: Portal | None = None
+
+    @property
+    def pending(self) -> Pending | None:
+        """The last append that was sent; None: nothing was, and after a TimeoutError nothing will be."""
+        pending = self._inner.pending
+        return None if pending is None or self._portal is None else Pending(self._portal, pending)
