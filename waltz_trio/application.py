@@ -27,6 +27,18 @@ from waltz_core.base.errors import (
     RetriesExhaustedError,
 )
 from waltz_core.base.record import record
+from waltz_core.client import applier as applying
+from waltz_core.client.applier import (
+    Advanced,
+    Applied,
+    Applier,
+    ApplyFailed,
+    BatchArrived,
+    Commit,
+    Poisoned,
+    TakeNext,
+    ViewDown,
+)
 from waltz_core.client.calls import Failed, Reason
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.submitter import (
@@ -116,9 +128,11 @@ def _itself(state: T) -> T:
 class _Part:
     """One partition of an application."""
 
-    def __init__(self, partition: int, submitter: Submitter) -> None:
+    def __init__(self, partition: int, submitter: Submitter, applier: Applier) -> None:
         self.partition = partition
         self.submitter = submitter
+        self.applier = applier
+        self.poison: BaseException | None = None  # what `apply` raised last
         self.down: str | None = None
         self.paused: ApplyFailedError | None = None
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
@@ -154,7 +168,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
         self._on_poison = on_poison
         self._catch_up = catch_up
         self._rng = random.Random()
-        self._parts = {partition: _Part(partition, Submitter(-1, max_in_flight, self._rng)) for partition in partitions}
+        self._parts = {partition: self._make_part(partition, max_in_flight) for partition in partitions}
         self._block: AbstractAsyncContextManager[None] | None = None
         self._tasks: Background | None = None  # while the block runs
         self._armed: int | None = None  # when the task that keeps time wakes up
@@ -449,6 +463,10 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
             failures += 1  # a snapshot older than what this process has applied: of a lagging database
             await trio.sleep(_VIEW_RETRY.delay(failures, self._rng))
 
+    def _make_part(self, partition: int, max_in_flight: int) -> _Part:
+        submitter = Submitter(-1, max_in_flight, self._rng)
+        return _Part(partition, submitter, Applier(_VIEW_RETRY, _APPLY_ATTEMPTS, self._rng))
+
     # ---- inside --------------------------------------------------------------------------------------
 
     def _part(self, partition: int) -> _Part:
@@ -710,33 +728,47 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
                 return
 
     async def _apply(self, part: _Part, batch: Batch) -> None:
-        failures = 0
-        while True:
-            began = trio.current_time()
-            try:
-                mark = await self._in_view(self.view.commit, batch)
-            except ApplyError as error:
-                failures += 1
-                if failures >= _APPLY_ATTEMPTS:
-                    await self._apply_up_to(part, batch, error)
-                part.down = f"transaction {error.transaction.id} cannot be applied: {error.__cause__!r}"
-            except Exception as error:
-                if not self.view.is_transient(error):
-                    raise
-                failures += 1
-                part.down = str(error)
-            else:
-                part.down = None
-                self._tell(part, ViewApplied(mark))
-                if self._client._instrument is not None:
-                    self._client._instrument.applied(part.partition, len(batch), trio.current_time() - began)
-                return
-            await trio.sleep(_VIEW_RETRY.delay(failures, self._rng))
+        """Do with a batch what the machine says, until it wants the next one.
 
-    async def _apply_up_to(self, part: _Part, batch: Batch, error: ApplyError) -> None:
-        """Keep what is good before the transaction that is not, then fail with it."""
-        good = tuple(transaction for transaction in batch if transaction.id < error.transaction.id)
-        if good:
-            mark = await self._patiently(part, self.view.commit, Batch(batch.partition, good))
-            self._tell(part, ViewApplied(mark))
-        raise ApplyFailedError(part.partition, error.transaction.id) from error.__cause__
+        Raises:
+            ApplyFailedError: a transaction of the batch cannot be applied.
+        """
+        events: list[applying.Event] = [BatchArrived(batch.first_id, batch.last_id)]
+        while True:
+            effects: list[applying.Effect] = []
+            part.applier.step(now_ms(), events, effects)
+            events = []
+            for effect in effects:
+                match effect:
+                    case Commit(last_id):
+                        events.append(await self._commit(part, batch, last_id))
+                    case Advanced(mark):
+                        part.down = None
+                        self._tell(part, ViewApplied(mark))
+                    case Poisoned(transaction_id):
+                        raise ApplyFailedError(part.partition, transaction_id) from part.poison
+                    case TakeNext():
+                        return
+            wakes_at = part.applier.deadline()
+            if not events and wakes_at is not None:
+                await trio.sleep_until(wakes_at / 1000)
+
+    async def _commit(self, part: _Part, batch: Batch, last_id: int) -> applying.Event:
+        """Have the view apply a batch, up to a transaction."""
+        if last_id < batch.last_id:
+            batch = Batch(batch.partition, tuple(each for each in batch if each.id <= last_id))
+        began = trio.current_time()
+        try:
+            mark = await self._in_view(self.view.commit, batch)
+        except ApplyError as error:
+            part.poison = error.__cause__
+            part.down = f"transaction {error.transaction.id} cannot be applied: {error.__cause__!r}"
+            return ApplyFailed(error.transaction.id)
+        except Exception as error:
+            if not self.view.is_transient(error):
+                raise
+            part.down = str(error)
+            return ViewDown()
+        if self._client._instrument is not None:
+            self._client._instrument.applied(part.partition, len(batch), trio.current_time() - began)
+        return Applied(mark)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from tests.model.app import App, Habits
+from tests.model.application_world import ApplicationWorld
 from tests.model.cluster import SimCluster
 from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, OUTAGE, Faults
 from tests.model.observer import Observer
@@ -348,6 +349,12 @@ def run_seed(seed: int, without: Collection[str] = (), *, rules: SafetyRules = S
         if verbose:
             failure += "\n" + traceback.format_exc()
     counts: Counter[str] = run.observer.counts
+    layer = ApplicationWorld(seed)
+    try:
+        layer.run()
+    except Exception as error:
+        failure = failure or f"application layer: {type(error).__name__}: {error}"
+    counts.update({f"application: {name}": count for name, count in layer.counts.items()})
     if run.world.zookeeper.stale_reads:
         counts["stale ZooKeeper reads"] = run.world.zookeeper.stale_reads
     faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}

@@ -538,8 +538,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "the good half of a batch is thrown away",
         "waltz_trio.application",
-        "if transaction.id < error.transaction.id)",
-        "if transaction.id < 0)",
+        "each.id <= last_id))",
+        "each.id < last_id))",
         _APPLICATION,
     ),
     Mutant(

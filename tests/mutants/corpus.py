@@ -711,6 +711,31 @@ CORPUS: tuple[Mutant, ...] = (
         "_UNLIMITED = (_Stage.DECIDING, ",
         "_UNLIMITED = (_Stage.BLOCKED, _Stage.DECIDING, ",
     ),
+    # ---- views that apply the feed ----------------------------------------------------------------------------
+    Mutant(
+        "a transaction that failed once is given up",
+        "client.applier",
+        "        if self._failed < self._attempts:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "poison is passed over",
+        "client.applier",
+        "            self._end(out)\n        else:  # another",
+        "            self._state = _State.IDLE\n            out.append(TakeNext())\n        else:  # another",
+    ),
+    Mutant(
+        "the rest of a batch is passed over",
+        "client.applier",
+        "        if mark >= self._batch.last_id:\n",
+        "        if mark >= self._last_id and (self._poison is None or mark >= self._poison):\n",
+    ),
+    Mutant(
+        "a batch is left to a view that is down",
+        "client.applier",
+        "                case ViewDown():\n                    self._pause(now)\n",
+        "                case ViewDown():\n                    self._state = _State.IDLE\n                    out.append(TakeNext())\n",
+    ),
     Mutant(
         "a key is believed for any request",
         "client.submitter",
