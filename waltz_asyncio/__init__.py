@@ -5,8 +5,9 @@ how.
 """
 
 from waltz_asyncio.application import Application
-from waltz_asyncio.client import Client, Pending, open_client
+from waltz_asyncio.client import Client, open_client
 from waltz_asyncio.feed import Batches, Feed
+from waltz_asyncio.pending import Pending, Submission
 from waltz_trio import (
     TAIL,
     Append,
@@ -99,6 +100,7 @@ __all__ = [
     "Retry",
     "SqliteView",
     "StateReadOnlyError",
+    "Submission",
     "Transaction",
     "UnknownHeaderError",
     "Utf8",

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, TypeVarTuple
+from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import waltz_trio as trio_front
 from waltz_asyncio.bridge import Block, call, documented, enter, leave, look
+from waltz_asyncio.pending import Submission
+from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.portal import Held, Portal
 from waltz_trio.application import ApplicationStatus
 from waltz_trio.values import Append, Key, Receipt, Retry
 from waltz_trio.views import View
 
+S = TypeVar("S")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Application(Block):
+class Application(Block, Generic[S]):
     """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
 
     The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
@@ -26,14 +30,14 @@ class Application(Block):
 
     _line = "async with client.materialize(...) as app:"
 
-    def __init__(self, portal: Portal, app: trio_front.Application, client: Held[trio_front.Client]) -> None:
-        self.view: View = app.view
+    def __init__(self, portal: Portal, app: trio_front.Application[S], client: Held[trio_front.Client]) -> None:
+        self.view: View[S] = app.view
         self._portal = portal
         self._app = app
         self._held = Held(portal, app, client)
         self._used = False
 
-    async def __aenter__(self) -> Application:
+    async def __aenter__(self) -> Application[S]:
         self._used = True
         await enter(self._held, self._portal)
         return self
@@ -47,23 +51,58 @@ class Application(Block):
     @documented(trio_front.Application.submit)
     async def submit(
         self,
-        decide: Callable[[Any, *Ts], Append | None],
+        decide: Callable[[S, *Ts], Append | None],
         *args: *Ts,
         partition: int,
         until: Literal["committed", "applied"] = "committed",
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
+        submission: Submission | None = None,
     ) -> Receipt | None:
         _check_plain(decide, "decide")
 
+        self._check_entered()
+        handle = Submission() if submission is None else submission
+        handle._portal = self._portal
+
         async def submit() -> Receipt | None:
             return await self._app.submit(
-                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key
+                decide,
+                *args,
+                partition=partition,
+                until=until,
+                decline=decline,
+                retry=retry,
+                key=key,
+                submission=handle._inner,
             )
 
-        self._check_entered()
         return await call(self._portal, submit)
+
+    @documented(trio_front.Application.submit_many)
+    async def submit_many(
+        self,
+        decide: Callable[[S, *Ts], Append | None],
+        arguments: Iterable[tuple[*Ts]],
+        *,
+        partition: int,
+        until: Literal["committed", "applied"] = "committed",
+        decline: Literal["confirmed", "local"] = "confirmed",
+        retry: Retry = Retry(),  # noqa: B008 - a value
+        keys: Iterable[str | Key] | None = None,
+    ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+        _check_plain(decide, "decide")
+        self._check_entered()
+        wanted = list(arguments)  # whatever makes them runs in the caller's thread
+        named = None if keys is None else list(keys)
+
+        async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
+            return await self._app.submit_many(
+                decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
+            )
+
+        return await call(self._portal, run)
 
     @documented(trio_front.Application.caught_up)
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
@@ -80,11 +119,11 @@ class Application(Block):
 
     @documented(trio_front.Application.read)
     async def read(
-        self, function: Callable[..., Any], *args: Any, partition: int, fresh: bool = False
-    ) -> tuple[Any, int]:
+        self, function: Callable[[S, *Ts], T], *args: *Ts, partition: int, fresh: bool = False
+    ) -> tuple[T, int]:
         _check_plain(function, "function")
 
-        async def read() -> tuple[Any, int]:
+        async def read() -> tuple[T, int]:
             return await self._app.read(function, *args, partition=partition, fresh=fresh)
 
         self._check_entered()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 import waltz_trio as trio_front
 from waltz_asyncio.application import Application
 from waltz_asyncio.bridge import Block, call, check_loop, documented, enter, leave, look
 from waltz_asyncio.feed import Feed
+from waltz_asyncio.pending import Pending
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.portal import Held, Portal
@@ -18,28 +19,7 @@ from waltz_trio.instrument import Instrument
 from waltz_trio.values import Append, Receipt, Tail
 from waltz_trio.views import View
 
-
-class Pending:
-    """An append that was sent; its outcome is kept whether or not anybody waits."""
-
-    __slots__ = ("_pending", "_portal", "partition")
-
-    def __init__(self, portal: Portal, pending: trio_front.Pending) -> None:
-        self.partition = pending.partition
-        self._portal = portal
-        self._pending = pending
-
-    @property
-    def done(self) -> bool:
-        """The outcome is known; `outcome` returns or raises at once."""
-        return self._pending.done
-
-    @documented(trio_front.Pending.outcome)
-    async def outcome(self) -> Receipt:
-        self._portal.check_own()
-        if self._pending.done:
-            return self._pending._found()
-        return await call(self._portal, self._pending.outcome)
+S = TypeVar("S")
 
 
 class Client:
@@ -117,14 +97,14 @@ class Client:
     @documented(trio_front.Client.materialize)
     def materialize(
         self,
-        view: View,
+        view: View[S],
         partitions: Iterable[int] | None = None,
         *,
         batch_limit: int = 1000,
         max_in_flight: int | None = None,
         on_poison: Literal["stop", "pause"] = "stop",
         catch_up: bool = True,
-    ) -> Application:
+    ) -> Application[S]:
         app = look(
             self._portal,
             self._client.materialize,

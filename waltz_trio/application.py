@@ -76,7 +76,12 @@ if TYPE_CHECKING:
     from waltz_trio.client import Client, Pending
     from waltz_trio.feed import Feed
 
-S = TypeVar("S")
+if TYPE_CHECKING:
+    import typing_extensions  # type checkers know it; nothing needs it when a program runs
+
+    S = typing_extensions.TypeVar("S", default=Any)  # a bare `Application` is one of any state
+else:
+    S = TypeVar("S")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 

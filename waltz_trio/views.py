@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
@@ -19,7 +19,12 @@ from waltz_trio.states import Journal, can_be_wrapped, wrapped
 from waltz_trio.values import Batch, Key, Transaction
 
 S = TypeVar("S")
-S_co = TypeVar("S_co", covariant=True)
+if TYPE_CHECKING:
+    import typing_extensions  # type checkers know it; nothing needs it when a program runs
+
+    S_co = typing_extensions.TypeVar("S_co", covariant=True, default=Any)  # a bare `View` is one of any state
+else:
+    S_co = TypeVar("S_co", covariant=True)
 
 
 class View(Protocol[S_co]):
@@ -46,7 +51,10 @@ class View(Protocol[S_co]):
         """
 
     def read(
-        self, partition: int, decide: Callable[Concatenate[S_co, ...], Any], args: tuple[Any, ...]
+        self,
+        partition: int,
+        decide: Callable[[S_co], Any] | Callable[Concatenate[S_co, ...], Any],
+        args: tuple[Any, ...],
     ) -> tuple[Any, int]:
         """`decide(state, *args)` and the mark of the state that it saw."""
 
