@@ -62,11 +62,12 @@ class Habits:
 class App:
     """One client process and the application in it, whose marks survive restarts."""
 
-    def __init__(self, observer: Observer, number: int, habits: Habits) -> None:
+    def __init__(self, observer: Observer, number: int, habits: Habits, settings: dict[str, Any] | None = None) -> None:
         self.observer = observer
         self.world = observer.world
         self.name = f"client{number}"
         self.habits = habits
+        self._settings = {"feed_buffer_max": habits.feed_buffer} | (settings or {})
         self.rng = Random(f"{self.world.seed}/load/{number}")
         self.reading = Random(f"{self.world.seed}/reads/{number}")
         self.applied: dict[int, int | None] = {}
@@ -91,7 +92,7 @@ class App:
     def _machine(self) -> ClientNode:
         self._lives += 1
         rng = Random(f"{self.world.seed}/{self.name}/{self._lives}")
-        settings = ClientSettings(feed_buffer_max=self.habits.feed_buffer)
+        settings = ClientSettings(**self._settings)
         membership: Membership
         if self.habits.by_server:
             membership = ServerMembership(Endpoint("server0", 6000), settings)

@@ -73,6 +73,7 @@ class Faults:
         self.world.zookeeper.latency = (0, 3)
         self.world.zookeeper.lag = 0
         self.world.zookeeper.losing.clear()
+        self.world.zookeeper.losing_at.clear()
         for app in self.run.apps:
             app.put_right()
         for partition in list(self._rewound):
@@ -430,6 +431,19 @@ class Faults:
         self.world.zookeeper.losing.add(node.name)
         return node.name
 
+    def lose_id(self) -> str:
+        """Two processes start anew; the write with which the first takes its id is applied, and it never learns."""
+        nodes = [node for node in self._processes() if node.alive and node.uses_zookeeper and not node.frozen]
+        nodes = [node for node in nodes if not node.name.startswith("storage")]
+        if len(nodes) < 2:
+            return ""
+        first, second = self.rng.sample(nodes, 2)
+        paths = cluster_paths(ROOT)
+        self.world.zookeeper.losing_at[first.name] = (paths.client_ids, paths.server_ids)
+        first.crash()
+        second.crash()
+        return f"{first.name}, and {second.name} starts too"
+
     def zk_rewind(self) -> str:
         """The metadata of a partition is set back by some sessions; later the operator repairs it."""
         partition = self.rng.randrange(self.cluster.partitions)
@@ -623,6 +637,8 @@ ASTRAY = "client_astray"
 ARCHIVE = "raise_start"
 
 OUTAGE = "take_out"
+
+LOSE_ID = "lose_id"
 
 BEYOND_LEGACY = (
     "power_storage",

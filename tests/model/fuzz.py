@@ -5,6 +5,8 @@
     python -m tests.model.fuzz --fresh 1000 --jobs 2
     python -m tests.model.fuzz --seed 42
 
+Over many seeds the coverage marks of tests/model/marks.py must be reached, each in its share of the seeds.
+
 Exit status: 0 if nothing was found, 1 if something was, or if `--bar` is given and the runs were too slow
 or too poor: the bar is 100 seeds a minute on one core, 200 times real time, half of the runs with 5 faults.
 """
@@ -16,12 +18,15 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from statistics import median
 
+from tests.model.marks import PREFIX, missed_marks
 from tests.model.run import Result, run_seed
 
 _LOG_LINES = 60
@@ -31,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command."""
     options = _parse(arguments)
     if options.seed is not None:
-        return _replay(options.seed, tuple(options.without), options.json)
+        return _replay(options)
     seeds: Iterable[int]
     if options.seeds is not None:
         seeds = parse_range(options.seeds)
@@ -63,7 +68,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--start", type=int, help="first fresh seed; by default of the present time")
     parser.add_argument("--bar", action="store_true", help="fail if the figures are not reached")
     parser.add_argument("--digests", metavar="PATH", help="write seed and digest of every run, one line each")
-    parser.add_argument("--without", action="append", default=[], metavar="KIND", help="leave a kind of fault out")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="KIND", help="leave a kind of fault, or a small limit, out"
+    )
+    parser.add_argument(
+        "--as-shipped", action="store_true", help="draw no limits: what seeds meant before they were drawn"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", nargs="?", const="-", metavar="PATH", help="write one object, to a file or stdout")
     return parser.parse_args(arguments)
@@ -72,10 +82,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 def _many(seeds: Iterable[int], options: argparse.Namespace) -> int:
     began = time.monotonic()
     summary = _Summary()
-    for result in _results(seeds, options.minutes, options.jobs):
+    for result in _results(seeds, options):
         summary.add(result)
         if result.failure:
-            _explain(result)
+            _explain(result, limits=not options.as_shipped)
     if options.digests is not None:
         with open(options.digests, "w", encoding="utf-8") as file:
             file.writelines(summary.digests)
@@ -85,22 +95,27 @@ def _many(seeds: Iterable[int], options: argparse.Namespace) -> int:
         for name, value in report.items():
             print(f"{name:>26}: {value}")
     missed = summary.missed() if options.bar else []
+    if not options.as_shipped:
+        missed += summary.marks_missed()
     for what in missed:
         print(f"the bar is missed: {what}", file=sys.stderr)
     return 1 if summary.failures or missed else 0
 
 
-def _explain(result: Result) -> None:
+def _explain(result: Result, *, limits: bool) -> None:
     """How to see a failure again, and the end of its trace with as few kinds of faults as possible."""
     print(f"seed {result.seed} FAILED: {result.failure.splitlines()[0]}", flush=True)
-    kept = shrink(result)
-    without = tuple(kind for kind in result.kinds if kind not in kept)
-    print(f"  replay: {replay_command(result.seed, result.kinds, kept)}")
-    shrunk = run_seed(result.seed, without, verbose=True)
+    kept = shrink(result, limits=limits)
+    names = (*result.kinds, *result.limits)
+    print(f"  replay: {replay_command(result.seed, names, kept)}{'' if limits else ' --as-shipped'}")
+    without = tuple(name for name in names if name not in kept)
+    shrunk = run_seed(result.seed, without, verbose=True, limits=limits)
     print("  " + "\n  ".join([*shrunk.log[-_LOG_LINES:], *shrunk.failure.splitlines()[:1]]), flush=True)
 
 
-def _results(seeds: Iterable[int], minutes: float | None, jobs: int) -> Iterator[Result]:
+def _results(seeds: Iterable[int], options: argparse.Namespace) -> Iterator[Result]:
+    minutes, jobs = options.minutes, options.jobs
+    run = partial(run_seed, limits=not options.as_shipped)
     end = None if minutes is None else time.monotonic() + minutes * 60
 
     def wanted() -> Iterator[int]:
@@ -110,16 +125,16 @@ def _results(seeds: Iterable[int], minutes: float | None, jobs: int) -> Iterator
             yield seed
 
     if jobs <= 1:
-        yield from map(run_seed, wanted())
+        yield from map(run, wanted())
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         if end is None:
-            yield from pool.imap(run_seed, seeds, chunksize=2)
+            yield from pool.imap(run, seeds, chunksize=2)
             return
         # Taken in blocks: a pool would run ahead of the clock.
         source = wanted()
         while block := list(itertools.islice(source, jobs * 8)):
-            yield from pool.imap(run_seed, block)
+            yield from pool.imap(run, block)
 
 
 class _Summary:
@@ -156,6 +171,10 @@ class _Summary:
         bars = {"times_real_time": 200, "seeds_per_core_minute": 100, "faults_median": 5}
         return [f"{name} is {report[name]}, not {bar}" for name, bar in bars.items() if float(str(report[name])) < bar]
 
+    def marks_missed(self) -> list[str]:
+        """Coverage marks that too few seeds reached."""
+        return missed_marks(self._counts, self.seeds)
+
     def report(self, wall_s: float) -> dict[str, object]:
         simulated_s = self._simulated / 1000
         return {
@@ -171,17 +190,19 @@ class _Summary:
             "recoveries": self._recoveries,
             "faults_median": median(self._per_run) if self._per_run else 0,
             "faults": dict(sorted(self._faults.items())),
-            "counts": {name: n for name, n in sorted(self._counts.items()) if not name.startswith("fault ")},
+            "counts": {name: n for name, n in sorted(self._counts.items()) if not name.startswith(("fault ", PREFIX))},
+            "marks": {name[len(PREFIX) :]: n for name, n in sorted(self._counts.items()) if name.startswith(PREFIX)},
             "digest": self._digest.hexdigest(),
         }
 
 
-def shrink(result: Result) -> tuple[str, ...]:
-    """Kinds of faults without any of which the seed fails no more, as far as leaving out one by one tells."""
-    kept = list(result.kinds)
-    for kind in result.kinds:
-        fewer = [one for one in kept if one != kind]
-        if run_seed(result.seed, tuple(set(result.kinds) - set(fewer))).failure:
+def shrink(result: Result, *, limits: bool = True) -> tuple[str, ...]:
+    """Kinds of faults and limits without any of which the seed fails no more, as leaving out one by one tells."""
+    names = (*result.limits, *result.kinds)
+    kept = list(names)
+    for name in names:
+        fewer = [one for one in kept if one != name]
+        if run_seed(result.seed, tuple(set(names) - set(fewer)), limits=limits).failure:
             kept = fewer
     return tuple(kept)
 
@@ -189,17 +210,21 @@ def shrink(result: Result) -> tuple[str, ...]:
 def replay_command(seed: int, kinds: Iterable[str], kept: Iterable[str]) -> str:
     """The command that shows a failure again, with as few kinds of faults as possible."""
     without = [kind for kind in kinds if kind not in set(kept)]
-    return " ".join(["python -m tests.model.fuzz --seed", str(seed), *(f"--without {kind}" for kind in without)])
+    return " ".join(
+        ["python -m tests.model.fuzz --seed", str(seed), *(f"--without {shlex.quote(kind)}" for kind in without)]
+    )
 
 
-def _replay(seed: int, without: tuple[str, ...], where: str | None) -> int:
-    result = run_seed(seed, without, verbose=True)
+def _replay(options: argparse.Namespace) -> int:
+    seed, where = options.seed, options.json
+    result = run_seed(seed, tuple(options.without), verbose=True, limits=not options.as_shipped)
     summary = _Summary()
     summary.add(result)
     _write(summary.report(result.wall_s), where)
     if where != "-":
         print("\n".join(result.log[-_LOG_LINES:]))
         print(f"kinds of faults: {', '.join(result.kinds)}")
+        print(f"small limits: {', '.join(result.limits)}")
         print(f"faults: {result.faults}")
         print(f"seed {seed}: {result.failure or 'nothing found'}; digest {result.digest}")
     return 1 if result.failure else 0

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tests.model.cluster import ROOT, SimCluster, SimStorage
 from tests.model.durable import DurableLog, split
 from tests.model.invariants import Invariant, make_all
+from tests.model.invariants.quiet import Quiet
+from tests.model.marks import Marks
 from tests.model.world import SimNode
 from waltz_core.base.edge import ZkRequest, ZkSet
 from waltz_core.server.node import ServerNode
@@ -88,11 +90,13 @@ class Observer:
             cluster_paths(ROOT).partition(partition): partition for partition in range(cluster.partitions)
         }
         self._storages = {storage.node.name: storage for storage in cluster.storages}
-        self._servers = {server.name for server in cluster.servers}
+        self.servers = {server.name for server in cluster.servers}
+        self.marks = Marks(self)
         self.durable: dict[str, DurableLog] = {}
         for storage in cluster.storages:
             self._watch(storage)
         invariants = make_all(self)
+        self.quiet = next(one for one in invariants if isinstance(one, Quiet))
         self._hooks: dict[str, list[Any]] = {
             name: [getattr(one, name) for one in invariants if getattr(type(one), name) is not getattr(Invariant, name)]
             for name in vars(Invariant)
@@ -118,13 +122,14 @@ class Observer:
 
     def _every_second(self) -> None:
         self.tell("on_second")
+        self.marks.second()
         self.world.after(1000, self._every_second)
 
     # ---- processes -------------------------------------------------------------------------------
 
     def _after_step(self, node: SimNode) -> None:
         name = node.name
-        if name in self._servers:
+        if name in self.servers:
             self._look_at_server(node, node.machine)
         elif name in self._storages:
             storage = self._storages[name]
@@ -132,6 +137,7 @@ class Observer:
                 one(storage)
 
     def _look_at_server(self, node: SimNode, machine: ServerNode) -> None:
+        self.marks.look_at_server(node, machine.partitions)
         for partition_id, partition in machine.partitions.items():
             mark = partition.high_water_mark
             key = (node.name, node.epoch, partition_id)
@@ -144,6 +150,7 @@ class Observer:
     def _on_mark(self, partition: int, mark: int, node: SimNode, session: Any) -> None:
         log = self.logs[partition]
         self.world.trace(f"{node.name} has committed {partition}/{mark}")
+        self.marks.committed(partition, mark, node, session)
         for transaction_id in range(len(log), mark + 1):
             body = self.most_copied(partition, transaction_id)
             log.append(body)

@@ -10,10 +10,13 @@ from collections.abc import Collection
 from random import Random
 from typing import Any
 
+import attrs
+
 from tests.model.app import App, Habits
 from tests.model.application_world import ApplicationWorld
 from tests.model.cluster import SimCluster
-from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSING, MEMBERSHIP, OUTAGE, Faults
+from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSE_ID, LOSING, MEMBERSHIP, OUTAGE, Faults
+from tests.model.limits import AS_SHIPPED, Limits, draw_limits
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from waltz_core.base.record import record
@@ -33,8 +36,12 @@ RUN_MS = 66_000
 
 COMMITS_MIN = 200
 
+_LOOKS_MAX = 12
+_LOOK_EVERY_MS = 1_700
+
 _EXPECTED_ERRORS = re.compile(
-    r"stays out|is damaged on this storage node|stopped: |is in limbo|does not start|disk|no space"
+    r"stays out|cannot be read: input/output error|is damaged on this storage node|stopped: |is in limbo|does not start"
+    r"|disk|no space"
 )
 
 
@@ -70,6 +77,7 @@ class Result:
     faults: dict[str, int]
     counts: dict[str, int]
     kinds: tuple[str, ...]
+    limits: tuple[str, ...]  # names of those that were small
     digest: str
     log: tuple[str, ...]
 
@@ -80,7 +88,7 @@ def draw_plan(seed: int) -> Plan:
     partitions = rng.choice((1, 1, 1, 2, 3))
     legacy_storages = rng.choice((0,) * 8 + (1, 3))
     often = rng.choice((0.12, 0.25, 0.5))
-    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY, ARCHIVE, OUTAGE)]
+    ordinary = [kind for kind in KINDS if kind not in (*MEMBERSHIP, ASTRAY, ARCHIVE, OUTAGE, LOSE_ID)]
     kinds = [kind for kind in ordinary if rng.random() < often]
     kinds += rng.sample(ordinary, 3)
     kinds = [kind for kind in KINDS if kind in kinds and not (legacy_storages and kind in BEYOND_LEGACY)]
@@ -174,11 +182,26 @@ class Run:
     """One cluster from its creation to the reckoning."""
 
     def __init__(
-        self, seed: int, without: Collection[str] = (), *, rules: SafetyRules = SAFE, verbose: bool = False
+        self,
+        seed: int,
+        without: Collection[str] = (),
+        *,
+        rules: SafetyRules = SAFE,
+        verbose: bool = False,
+        limits: bool = True,
     ) -> None:
+        """Prepare a run.
+
+        Args:
+            without: kinds of faults, and names of limits, to leave out.
+            limits: whether limits of the configuration are drawn too; seeds that were kept before they were, are
+                what they were only without.
+        """
         self.seed = seed
+        self.limits: Limits = draw_limits(seed).without(frozenset(without)) if limits else AS_SHIPPED
         self.plan = plan = draw_plan(seed)
-        self.kinds = tuple(kind for kind in plan.kinds if kind not in without)
+        kinds = (*plan.kinds, LOSE_ID) if limits and Random(f"{seed}/ids").random() < 0.2 else plan.kinds
+        self.kinds = tuple(kind for kind in kinds if kind not in without)
         self.may_lose = any(kind in LOSING for kind in self.kinds)
         self.cluster = SimCluster(
             seed,
@@ -187,7 +210,8 @@ class Run:
             servers=plan.servers,
             rules=rules,
             segment_size=plan.segment_size,
-            server_options=plan.server_options,
+            server_options=self._server_options(plan.server_options),
+            storage_options=dict(self.limits.storage),
             preferred=plan.preferred,
         )
         for storage in self.cluster.storages[: plan.legacy_storages]:
@@ -204,12 +228,26 @@ class Run:
         for journal in self.cluster.journals:
             journal.draw_outages(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
-        self.apps = [App(self.observer, number, habits) for number, habits in enumerate(plan.habits)]
+        self.apps = [
+            App(self.observer, number, habits, dict(self.limits.client)) for number, habits in enumerate(plan.habits)
+        ]
+        for node in self.world.nodes.values():
+            node.zk_session_ms = dict(self.limits.process).get("zk_session_ms", node.zk_session_ms)
         if plan.drifting:
             for app in self.apps:
                 self._set_clock(app.node)
         self.faults = Faults(self)
         self.operator: Operator
+
+    def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
+        options = planned | dict(self.limits.server)
+        drawn = dict(self.limits.process)
+        if "copy_count_max" in drawn:
+            options["session"] = attrs.evolve(options["session"], copy_count_max=drawn["copy_count_max"])
+        # A client of 0.13.2 sends what was too large again and again.
+        if "payload_share" in drawn and not any(one.legacy for one in self.plan.habits):
+            options["payload_size_max"] = int(drawn["payload_share"] * max(one.size for one in self.plan.habits)) + 20
+        return options
 
     def _tolerates(self, text: str) -> bool:
         astray = ASTRAY in self.kinds and "ahead of the log" in text
@@ -278,6 +316,16 @@ class Run:
         world.run(max(RUN_MS, world.now + 100))
         observer.fetch_archived()
         observer.tell("at_end")
+        self._rest()
+        observer.marks.end()
+
+    def _rest(self) -> None:
+        """Nothing is asked of anybody: look a few times what the machines hold all the same."""
+        seen: list[set[str]] = []
+        while len(seen) < _LOOKS_MAX and (not seen or set.intersection(*seen)):
+            seen.append(self.observer.quiet.debts())
+            self.world.run(self.world.now + _LOOK_EVERY_MS)
+        self.observer.tell("on_quiet", seen)
 
     def served(self) -> bool:
         """Whether every partition is served by some server."""
@@ -337,10 +385,17 @@ class Run:
         return "\n  ".join([f"liveness: {what} after {LIVENESS_MS / 1000:.0f} s of quiet", *served, *held])
 
 
-def run_seed(seed: int, without: Collection[str] = (), *, rules: SafetyRules = SAFE, verbose: bool = False) -> Result:
+def run_seed(
+    seed: int,
+    without: Collection[str] = (),
+    *,
+    rules: SafetyRules = SAFE,
+    verbose: bool = False,
+    limits: bool = True,
+) -> Result:
     """Run a seed and report; never raises for what the run finds."""
     began = time.process_time()
-    run = Run(seed, without, rules=rules, verbose=verbose)
+    run = Run(seed, without, rules=rules, verbose=verbose, limits=limits)
     failure = ""
     try:
         run.go()
@@ -370,6 +425,7 @@ def run_seed(seed: int, without: Collection[str] = (), *, rules: SafetyRules = S
         faults,
         dict(sorted(counts.items())),
         run.kinds,
+        run.limits.names,
         run.world.digest(),
         tuple(run.world.log[-400:]),
     )

@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         drifting=False,
     )
     monkeypatch.setattr(runs, "draw_plan", lambda seed: plan)
-    run = Run(1)
+    run = Run(1, limits=False)
     run.begin()
     run.world.run(run.world.now + 2_000)
     return run

@@ -28,7 +28,7 @@ PATH = cluster_paths(ROOT).partition(0)
 
 def loaded(seed: int, commits: int = 60) -> Run:
     """A cluster of one partition under load, nothing broken, with some commits."""
-    run = Run(seed, KINDS)
+    run = Run(seed, KINDS, limits=False)
     assert run.plan.partitions == 1
     run.begin()
     assert run.world.run_while(lambda: run.observer.counts["commits"] < commits, 60_000, every=5)
@@ -56,7 +56,7 @@ def take_over(run: Run) -> None:
 def calm(first: int) -> int:
     """The first seed whose cluster has one partition and three replicas, all of them ours."""
     for seed in itertools.count(first):
-        plan = Run(seed, KINDS).plan
+        plan = Run(seed, KINDS, limits=False).plan
         if plan.partitions == 1 and plan.replicas == 3 and not plan.legacy_storages and not plan.preferred:
             return seed
     raise AssertionError

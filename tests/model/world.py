@@ -63,6 +63,8 @@ class World:
         self.zookeeper = ZooKeeper(self)
         self.nodes: dict[str, SimNode] = {}
         self.after_step: Callable[[SimNode], None] | None = None  # looks at a node before its effects are performed
+        self.on_send: Callable[[SimNode, int, bytes], None] | None = None  # a process gave bytes to a connection
+        self.on_rare: Callable[[SimNode, Any], None] | None = None  # any other effect of the edge
         self.tolerates: Callable[[str], bool] = lambda text: "stays out" in text  # reports of errors that are no bug
         self.log: list[str] = []
         self.verbose = False
@@ -308,6 +310,8 @@ class SimNode:
         if kind is Send:
             way = self.conns.get(effect.conn)
             if way is not None:
+                if self.world.on_send is not None:
+                    self.world.on_send(self, effect.conn, effect.data)
                 way.send(bytes(effect.data))
             return
         plugin = self.plugins.get(kind)
@@ -319,6 +323,8 @@ class SimNode:
             self._perform_rare(effect)
 
     def _perform_rare(self, effect: Any) -> None:
+        if self.world.on_rare is not None:
+            self.world.on_rare(self, effect)
         match effect:
             case CloseConn(conn, reason):
                 way = self.conns.get(conn)
@@ -610,6 +616,8 @@ class ZooKeeper:
         self._held: dict[str, list[Callable[[], None]]] = {}  # requests behind a write that the follower lacks
         self._answers: deque[tuple[int, str, list[Callable[[], None]], Callable[[], None]]] = deque()
         self.on_write: Callable[[ZkRequest], None] | None = None
+        self.on_answer: Callable[[SimNode, ZkRequest, Any, bool], None] | None = None  # True: it arrives
+        self.losing_at: dict[str, tuple[str, ...]] = {}  # as `losing`, of the next write of one of these paths
         self._apply_at: dict[str, int] = {}
         self._reply_at: dict[str, int] = {}
         self._pending: dict[str, dict[int, None]] = {}  # tickets without an answer
@@ -774,10 +782,14 @@ class ZooKeeper:
         if self.on_write is not None and isinstance(answer, ZkDone):
             self.on_write(request)
         self._fire()
+        loses = node.name in self.losing or request.path in self.losing_at.get(node.name, ())
+        if self.on_answer is not None:
+            self.on_answer(node, request, answer, pending is not None and not loses)
         if pending is None:
             return
-        if node.name in self.losing:
+        if loses:
             self.losing.discard(node.name)
+            self.losing_at.pop(node.name, None)
             self.suspend(node, 100)
         elif node.name in self._behind:
             held = self._held[node.name] = []

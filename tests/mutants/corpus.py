@@ -8,6 +8,12 @@ from tests.mutants.aimed import AIMED
 from tests.mutants.planted import Mutant
 
 CORPUS: tuple[Mutant, ...] = (
+    Mutant(
+        "answer kept that judges nothing",
+        "client.monitor",
+        "        if not self._sent:\n            self._order.clear()\n            self._held_failures.clear()\n",
+        "        if not self._sent:\n            self._order.clear()\n",
+    ),
     # ---- locks and the order of appends ------------------------------------------------------------------------
     Mutant(
         "lock compare off by one",

@@ -94,6 +94,7 @@ class TransactionMonitor:
             out.append(Committed(self._partition, committed))
         if seen != before and (self._held_failures or self._held_flushes):
             self._release(seen, out)
+        self._drop_moot()
         return seen
 
     def on_lock_failure(
@@ -106,12 +107,14 @@ class TransactionMonitor:
                 self._explained[req_id] = why
             heapq.heappush(self._held_failures, (blocking_id, attempt[0], req_id))
             self._release(seen, out)
+            self._drop_moot()
 
     def on_refused(self, req_id: ReqId, text: str, out: list[Effect]) -> None:
         """The server said why it will not take an attempt."""
         attempt = self._sent.pop(req_id, None)
         if attempt is not None:
             out.append(Failed(self._partition, attempt[2], Reason.REFUSED, text=text))
+            self._drop_moot()
 
     def begin_flush(self) -> ReqId | None:
         """The request id that a flush request must carry, None when there is nothing to judge."""
@@ -131,6 +134,7 @@ class TransactionMonitor:
         if not held or held[-1][1] < ordinal or mark < held[-1][0]:  # else an answer that waits already says more
             held.append((mark, ordinal))
             self._release(seen, out)
+            self._drop_moot()
 
     def on_link_lost(self) -> None:
         """No answer to an earlier flush request can come any more."""
@@ -166,6 +170,19 @@ class TransactionMonitor:
                 if attempt is not None:
                     self.lost += 1
                     out.append(Failed(self._partition, attempt[2], Reason.FLUSHED))
+
+    def _drop_moot(self) -> None:
+        """Answers that wait, and have nothing left to judge.
+
+        The transaction that a refusal blames may have been in flight, and never commit: its id is not seen as long
+        as nobody else commits. If the refused attempt was judged by a flush meanwhile, the refusal would wait on,
+        and the next append would look as if it had waited for the feed all that time.
+        """
+        if not self._sent:
+            self._order.clear()
+            self._held_failures.clear()
+            self._held_flushes.clear()
+            self._explained.clear()
 
     def _fail_before(self, attempt: Attempt, out: list[Effect]) -> None:
         while (earlier := self._order.popleft()) is not attempt:

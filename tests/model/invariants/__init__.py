@@ -16,6 +16,7 @@ from tests.model.invariants.lock_soundness import LockSoundness
 from tests.model.invariants.log_order import LogOrder
 from tests.model.invariants.marks import Marks
 from tests.model.invariants.outcomes import Outcomes
+from tests.model.invariants.quiet import Quiet
 from tests.model.invariants.real_time import RealTime
 from tests.model.invariants.replica_agreement import ReplicaAgreement
 from tests.model.invariants.truncation import Truncation
@@ -39,6 +40,7 @@ ALL: tuple[type[Invariant], ...] = (
     LinearizableReads,
     Truncation,
     Bounds,
+    Quiet,
     ReplicaReport,
 )
 

@@ -69,5 +69,8 @@ class Invariant:
     def on_second(self) -> None:
         """A second of simulated time has passed."""
 
+    def on_quiet(self, seen: list[set[str]]) -> None:
+        """Nothing is to do any more; what each machine held all the same, each time somebody looked."""
+
     def at_end(self) -> None:
         """The liveness phase is over; everything has settled."""

@@ -305,3 +305,26 @@ def test_it_judges_as_the_reference_does(actions: list[Any]) -> None:  # noqa: C
     expected = {a["number"]: a["outcome"] for a in reference.attempts if "outcome" in a}
     assert found == expected
     assert monitor.unresolved == len(reference.attempts) - len(expected)
+
+
+def test_a_refusal_waits_for_nothing_once_its_append_is_judged_otherwise() -> None:
+    """The transaction it blames came to nothing with its session: its id is not seen until somebody commits again."""
+    monitor, out = sent(1), list[Any]()
+    monitor.on_lock_failure(req(1), 63, 58, out)
+    assert monitor.holding
+    assert monitor.begin_flush() == req(1)
+    monitor.on_flush_response(req(1), 58, 58, out)
+    assert out == [failed(1, Reason.FLUSHED)]
+    assert not monitor.holding
+
+
+def test_an_answer_to_a_flush_waits_for_nothing_once_its_appends_are_judged() -> None:
+    monitor, out = sent(1), list[Any]()
+    assert monitor.begin_flush() == req(1)
+    monitor.on_flush_response(req(1), 91, 90, out)
+    assert monitor.holding
+    monitor.on_refused(req(1), "the partition is closed", out)
+    assert not monitor.holding
+    monitor.begin_flush()
+    monitor.on_flush_response(req(1), 95, 90, out)
+    assert not monitor.holding
