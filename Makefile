@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes corruption
+.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes corruption histories
 
 install: .venv/installed
 
@@ -45,7 +45,7 @@ test: install
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(PYTEST) $(LONG) tests/mutants tests/decoders tests/driver_crashes; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..200 --jobs 2; \
-	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/examples tests/processes tests/interop; \
+	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/examples tests/processes tests/interop tests/histories; \
 	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
@@ -54,7 +54,7 @@ test-long: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(PYTEST) -m slow tests/unit tests/trio tests/views tests/docs tests/processes tests/attacks; \
+	$(PYTEST) -m slow tests/unit tests/trio tests/views tests/docs tests/processes tests/attacks tests/histories; \
 	$(PYTEST) -m slow --dist loadfile tests/spark; \
 	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
 
@@ -107,6 +107,12 @@ model: install
 # Bugs planted one at a time: who finds them, how soon; some 15 minutes of one core. JOBS processes (1).
 mutants: install
 	@$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),1) $(if $(JSON),--json $(JSON))
+
+# Histories of real clusters under faults, judged by our checker and by Porcupine (needs Go); RUNS (20), SECONDS_EACH (25).
+histories: install
+	@command -v go >/dev/null || { echo "no go on PATH; install Go, or run $(BIN)/python -m tests.histories for our own checker" >&2; exit 3; }
+	@kept=$$(mktemp -d) && $(BIN)/python -m tests.histories --runs $(or $(RUNS),20) --seconds $(or $(SECONDS_EACH),25) --keep $$kept \
+	  $(if $(JSON),--json $(JSON)) && cd tests/histories/porcupine && go run . $$kept/*.porcupine.jsonl
 
 # Every decoder under bytes that nobody sends, for SECONDS_MAX (300); INPUTS=1e8 blind ones are the bar, GUIDED=3600 seconds.
 fuzz-decoders: install

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 
@@ -30,11 +31,22 @@ _SHOWN = 10.0  # seconds between two lines of progress
 _HEAL = 120.0  # seconds within which everything must be served again after the last fault
 
 
+class Restarts(Protocol):
+    """The clients, as far as faults concern them."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of their processes."""
+
+    def start(self, *names: str) -> None:
+        """Start some again."""
+
+
 class Torture:
     """Faults by chance, never more than a minority of the storage nodes and never all servers at once, except by
     a kill of everything."""
 
-    def __init__(self, cluster: Cluster, zookeeper: ZooKeeperServer, load: Load, seed: int) -> None:
+    def __init__(self, cluster: Cluster, zookeeper: ZooKeeperServer, load: Restarts, seed: int) -> None:
         self.cluster = cluster
         self.zookeeper = zookeeper
         self.load = load
