@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
             failed += 1
             continue
         before = passed, failed
+        found = False
         for unit in units_of(path):
+            found = True
             failure, touched = run_unit(unit)
             rules.update(touched)
             if failure is None:
@@ -80,6 +82,9 @@ def main(arguments: list[str]) -> int:
             else:
                 failed += 1
                 print(f"FAILED {unit.name}: {failure}")
+        if not found:
+            failed += 1
+            print(f"FAILED {path.name}: there is nothing in it to compare")
         print(f"{path.name}: {passed - before[0]} passed, {failed - before[1]} failed")
     for name, count in sorted(rules.items()):
         print(f"rule {name}: {count} units checked with the rule off and on")

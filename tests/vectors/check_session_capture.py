@@ -44,6 +44,7 @@ class _Session:
 
 def _check(its_lines: list[Fields]) -> frozenset[str]:
     session = _Session(its_lines)
+    assert session.offered, "nobody greets: there is nothing to compare"
     assert [line["seq"] for line in its_lines] == sorted(line["seq"] for line in its_lines)
     tails: list[Any] = []
     for line in its_lines:

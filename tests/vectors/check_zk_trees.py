@@ -67,6 +67,7 @@ def _check(line: Fields) -> frozenset[str]:
     assert line["type"] == "znode_tree"
     paths = cluster_paths(line["root"])
     found = {node["path"]: node.all() for node in line["znodes"]}
+    assert paths.root in found, f"no znode {paths.root}: there is nothing to compare"
     _check_nodes(paths, found)
     _check_storages(paths, found, line["storages"].all())
     watches = line["watches"].all()

@@ -26,14 +26,16 @@ from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.java_order import filled_table_size, table_order
 from waltz_core.zookeeper.paths import ClusterPaths, cluster_paths
 from waltz_core.zookeeper.store_metadata import StoreMaps
-from waltz_core.zookeeper.znode_tree import Znode, ZnodeTree
+from waltz_core.zookeeper.znode_tree import StoredTree, Znode, ZnodeTree
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
+_SERVERS = "/serverDescriptors"
 _ERRORS = {-110: ZkError.NODE_EXISTS, -101: ZkError.NO_NODE, -103: ZkError.BAD_VERSION, -111: ZkError.NOT_EMPTY}
 
 
 def units(path: Path) -> Iterator[Unit]:
     replay = _Replay()
+    replay.find_root([plain(line) for _, line in lines(path)])
     for name, line in lines(path):
         if line.get("type") == "legend":
             yield Unit(name, [line], partial(_check_legend, line))
@@ -69,6 +71,17 @@ class _Replay:
         self.paths: ClusterPaths | None = None
         self.keys: set[bytes] = set()
         self.memberships: dict[int, dict[str, znodes.ServerDescriptor]] = {}
+
+    def find_root(self, trace: list[dict[str, Any]]) -> None:
+        """The cluster is where the servers register; znodes above it may be older than the trace."""
+        created = [line["path"] for line in trace if line.get("op") == "create"]
+        root = next((path.removesuffix(_SERVERS) for path in created if path.endswith(_SERVERS)), None)
+        assert root, f"no {_SERVERS[1:]} is created: there is nothing to compare"
+        self.paths = cluster_paths(root)
+        above = [root[:at] for at, letter in enumerate(root) if letter == "/" and at]
+        older = [path for path in above if path not in created]
+        nodes = [Znode(path, None, 0, int(path != older[-1]), int(path != older[-1]), 0, 0, 0, 0) for path in older]
+        self.tree = ZnodeTree(StoredTree(0, tuple(nodes)))
 
     def apply(self, line: Fields) -> tuple[Exception | None, frozenset[str]]:
         try:
@@ -122,8 +135,7 @@ class _Replay:
 
     def _create(self, session: int, line: Fields) -> None:
         path, data = line["path"], _bytes(line["data"])
-        if self.paths is None:
-            self.paths = cluster_paths(path)
+        assert self.paths is not None
         sequential = is_sequential(self.paths, path)
         request = ZkCreate(1, path[:-10] if sequential else path, data, line["ephemeral"], sequential)
         answer = self.tree.apply(session, request)
