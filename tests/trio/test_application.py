@@ -570,3 +570,35 @@ async def test_many_submits_on_one_lock_all_commit_with_few_attempts() -> None:
             receipts = await together(*[lambda: bank.submit(touch, partition=0)] * 60)
             assert balances(cluster) == {1: 60}
             assert sum(receipt.attempts for receipt in receipts) < 200
+
+
+async def test_an_append_that_was_sent_to_a_log_which_then_ends_before_the_client_is_not_tried_again() -> None:
+    """Nobody knows whether it took place: deciding once more could do twice what was asked once."""
+    ends: list[BaseException] = []
+    decisions: list[int] = []
+
+    def decide(state: Any) -> waltz.Append:
+        decisions.append(len(state))
+        return waltz.Append(b"1 1", write=[("account", 1)])
+
+    async def submit(app: waltz.Application) -> None:
+        try:
+            await app.submit(decide, partition=0)
+        except waltz.WaltzError as error:
+            ends.append(error)
+
+    async with small_cluster() as cluster:
+        await cluster.start_server()
+        cluster.commit(0, [b"1 5", b"1 5", b"1 5"])
+        async with waltz.open_client(cluster.url) as client, trio.open_nursery() as nursery:
+            with pytest.raises(waltz.ClientAheadError):
+                async with client.materialize(waltz.DictView(lambda txn, state: None), [0]) as app:
+                    cluster.nodes[0].deaf = True
+                    nursery.start_soon(submit, app)
+                    while not client.status(0).in_flight:
+                        await trio.testing.wait_all_tasks_blocked(0.01)
+                    cluster.logs[0].records.clear()
+                    cluster.give(0, 1)
+                    await trio.sleep_forever()
+        assert (decisions, cluster.logs[0].mark) == ([0], -1)
+        assert [type(error) for error in ends] == [waltz.ClientAheadError]
