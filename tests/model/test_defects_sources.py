@@ -145,7 +145,7 @@ def test_a_follower_for_which_no_source_is_left_waits_without_asking_all_the_tim
         damage(storage, 33)
     before = ended(cluster)
     cluster.storages[2].disk.latency = (0, 2)
-    outbox = cluster.servers[0].machine.partitions[0]._storage_out
+    outbox = cluster.servers[0].machine.partitions[0].storage
     asked: list[int] = []
     cluster.world.run(cluster.world.now + 5_000)
     put = outbox.put

@@ -62,15 +62,15 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "own past believed under a new generation",
-        "server.partition",
+        "server.ownership",
         "again = self._open_generation not in (None, self.generation)",
         "again = False",
     ),
     Mutant(
         "left-overs of a gap believed",
-        "server.partition",
-        "self._foreign = again or (stored != self._announced and stored not in self._attempts)",
-        "self._foreign = False",
+        "server.ownership",
+        "self.foreign = again or (stored != self._announced and stored not in self._attempts)",
+        "self.foreign = False",
     ),
     Mutant(
         "retry behind what came later",
@@ -107,19 +107,19 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant("wrong quorum", "store.quorum", "return n // 2 + 1", "return max(1, n // 2)"),
     Mutant(
         "own send counts as a vote",
-        "server.partition",
-        "            session.replicate(batch)\n",
-        "            session.replicate(batch)\n            self._appender.voted(min(self._appender._acked), batch.last)\n",
+        "server.commits",
+        "                session.replicate(batch)\n",
+        "                session.replicate(batch)\n                appender.voted(min(appender._acked), batch.last)\n",
     ),
     Mutant(
         "flush answered with the uncommitted",
-        "server.partition",
-        "        mark = self._appender.commit_mark\n        if isinstance(barrier, _Flush):",
-        "        mark = self._appender.next_id - 1\n        if isinstance(barrier, _Flush):",
+        "server.commits",
+        "self._feeds.passed(verdict.token, self._appender.commit_mark)",
+        "self._feeds.passed(verdict.token, self._appender.next_id - 1)",
     ),
     Mutant(
         "stale generation accepted",
-        "server.partition",
+        "server.intake",
         "if request.req_id[begin:8] == expected",
         "if request.req_id[begin:8] <= expected",
     ),
@@ -139,20 +139,20 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "request id of another accepted",
-        "server.partition",
+        "server.intake",
         "begin = 4 if peer.carries_others or not self._rules.own_request_ids else 0",
         "begin = 4",
     ),
     # ---- sessions and recovery ------------------------------------------------------------------------------------
     Mutant(
         "session id not bumped",
-        "server.partition",
+        "server.ownership",
         "session_id = metadata.session_id + 1",
         "session_id = max(metadata.session_id, 0)",
     ),
     Mutant(
         "newer generation overlooked",
-        "server.partition",
+        "server.ownership",
         "if metadata.generation > self.generation:",
         "if metadata.generation > self.generation + 1:",
     ),
@@ -467,9 +467,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "metadata written without its version",
-        "server.partition",
-        "ZkSet(self._tickets.take(), self._config.metadata_path, encode_partition_metadata(self._metadata), version)",
-        "ZkSet(self._tickets.take(), self._config.metadata_path, encode_partition_metadata(self._metadata), -1)",
+        "server.ownership",
+        "self._out.put(ZkSet(ticket, self._path, encode_partition_metadata(self._metadata), version))",
+        "self._out.put(ZkSet(ticket, self._path, encode_partition_metadata(self._metadata), -1))",
     ),
     Mutant(
         "named before it is marked", "store.recovery", "if m.alive and m.clean and m.marked}", "if m.alive and m.clean}"
@@ -483,8 +483,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "replicas that lost commits are believed",
         "server.partition",
-        "if self._known and mark < self._appender.commit_mark:",
-        "if self._known and mark < -1:",
+        "if ownership.known and mark < commits.mark:",
+        "if ownership.known and mark < -1:",
     ),
     Mutant(
         "answer for another request",
@@ -763,9 +763,9 @@ CORPUS: tuple[Mutant, ...] = (
     # ---- marks confirmed by a quorum -----------------------------------------------------------------------------
     Mutant(
         "mark answered by a server that may be deposed",
-        "server.partition",
-        "if self._known and self._rules.marks_confirmed:",
-        "if self._known and not self._rules.marks_confirmed:",
+        "server.reads",
+        "if self._ownership.known and self._rules.marks_confirmed:",
+        "if self._ownership.known and not self._rules.marks_confirmed:",
     ),
     Mutant(
         "mark confirmed by the vote of an append that left before the question",
@@ -781,16 +781,16 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mark confirmed by a session that ended",
-        "server.partition",
+        "server.reads",
         "        self._marks.session_ended()\n",
         "",
     ),
     # ---- clients of 0.13.2 ---------------------------------------------------------------------------------------
     Mutant(
         "mount forgotten when its partition is let go",
-        "server.partition",
-        "if isinstance(barrier, _Mount) and self._rules.waiting_mounts_answered:",
-        "if isinstance(barrier, _Flush) and self._rules.waiting_mounts_answered:",
+        "server.feeds",
+        "if isinstance(barrier, Mount) and self._rules.waiting_mounts_answered:",
+        "if isinstance(barrier, Flush) and self._rules.waiting_mounts_answered:",
     ),
     *AIMED,
 )

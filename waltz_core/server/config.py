@@ -8,10 +8,32 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
-from waltz_core.server.partition import PartitionConfig
 from waltz_core.store.followers import SessionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
 from waltz_core.wire.client_codec import VERSIONS
+
+
+@record
+class PartitionConfig:
+    """Limits of a partition; the keys of the original where it has one."""
+
+    metadata_path: str
+    lock_table_size: int = 30_000  # server.optimisticLockTableSize, slots
+    exact_locks: int = 1_000_000  # server.exactLocks, takings of locks
+    min_fetch_size: int = 100  # server.minFetchSize, transactions
+    feed_cache_bytes: int = 16 << 20  # server.feedCacheSize, bytes; shared by the partitions
+    batch_count_max: int = 1_000  # storage.maxBatchSize, appends
+    batch_bytes_max: int = 1 << 20
+    flight_bytes_max: int = 16 << 20
+    payload_size_max: int = 16 << 20  # server.payloadSizeMax, bytes
+    locks_max: int = 10_000  # server.locksMax, of one append
+    retry_min_ms: int = 100  # storage.initialRetryInterval
+    retry_max_ms: int = 20_000  # storage.maxRetryInterval
+    checkpoint_interval: int = 250_000  # storage.checkpointInterval, transactions
+    mount_count_max: int = 10_000  # transactions that a mount brings a client that goes on by itself
+    feed_count_min: int = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
+    session: SessionConfig = SessionConfig()
+    archive: str = ""  # server.archive
 
 
 @record

@@ -8,7 +8,7 @@ may end its connection, and with it whatever waits for it in partitions.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Rng, Tickets
@@ -25,19 +25,22 @@ from waltz_core.base.edge import (
     ZkRequest,
 )
 from waltz_core.base.outbox import Outbox
-from waltz_core.base.pending import Pending
+from waltz_core.base.pending import Awaits, Pending
 from waltz_core.base.record import record
 from waltz_core.base.rules import SafetyRules
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
 from waltz_core.server.turns import Shares
+from waltz_core.store.calls import StorageEffect
 from waltz_core.wire import client_messages as messages
 
 if TYPE_CHECKING:
     from waltz_core.cluster.notifications import EndpointsChanged, Joined
     from waltz_core.server.config import ServerConfig
     from waltz_core.zookeeper.znodes import ReplicaAssignments
+
+W = TypeVar("W")
 
 ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock | JournalEvent
 ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite
@@ -76,11 +79,20 @@ class PoolAlarm:
     replica: str
 
 
-@record
-class PartitionAlarm:
-    """A partition wants a step."""
+class PartitionDue(enum.IntEnum):
+    """What a partition wants a step for."""
+
+    RETRY = 0  # the next try for a store session
+    STATES = 1  # the states of the replicas are written again
+    LOOK = 2  # recovery is stuck: has an operator changed the metadata?
+    WORK = 3  # the store session, the journal, feeds, or reads
+
+
+class PartitionAlarm(NamedTuple):
+    """A partition wants a step. (A tuple, as it is looked up whenever a partition has worked.)"""
 
     partition_id: int
+    due: PartitionDue
 
 
 AlarmKey: TypeAlias = Alarm | PoolAlarm | PartitionAlarm
@@ -113,7 +125,91 @@ class PortsRead:
     replica: str
 
 
-Awaited: TypeAlias = IdStep | PreferenceStep | PortsRead
+class MetadataStep(enum.Enum):
+    """Of a partition's way to a store session, and of the session's states."""
+
+    READ = "the metadata is read"
+    CREATE = "it is created"
+    ANNOUNCE = "a store session is announced"
+    WRITE_STATES = "the states of the replicas are written"
+    READ_AGAIN = "the metadata is read, as the states could not be written"
+    LOOK = "the metadata is looked at, as recovery is stuck"
+
+
+@record
+class MetadataAsked:
+    """A partition's metadata in ZooKeeper."""
+
+    partition_id: int
+    step: MetadataStep
+
+
+@record
+class ReplicaAsked:
+    """A request to a replica; the store session knows which and what for."""
+
+    partition_id: int
+
+
+@record
+class JournalAsked:
+    """A write to the journal; the journal knows which."""
+
+    partition_id: int
+
+
+PartitionAsked: TypeAlias = MetadataAsked | ReplicaAsked | JournalAsked
+Awaited: TypeAlias = IdStep | PreferenceStep | PortsRead | PartitionAsked
+
+
+class TicketsFor(Tickets, Generic[W]):
+    """Tickets of a part that keeps a table of its own: in the table above, all of them stand for that part."""
+
+    __slots__ = ("_awaits", "_what")
+
+    def __init__(self, awaits: Awaits[W], what: W) -> None:
+        self._awaits = awaits
+        self._what = what
+
+    def take(self) -> int:
+        """The next one."""
+        return self._awaits.ask(self._what)
+
+
+# ---- reads of a partition, through its store session -----------------------------------------
+
+
+@record
+class FeedRead:
+    """Headers for the feed, from `first` on."""
+
+    first: int
+
+
+class BulkRead(enum.Enum):
+    """Records that clients asked for."""
+
+    PAYLOADS = "single payloads"
+    RANGE = "a range"
+
+
+ReadFor: TypeAlias = FeedRead | BulkRead
+
+
+# ---- what a partition asks of storage nodes --------------------------------------------------
+
+
+@record
+class RepairWanted:
+    """A replica of the partition is damaged: its node should fetch good records from the others."""
+
+    replica: str
+
+
+StorageWork: TypeAlias = StorageEffect | RepairWanted
+
+
+# ---- the process -----------------------------------------------------------------------------
 
 
 class ClusterState:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level, Report
+from waltz_core.base.outbox import Emits
 from waltz_core.base.record import record
 from waltz_core.locks.exact import UNEXPLAINED, Explanation
 from waltz_core.server.appender import Append, Flight, Refused
@@ -77,9 +78,9 @@ class Journals:
         self.key = bytes(16)
         self.wall_offset = 0  # ms since 1970 minus the clock of the machine
 
-    def of(self, partition_id: int, tickets: Tickets) -> Journal | None:
+    def of(self, partition_id: int, tickets: Tickets, out: Emits[JournalWrite | Report]) -> Journal | None:
         """The journal of a partition, None if there is none."""
-        return Journal(self, partition_id, tickets) if self.mode is not Mode.OFF else None
+        return Journal(self, partition_id, tickets, out) if self.mode is not Mode.OFF else None
 
 
 class _Write:
@@ -109,6 +110,7 @@ class Journal:
         "_decisions",
         "_entries",
         "_gap",
+        "_out",
         "_partition_id",
         "_retry_at",
         "_sync",
@@ -120,7 +122,9 @@ class Journal:
         "written",
     )
 
-    def __init__(self, common: Journals, partition_id: int, tickets: Tickets) -> None:
+    def __init__(
+        self, common: Journals, partition_id: int, tickets: Tickets, out: Emits[JournalWrite | Report]
+    ) -> None:
         self.trouble = ""  # why the last write failed, empty when it did not
         self.written = 0  # decisions that are in the journal
         self.dropped = 0  # decisions that never will be
@@ -128,6 +132,7 @@ class Journal:
         self._sync = common.mode is Mode.SYNC
         self._partition_id = partition_id
         self._tickets = tickets
+        self._out = out
         self._entries: list[bytes] = []  # of this step
         self._decisions = 0
         self._batches: list[Batch] = []
@@ -197,7 +202,7 @@ class Journal:
 
     # ---- writing ---------------------------------------------------------------------------------
 
-    def flush(self, now: int, out: list[JournalWrite]) -> None:
+    def flush(self, now: int) -> None:
         """Hand over what was noted in this step, once; and what failed, when it is time."""
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
@@ -205,7 +210,7 @@ class Journal:
             for write in again.values():
                 if not write.done and write.ticket < 0:
                     write.ticket = self._tickets.take()
-                    out.append(self._effect(write))
+                    self._out.put(self._effect(write))
                 self._writes[write.ticket] = write
         if not self._entries or (self._sync and self.trouble):
             return
@@ -221,20 +226,21 @@ class Journal:
         self._entries, self._decisions, self._batches = [], 0, []
         self._writes[write.ticket] = write
         self._unwritten += len(write.data)
-        out.append(self._effect(write))
+        self._out.put(self._effect(write))
 
-    def answered(self, now: int, event: JournalEvent, reports: list[Report]) -> None:
+    def answered(self, now: int, event: JournalEvent) -> None:
         """A write ended."""
         write = self._writes.get(event.ticket)
         if write is None:
             return
         if isinstance(event, JournalFailed):
-            self._on_failed(now, write, event.reason, reports)
+            self._on_failed(now, write, event.reason)
             return
         write.done = True
         self.written += write.decisions
         if self.trouble and not any(one.ticket < 0 for one in self._writes.values()):
-            reports.append(Report(Level.INFO, f"partition {self._partition_id}: the decision journal is written again"))
+            text = f"partition {self._partition_id}: the decision journal is written again"
+            self._out.put(Report(Level.INFO, text))
             self.trouble = ""
         if not write.batches:
             self._forget(write)  # `ready` looks for batches, and only while a session is open
@@ -251,11 +257,11 @@ class Journal:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _on_failed(self, now: int, write: _Write, reason: str, reports: list[Report]) -> None:
+    def _on_failed(self, now: int, write: _Write, reason: str) -> None:
         if reason != self.trouble:
             what = "no append is accepted until it can be" if self._sync else "decisions are dropped"
             text = f"partition {self._partition_id}: the decision journal cannot be written: {reason}; {what}"
-            reports.append(Report(Level.ERROR, text))
+            self._out.put(Report(Level.ERROR, text))
         self.trouble = reason
         if self._sync:
             self._rename(write, -write.ticket)

@@ -21,12 +21,10 @@ from waltz_core.access.roles import access_level
 from waltz_core.base.contract import Rng
 from waltz_core.base.edge import (
     Accepted,
-    CloseConn,
     Closed,
     Dialed,
     Ended,
     Received,
-    Report,
     Shutdown,
     WallClock,
     Writable,
@@ -43,24 +41,23 @@ from waltz_core.server.context import (
     Alarm,
     AlarmKey,
     IdStep,
+    JournalAsked,
+    MetadataAsked,
     NodeContext,
     PartitionAlarm,
     PoolAlarm,
     PortsRead,
     PreferenceStep,
-    Reply,
     ServerEffect,
     ServerEvent,
 )
-from waltz_core.server.feed import ReadHeaders, SendFrames, SendReply
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWritten
-from waltz_core.server.partition import PartitionEffect, PartitionServer, RepairWanted
+from waltz_core.server.partition import PartitionServer
 from waltz_core.server.partitions import Partitions
 from waltz_core.server.requests import Requests
 from waltz_core.server.server_requests import ServerRequests
 from waltz_core.server.snapshot import ServerSnapshot, client_lags, snapshot_of
 from waltz_core.server.storage_port import StoragePort
-from waltz_core.store.calls import LinkUnwanted, LinkWanted, StorageAppend, StorageCall, StorageEffect
 
 
 class ServerNode:
@@ -119,8 +116,8 @@ class ServerNode:
 
     def _on_alarm(self, now: int, key: AlarmKey) -> None:
         match key:
-            case PartitionAlarm(partition_id):
-                self._partitions.touch(partition_id)
+            case PartitionAlarm():
+                self._partitions.due(now, key)
             case PoolAlarm(replica):
                 self._storage.pool_due(now, replica)
             case Alarm.CLUSTER:
@@ -149,23 +146,10 @@ class ServerNode:
         self._clients.hold_back()
 
     def _work(self, now: int, partition: PartitionServer) -> None:
-        effects: list[PartitionEffect] = []
-        partition.flush(now, effects)
-        calls: list[StorageEffect | RepairWanted] = []
-        for effect in effects:
-            if isinstance(effect, (SendFrames, Reply, SendReply, CloseConn)):
-                self._context.clients.put(effect)
-            elif isinstance(effect, (StorageAppend, StorageCall, LinkWanted, LinkUnwanted, RepairWanted)):
-                calls.append(effect)
-            elif isinstance(effect, Report):
-                self._out.put(effect)
-            else:
-                assert not isinstance(effect, ReadHeaders)
-                self._partitions.owner[effect.ticket] = partition
-                self._out.put(effect)
+        partition.flush(now)
         self._clients.deliver()
-        self._storage.perform(now, partition, calls)
-        self._partitions.worked(now, partition)
+        self._storage.perform(now, partition, partition.storage.take())
+        self._partitions.worked(partition)
 
     # ---- for people and metrics --------------------------------------------------------------
 
@@ -224,11 +208,6 @@ class ServerNode:
             self._cluster.gone(event.conn)
 
     def _on_zk_answer(self, now: int, event: ZkDone | ZkFailed) -> None:
-        partition = self._partitions.owner.pop(event.ticket, None)
-        if partition is not None:
-            partition.zk_answered(now, event)
-            self._partitions.touch(partition.partition_id)
-            return
         match self._pending.take(event.ticket):
             case IdStep() as step:
                 self._cluster.ids_answered(now, event, step)
@@ -236,7 +215,12 @@ class ServerNode:
                 self._cluster.preferences_answered(now, event, step)
             case PortsRead() as asked:
                 self._storage.ports_read(event, asked)
-            case None:
+            case MetadataAsked(partition_id, step):
+                partition = self._partitions.get(partition_id)
+                if partition is not None:
+                    partition.zk_answered(now, event, step)
+                    self._partitions.touch(partition_id)
+            case _:
                 self._cluster.handle(now, (event,))
         self._clients.deliver()
 
@@ -245,7 +229,8 @@ class ServerNode:
         self._clients.deliver()
 
     def _on_journal(self, now: int, event: JournalEvent) -> None:
-        partition = self._partitions.owner.pop(event.ticket, None)
+        asked = self._pending.take(event.ticket)
+        partition = self._partitions.get(asked.partition_id) if isinstance(asked, JournalAsked) else None
         if partition is not None:
             partition.journal_answered(now, event)
             self._partitions.touch(partition.partition_id)

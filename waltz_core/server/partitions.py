@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_core.server.context import NodeContext, PartitionAlarm
+from waltz_core.server.context import Awaited, NodeContext, PartitionAlarm, PartitionAsked
 from waltz_core.server.partition import PartitionServer
 from waltz_core.server.peer import Peer
 
@@ -23,7 +23,6 @@ class Partitions:
         self._context = context
         self.served: dict[int, PartitionServer] = {}
         self.crowded: dict[int, PartitionServer] = {}  # those where too many appends wait
-        self.owner: dict[int, PartitionServer] = {}  # ticket → who asked
         self._closing: list[PartitionServer] = []
         self._touched: dict[int, None] = {}
         self._doubtful = False
@@ -40,12 +39,12 @@ class Partitions:
     @property
     def feed_cache_misses(self) -> int:
         """Reads of feeds that had to ask a replica, so far."""
-        return self._misses_of_gone + sum(partition.feed_cache_misses for partition in self.served.values())
+        return self._misses_of_gone + sum(partition.feeds.cache_misses for partition in self.served.values())
 
     @property
     def reads(self) -> int:
         """Requests that wait for a read, or for its answer."""
-        return sum(partition.reads for partition in self.served.values())
+        return sum(partition.reads.waiting for partition in self.served.values())
 
     # ---- what is assigned --------------------------------------------------------------------
 
@@ -53,10 +52,10 @@ class Partitions:
         """Open what is new, close what is gone, hand on generations."""
         for partition_id in set(self.served) - {p for p, _ in owned}:
             partition = self.served.pop(partition_id)
-            self._misses_of_gone += partition.feed_cache_misses
+            self._misses_of_gone += partition.feeds.cache_misses
             self.crowded.pop(partition_id, None)
-            self._context.alarms.set(PartitionAlarm(partition_id), None)
             partition.close(now)
+            self._forget(partition_id)
             self._closing.append(partition)
         for partition_id, generation in owned:
             partition = self.served.get(partition_id) or self._open(now, partition_id)
@@ -64,26 +63,25 @@ class Partitions:
             self.touch(partition_id)
         share = self._context.config.feed_cache_bytes // max(1, len(self.served))
         for partition in self.served.values():
-            partition.set_feed_cache(share)
+            partition.feeds.limit(share)
 
     def _open(self, now: int, partition_id: int) -> PartitionServer:
         context = self._context
-        partition = PartitionServer(
-            partition_id,
-            context.config.partition(partition_id),
-            tickets=context.tickets,
-            data_cache=context.data_cache,
-            rng=context.rng,
-            journals=context.journals,
-            held=context.waiting,
-            rules=context.rules,
-        )
+        partition = PartitionServer(partition_id, context)
         context.data_cache.forget(partition_id)  # somebody else may have owned it since we last did
         self.served[partition_id] = partition
         partition.set_doubtful(self._doubtful)
         if context.cluster.replicas is not None:
             partition.set_replicas(now, context.cluster.storages_of(partition_id))
         return partition
+
+    def _forget(self, partition_id: int) -> None:
+        """Answers for a partition that is let go are nobody's, also if it comes back."""
+
+        def of_it(what: Awaited) -> bool:
+            return isinstance(what, PartitionAsked) and what.partition_id == partition_id
+
+        self._context.pending.forget(of_it)
 
     def replicas_changed(self, now: int) -> None:
         """Other storage nodes are to hold the partitions, perhaps."""
@@ -123,7 +121,7 @@ class Partitions:
     def greedy(self, conn: int) -> bool:
         """Whether a connection has more than its fair part of what waits in a crowded partition."""
         count_max, bytes_max = self._limits()
-        return any(one.greedy(conn, count_max, bytes_max) for one in self.crowded.values())
+        return any(one.commits.greedy(conn, count_max, bytes_max) for one in self.crowded.values())
 
     def _limits(self) -> tuple[int, int]:
         config = self._context.config
@@ -144,13 +142,17 @@ class Partitions:
         work += [self.served[partition_id] for partition_id in touched if partition_id in self.served]
         return work
 
-    def worked(self, now: int, partition: PartitionServer) -> None:
-        """A partition has worked: when it wants to again, and whether too much waits in it."""
+    def due(self, now: int, alarm: PartitionAlarm) -> None:
+        """A partition's alarm rang."""
+        partition = self.served.get(alarm.partition_id)
+        if partition is not None:
+            partition.due(now, alarm.due)
+            self.touch(alarm.partition_id)
+
+    def worked(self, partition: PartitionServer) -> None:
+        """A partition has worked: whether too much waits in it."""
         partition_id = partition.partition_id
-        if self.served.get(partition_id) is not partition:
-            return
-        self._context.alarms.set(PartitionAlarm(partition_id), partition.deadline(now))
-        if partition.crowded(*self._limits()):
+        if partition.commits.crowded(*self._limits()) and partition_id in self.served:
             self.crowded[partition_id] = partition
         else:
             self.crowded.pop(partition_id, None)

@@ -100,10 +100,6 @@ class RangeReads:
             read(token, request.first_id, count, request.headers_only)
         return answers
 
-    def owns(self, token: int) -> bool:
-        """Whether a read is one of these."""
-        return token in self._reads
-
     def done(self, note: RecordsRead | HeadersRead, mark: int) -> Answer | None:
         """A read was answered; None if nobody waits for it any more."""
         asked = self._reads.pop(note.token)

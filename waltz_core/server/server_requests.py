@@ -121,11 +121,11 @@ class ServerRequests:
         elif isinstance(message, messages.SetLogStartRequest):
             who = f"audit: {conn.access.who}: raise the log start of partition {partition.partition_id}"
             self._out.put(Report(Level.INFO, f"{who} to {message.log_start}"))
-            partition.on_set_log_start(conn.conn, message.req_id, message.log_start)
+            partition.log_start_asked(conn.conn, message.req_id, message.log_start)
             self._partitions.touch(partition.partition_id)
         else:
             conn.partitions.add(partition.partition_id)
-            partition.on_range(conn, message)
+            partition.range_asked(conn, message)
             self._partitions.touch(partition.partition_id)
 
     # ---- preferred partitions ----------------------------------------------------------------

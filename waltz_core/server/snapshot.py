@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
-from waltz_core.server.partition import PartitionServer, Phase
+from waltz_core.server.ownership import Phase
+from waltz_core.server.partition import PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.shared import Statistic
@@ -67,48 +68,50 @@ _STATES = {
 
 
 def status_of(now: int, partition: PartitionServer) -> messages.PartitionStatus:
+    ownership = partition.ownership
     state = (
-        messages.ServedState.STUCK if partition.stuck else _STATES.get(partition.phase, messages.ServedState.OPENING)
+        messages.ServedState.STUCK if ownership.stuck else _STATES.get(partition.phase, messages.ServedState.OPENING)
     )
-    session = partition.session.session_id if partition.session is not None else -1
     return messages.PartitionStatus(
         partition.partition_id,
-        partition.generation,
+        ownership.generation,
         state,
-        now - partition.since,
-        session,
+        now - ownership.since,
+        ownership.session_id,
         partition.high_water_mark,
-        (partition.trouble(now) if partition.phase is Phase.OPEN else partition.stuck or partition.reason) or None,
+        (partition.trouble(now) if ownership.open else ownership.stuck or ownership.reason) or None,
     )
 
 
 def _journal_counters(partition: PartitionServer) -> tuple[tuple[str, int], ...]:
-    journal = partition.journal
+    journal = partition.commits.journal
     if journal is None:
         return ()
     return ("journal-written", journal.written), ("journal-dropped", journal.dropped)
 
 
 def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
-    live, lagging = partition.feeds
+    commits, feed = partition.commits, partition.feeds.feed
+    live, lagging = feed.lag()
     trouble = partition.trouble(now)
     return PartitionSnapshot(
         partition.partition_id,
         partition.phase.value,
         trouble,
-        now - partition.since,
+        now - partition.ownership.since,
         not trouble,
         partition.generation,
         partition.high_water_mark,
-        partition.queued,
-        partition.pending,
+        commits.queue.queued,
+        commits.queue.pending,
         live,
         lagging,
-        *partition.feeds_added,
-        tuple(partition.response_times.counts.items()),
-        (*partition.counters.items(), *_journal_counters(partition)),
+        feed.live_added,
+        feed.lagging_added,
+        tuple(commits.response_times.counts.items()),
+        (*commits.counters.items(), *_journal_counters(partition)),
         partition.session.links() if partition.session is not None else (),
-        partition.hot_locks.hottest(_HOT_LOCKS),
+        commits.hot_locks.hottest(_HOT_LOCKS),
     )
 
 
@@ -118,7 +121,7 @@ def client_lags(peers: Sequence[Peer], partitions: Sequence[PartitionServer]) ->
     mounted = (peer for peer in peers if peer.net_sequence is not None)
     lags = {peer.client_id: 0 for peer in mounted if peer.client_id is not None}
     for partition in partitions:
-        for conn, lag in partition.behind():
+        for conn, lag in partition.feeds.feed.behind():
             client_id = client_of.get(conn)
             if client_id is not None and lag > lags.get(client_id, lag):
                 lags[client_id] = lag

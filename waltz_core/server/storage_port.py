@@ -14,8 +14,8 @@ from waltz_core.base.edge import Closed, Dial, Dialed, Level, Received, Report, 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import ReqId
 from waltz_core.server.connectivity import CHECK, ConnectivityChecks
-from waltz_core.server.context import NodeContext, PoolAlarm, PortsRead, Reply
-from waltz_core.server.partition import PartitionServer, RepairWanted
+from waltz_core.server.context import NodeContext, PoolAlarm, PortsRead, RepairWanted, ReplicaAsked, Reply, StorageWork
+from waltz_core.server.partition import PartitionServer
 from waltz_core.server.partitions import Partitions
 from waltz_core.server.repairs import Repairs
 from waltz_core.store.calls import (
@@ -26,7 +26,6 @@ from waltz_core.store.calls import (
     StorageAnswer,
     StorageAppend,
     StorageCall,
-    StorageEffect,
     StorageFailed,
     StorageNews,
 )
@@ -127,16 +126,14 @@ class StoragePort:
 
     # ---- partitions --------------------------------------------------------------------------
 
-    def perform(self, now: int, partition: PartitionServer, effects: Iterable[StorageEffect | RepairWanted]) -> None:
+    def perform(self, now: int, partition: PartitionServer, effects: Iterable[StorageWork]) -> None:
         """Do what a partition asks for; what comes of it at once is for the partitions to hear now."""
         notes: list[PoolNote] = []
         for effect in effects:
             match effect:
-                case StorageAppend(replica, ticket):
-                    self._partitions.owner[ticket] = partition
+                case StorageAppend(replica):
                     self._use(replica).append(now, effect, notes)
-                case StorageCall(replica, ticket):
-                    self._partitions.owner[ticket] = partition
+                case StorageCall(replica):
                     self._use(replica).call(now, effect, notes)
                 case LinkWanted(replica):
                     self._want(now, replica, partition)
@@ -189,7 +186,8 @@ class StoragePort:
         for note in notes:
             match note:
                 case StorageAnswer() | StorageFailed():
-                    partition = partitions.owner.pop(note.ticket, None)
+                    asked = self._context.pending.take(note.ticket)
+                    partition = partitions.get(asked.partition_id) if isinstance(asked, ReplicaAsked) else None
                     if partition is not None:
                         partition.storage_answered(now, note)
                         partitions.touch(partition.partition_id)

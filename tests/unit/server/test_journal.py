@@ -6,6 +6,7 @@ from tests.lock_names import pack_names
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import make_req_id
+from waltz_core.base.outbox import Outbox
 from waltz_core.locks.exact import Explanation
 from waltz_core.server.appender import Flight, Refused
 from waltz_core.server.journal import Journal, JournalFailed, Journals, JournalWrite, JournalWritten
@@ -34,7 +35,8 @@ class Desk:
     def __init__(self, mode: Mode) -> None:
         common = Journals(mode, unwritten_max=10_000)
         common.wall_offset = 1_000
-        journal = common.of(0, Tickets())
+        self.outbox: Outbox[JournalWrite | Report] = Outbox()
+        journal = common.of(0, Tickets(), self.outbox)
         assert journal is not None
         self.journal: Journal = journal
         self.now = 0
@@ -52,9 +54,11 @@ class Desk:
         return self.journal.launched(self.now, 77, batch, flight)
 
     def flush(self) -> list[JournalWrite]:
-        out: list[JournalWrite] = []
-        self.journal.flush(self.now, out)
-        return out
+        self.journal.flush(self.now)
+        out = self.outbox.take()
+        writes = [effect for effect in out if isinstance(effect, JournalWrite)]
+        assert len(writes) == len(out)
+        return writes
 
     def write(self) -> JournalWrite:
         (write,) = self.flush()
@@ -62,7 +66,8 @@ class Desk:
 
     def answer(self, write: JournalWrite, failure: str = "") -> None:
         event = JournalFailed(write.ticket, failure) if failure else JournalWritten(write.ticket)
-        self.journal.answered(self.now, event, self.reports)
+        self.journal.answered(self.now, event)
+        self.reports += [effect for effect in self.outbox.take() if isinstance(effect, Report)]
 
     def ready(self) -> list[int]:
         return [batch.first for batch in self.journal.ready()]
@@ -73,7 +78,7 @@ def entries(write: JournalWrite) -> list[Entry]:
 
 
 def test_no_journal_costs_nothing() -> None:
-    assert Journals(Mode.OFF).of(0, Tickets()) is None
+    assert Journals(Mode.OFF).of(0, Tickets(), Outbox()) is None
 
 
 def test_everything_of_a_step_is_one_write() -> None:

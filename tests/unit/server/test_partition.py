@@ -1,60 +1,188 @@
-"""A partition of a server, driven by hand."""
+"""A partition of a server, driven by hand with one replica: from its assignment to a commit, and its end."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from waltz_core.base.contract import Tickets
-from waltz_core.base.edge import ZkError, ZkFailed, ZkGet
-from waltz_core.server.data_cache import DataCache
-from waltz_core.server.partition import PartitionConfig, PartitionEffect, PartitionServer, Phase
-from waltz_core.store.calls import LinkUp
+from waltz_core.base.edge import ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
+from waltz_core.base.ids import Endpoint, ReqId, make_req_id
+from waltz_core.base.log import SessionInfo
+from waltz_core.base.rules import SAFE
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
+from waltz_core.server.feed import SendFrames, SendReply
+from waltz_core.server.feed_cache import FRAME_SIZE
+from waltz_core.server.partition import NOT_OPEN_MARK, PartitionServer, Phase
+from waltz_core.server.peer import Peer
+from waltz_core.store.calls import LinkUnwanted, LinkUp, LinkWanted, StorageAnswer, StorageAppend, StorageCall
+from waltz_core.wire import client_messages as messages
+from waltz_core.wire import storage_messages as storage
+from waltz_core.zookeeper.znodes import EMPTY_METADATA, encode_partition_metadata
+
+PATH = "/root/store/partition/0"
+NODE = "s0:1"
 
 
-def flushed(partition: PartitionServer, now: int) -> list[PartitionEffect]:
-    out: list[PartitionEffect] = []
-    partition.flush(now, out)
-    return out
+class Bench:
+    """One partition in a context of its own; ZooKeeper and one storage node of 0.13.2 in the hands of the test."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0
+        self.context = NodeContext(ServerConfig("/root", Endpoint("here", 1), **settings), random.Random(1), SAFE)
+        self.partition = PartitionServer(0, self.context)
+        self.version = 0  # of the metadata
+
+    def work(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """Let it work; everything for the driver, for clients, and for storage nodes."""
+        self.partition.flush(self.now)
+        return self.context.out.take(), self.context.clients.take(), self.partition.storage.take()
+
+    def ring(self, at: int) -> None:
+        """Time passes; alarms ring that are due by then."""
+        self.now = at
+        for key in self.context.alarms.due(at):
+            assert isinstance(key, PartitionAlarm)
+            self.partition.due(at, key.due)
+
+    def assign(self) -> ZkRequest:
+        self.partition.set_replicas(self.now, (NODE,))
+        self.partition.set_generation(self.now, 3)
+        (read,), clients, nodes = self.work()
+        assert (clients, nodes) == ([], [])
+        assert isinstance(read, ZkGet)
+        return read
+
+    def answer_zk(self, event: ZkDone | ZkFailed) -> None:
+        asked = self.context.pending.take(event.ticket)
+        assert isinstance(asked, MetadataAsked)
+        self.partition.zk_answered(self.now, event, asked.step)
+
+    def answer_node(self, ticket: int, message: storage.StorageMessage) -> None:
+        assert self.context.pending.take(ticket) is not None
+        self.partition.storage_answered(self.now, StorageAnswer(ticket, message))
+
+    def announce(self) -> list[Any]:
+        """Up to the session, which wants its storage node."""
+        read = self.assign()
+        self.answer_zk(ZkDone(read.ticket, ZkStat(0, 0), encode_partition_metadata(EMPTY_METADATA)))
+        (announced,), _, _ = self.work()
+        assert isinstance(announced, ZkSet)
+        assert (announced.path, announced.version) == (PATH, 0)
+        self.answer_zk(ZkDone(announced.ticket, ZkStat(1, 0)))
+        out, clients, nodes = self.work()
+        assert (out, clients) == ([], [])
+        return nodes
+
+    def open(self) -> None:
+        """Recovery, as an empty replica goes through it."""
+        assert self.announce() == [LinkWanted(NODE)]
+        self.partition.link_up(self.now, LinkUp(NODE))
+        version = 1
+        while self.partition.phase is not Phase.OPEN:
+            out, _, nodes = self.work()
+            for request in out:
+                if isinstance(request, ZkSet):
+                    version += 1
+                    self.answer_zk(ZkDone(request.ticket, ZkStat(version, 0)))
+            for call in nodes:
+                assert isinstance(call, StorageCall)
+                self.answer_node(call.ticket, self._answer(call.message))
+            assert out or nodes or self.partition.phase is Phase.OPEN
+
+    def _answer(self, message: storage.StorageMessage) -> storage.StorageMessage:
+        ids = message.session_id, 0, message.partition_id
+        match message:
+            case storage.LastSessionInfoRequest():
+                return storage.LastSessionInfoResponse(*ids, SessionInfo(-1, -1, -1))
+            case storage.MaxTransactionIdRequest() | storage.TruncateRequest():
+                return storage.MaxTransactionIdResponse(*ids, -1)
+            case _:
+                return storage.SuccessResponse(*ids)
+
+    def mount(self) -> Peer:
+        peer = Peer(9, "owner")
+        peer.client_id, peer.net_sequence, peer.version = 7, 0, 5
+        self.partition.received(self.now, peer, [messages.MountRequest(req_id(1), -1, 0)])
+        return peer
 
 
-def waiting() -> PartitionServer:
-    """ZooKeeper did not answer: the metadata is to be read again later."""
-    partition = PartitionServer(
-        0, PartitionConfig("/p"), tickets=Tickets(), data_cache=DataCache(0), rng=random.Random(1)
+def req_id(sequence: int, client: int = 7) -> ReqId:
+    return make_req_id(client, 3, 0, sequence)
+
+
+def append(sequence: int, client: int = 7, lock: int = 0) -> messages.AppendRequest:
+    return messages.AppendRequest(req_id(sequence, client), -1, (lock,) if lock else (), (), (), 0, b"data", 0)
+
+
+def test_nothing_happens_before_generation_and_replicas_are_known() -> None:
+    bench = Bench()
+    assert bench.work() == ([], [], [])
+    bench.partition.set_generation(0, 3)
+    assert bench.work() == ([], [], [])
+    assert bench.partition.trouble(0) == "no storage node is assigned"
+    assert bench.partition.high_water_mark == NOT_OPEN_MARK
+    assert bench.context.alarms.next() is None
+
+
+def test_an_append_is_committed_by_its_replica_and_fed_to_who_mounted() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    ready = messages.MountResponse(req_id(1), messages.PartitionState.READY)
+    bench.work()
+    bench.partition.received(0, peer, [messages.FeedRequest(req_id(2), -1), append(3), append(4, lock=5)])
+    out, clients, nodes = bench.work()
+    assert (out, clients) == ([], [])
+    (sent,) = nodes
+    assert isinstance(sent, StorageAppend)
+    assert (sent.replica, sent.batch.first, sent.batch.count) == (NODE, 0, 2)
+    assert bench.partition.high_water_mark == -1
+    bench.answer_node(sent.ticket, storage.SuccessResponse(0, 0, 0))
+    out, clients, nodes = bench.work()
+    assert (out, nodes) == ([], [])
+    (frames,) = clients
+    assert isinstance(frames, SendFrames)
+    assert (frames.conn, len(frames.frames)) == (9, 2 * FRAME_SIZE)
+    assert bench.partition.high_water_mark == 1
+    assert len(bench.context.pending) == 0
+    bench.partition.received(0, peer, [append(5, lock=5), messages.FlushRequest(req_id(6))])
+    assert bench.work() == (
+        [],
+        [Reply(9, messages.LockFailure(req_id(5), 1)), Reply(9, messages.FlushResponse(req_id(6), 1))],
+        [],
     )
-    partition.set_replicas(0, ("s0:1",))
-    partition.set_generation(0, 3)
-    (read,) = flushed(partition, 0)
-    assert isinstance(read, ZkGet)
-    partition.zk_failed(0, ZkFailed(read.ticket, ZkError.UNAVAILABLE))
-    flushed(partition, 0)
-    assert partition.phase is Phase.WAITING
-    return partition
+    assert ready not in [effect.message for effect in clients if isinstance(effect, (Reply, SendReply))]
 
 
-def test_after_a_pause_the_metadata_is_read_again() -> None:
-    partition = waiting()
-    due = partition.deadline(0)
-    assert due is not None
-    assert [type(effect) for effect in flushed(partition, due)] == [ZkGet]
+def test_appends_under_another_clients_request_id_never_meet_the_lock_table() -> None:
+    bench = Bench()
+    bench.open()
+    peer = bench.mount()
+    bench.work()
+    bench.partition.received(0, peer, [append(3, client=8)])
+    (report,), (reply,), nodes = bench.work()
+    assert "under request ids of client 8" in report.text
+    assert reply.message.code == messages.ErrorCode.NOT_ALLOWED
+    assert nodes == []
 
 
-def test_a_storage_node_that_answers_again_ends_the_back_off() -> None:
-    partition = waiting()
-    due = partition.deadline(0)
-    assert due is not None
-    partition.link_up(1, LinkUp("s0:1"))
-    assert due > 1
-    assert [type(effect) for effect in flushed(partition, 1)] == [ZkGet]
+def test_what_cannot_be_done_without_a_session_waits_for_one_in_order() -> None:
+    bench = Bench()
+    assert bench.announce() == [LinkWanted(NODE)]
+    peer = bench.mount()
+    bench.partition.received(0, peer, [append(3), messages.FeedRequest(req_id(2), -1)])
+    assert bench.work() == ([], [], [])
+    assert bench.context.waiting.total == 2  # the mount and the feed
 
 
-def test_a_partition_that_was_closed_reads_nothing_any_more() -> None:
-    """Before, the pause that was under way ended with a read, and the partition came back to life."""
-    partition = waiting()
-    due = partition.deadline(0)
-    assert due is not None
-    partition.close(1)
-    flushed(partition, 1)
-    assert partition.deadline(1) is None
-    assert not any(isinstance(effect, ZkGet) for effect in flushed(partition, due))
-    assert partition.phase is Phase.CLOSED
+def test_a_partition_that_is_closed_answers_mounts_and_asks_for_nothing_more() -> None:
+    bench = Bench()
+    bench.open()
+    bench.mount()
+    bench.partition.close(0)
+    out, clients, nodes = bench.work()
+    assert clients == [Reply(9, messages.MountResponse(req_id(1), messages.PartitionState.NOT_READY))]
+    assert (out, nodes) == ([], [LinkUnwanted(NODE)])
+    assert bench.context.alarms.next() is None
+    assert bench.context.waiting.total == 0

@@ -1,0 +1,106 @@
+"""The way of a partition to its store session, by ZooKeeper alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.server.test_partition import PATH, Bench
+from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
+from waltz_core.server.context import PartitionAlarm, PartitionDue
+from waltz_core.server.partition import Phase
+from waltz_core.store.calls import LinkUp, LinkWanted
+from waltz_core.zookeeper.znodes import EMPTY_METADATA, PartitionMetadata, encode_partition_metadata
+
+RETRY = PartitionAlarm(0, PartitionDue.RETRY)
+
+
+def waiting() -> Bench:
+    """ZooKeeper did not answer: the metadata is to be read again later."""
+    bench = Bench()
+    bench.answer_zk(ZkFailed(bench.assign().ticket, ZkError.UNAVAILABLE))
+    out, clients, nodes = bench.work()
+    assert [type(effect) for effect in out] == [Report]
+    assert (clients, nodes) == ([], [])
+    assert bench.partition.phase is Phase.WAITING
+    return bench
+
+
+def test_after_a_pause_the_metadata_is_read_again() -> None:
+    bench = waiting()
+    due = bench.context.alarms.at(RETRY)
+    assert due is not None
+    bench.ring(due)
+    assert bench.work() == ([ZkGet(2, PATH)], [], [])
+    assert bench.context.alarms.at(RETRY) is None
+
+
+def test_a_storage_node_that_answers_again_ends_the_back_off() -> None:
+    bench = waiting()
+    bench.partition.link_up(1, LinkUp("s0:1"))
+    assert bench.work() == ([ZkGet(2, PATH)], [], [])
+    assert bench.context.alarms.at(RETRY) is None
+
+
+def test_a_partition_that_was_closed_reads_nothing_any_more() -> None:
+    """Before, the pause that was under way ended with a read, and the partition came back to life."""
+    bench = waiting()
+    bench.partition.close(1)
+    out, _, _ = bench.work()
+    assert out == []
+    assert bench.context.alarms.next() is None
+    assert bench.partition.phase is Phase.CLOSED
+
+
+def test_metadata_that_is_not_there_is_created_and_then_read() -> None:
+    bench = Bench()
+    bench.answer_zk(ZkFailed(bench.assign().ticket, ZkError.NO_NODE))
+    assert bench.work() == ([ZkCreate(2, PATH, encode_partition_metadata(EMPTY_METADATA))], [], [])
+    bench.answer_zk(ZkFailed(2, ZkError.NODE_EXISTS))
+    assert bench.work() == ([ZkGet(3, PATH)], [], [])
+
+
+def test_a_session_is_announced_on_the_version_that_was_read_and_made_when_that_is_written() -> None:
+    bench = Bench()
+    stored = PartitionMetadata(2, 5, ())
+    bench.answer_zk(ZkDone(bench.assign().ticket, ZkStat(17, 0), encode_partition_metadata(stored)))
+    announced = encode_partition_metadata(PartitionMetadata(3, 6, ()))
+    assert bench.work() == ([ZkSet(2, PATH, announced, 17)], [], [])
+    assert bench.partition.session is None
+    bench.answer_zk(ZkDone(2, ZkStat(18, 0)))
+    assert bench.work() == ([], [], [LinkWanted("s0:1")])
+    assert bench.partition.phase is Phase.RECOVERING
+
+
+def test_whoever_loses_the_announcement_reads_again() -> None:
+    bench = Bench()
+    bench.answer_zk(ZkDone(bench.assign().ticket, ZkStat(0, 0), encode_partition_metadata(EMPTY_METADATA)))
+    bench.work()
+    bench.answer_zk(ZkFailed(2, ZkError.BAD_VERSION))
+    assert bench.work() == ([ZkGet(3, PATH)], [], [])
+
+
+@pytest.mark.parametrize("data", [b"?", encode_partition_metadata(PartitionMetadata(4, 0, ()))])
+def test_metadata_of_a_newer_owner_and_rubbish_are_left_alone(data: bytes) -> None:
+    bench = Bench()
+    bench.answer_zk(ZkDone(bench.assign().ticket, ZkStat(0, 0), data))
+    out, clients, nodes = bench.work()
+    assert [type(effect) for effect in out] == [Report]
+    assert (clients, nodes) == ([], [])
+    assert bench.context.alarms.at(RETRY) is not None
+
+
+def test_while_recovery_is_stuck_the_metadata_is_looked_at_once_at_a_time() -> None:
+    bench = Bench()
+    bench.announce()
+    bench.partition.ownership.stuck_changed(0, "no quorum")
+    bench.work()
+    bench.ring(2_000)
+    out, _, _ = bench.work()
+    looks = [effect for effect in out if isinstance(effect, ZkGet)]
+    assert len(looks) == 1
+    bench.ring(4_000)
+    assert not [effect for effect in bench.work()[0] if isinstance(effect, ZkGet)]
+    theirs = encode_partition_metadata(PartitionMetadata(3, 9, ()))
+    bench.answer_zk(ZkDone(looks[0].ticket, ZkStat(2, 0), theirs))
+    out, _, _ = bench.work()
+    assert "the metadata in ZooKeeper is of session 9 now" in out[0].text

@@ -1,0 +1,281 @@
+"""The way of an append through one partition: queue, lock check, journal, replicas, quorum, verdict.
+
+    enqueue ──▶ Appender.launch ──▶ journal (sync: on disk first) ──▶ session.replicate ──▶ votes ──▶ Appender.advance
+                    │                                                                                    │
+                    └── refused: LockFailure or AppendRefused            committed: caches, feeds, barriers ◀┘
+
+An append counts when a quorum of replicas has it on disk (`Voted`), and only then is it seen by anybody. What is in
+flight when its session ends stays here and is settled by the next one (`resolved`, `restart`). This file owns the
+lock table, the journal, the queue and the counters. Nothing of it is durable but the journal: the log itself is on
+the replicas, and the lock table starts anew, at the mark, with the first session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from waltz_core.base.edge import Level, Report
+from waltz_core.base.ids import req_client
+from waltz_core.locks.exact import UNEXPLAINED
+from waltz_core.locks.hot import HotLocks
+from waltz_core.locks.table import LockTable
+from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
+from waltz_core.server.config import PartitionConfig
+from waltz_core.server.context import JournalAsked, NodeContext, Reply, TicketsFor
+from waltz_core.server.feeds import Feeds
+from waltz_core.server.journal import JournalEvent
+from waltz_core.server.ownership import Ownership
+from waltz_core.server.refusals import lock_refusal, refusal
+from waltz_core.server.response_times import ResponseTimes
+from waltz_core.store.session_notes import SessionOpened
+from waltz_core.wire import client_messages as messages
+
+_LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
+_STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
+
+
+class Commits:
+    """Appends of one partition between their arrival and their verdict."""
+
+    def __init__(
+        self, partition_id: int, config: PartitionConfig, context: NodeContext, ownership: Ownership, feeds: Feeds
+    ) -> None:
+        self._partition_id = partition_id
+        self._config = config
+        self._rules = context.rules
+        self._out = context.out
+        self._clients = context.clients
+        self._tickets = context.tickets
+        self._data_cache = context.data_cache
+        self._ownership = ownership
+        self._feeds = feeds
+        self.journal = context.journals.of(
+            partition_id, TicketsFor(context.pending, JournalAsked(partition_id)), context.out
+        )
+        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1)
+        self._appender = Appender(
+            self._locks,
+            -1,
+            batch_count_max=config.batch_count_max,
+            batch_bytes_max=config.batch_bytes_max,
+            flight_bytes_max=config.flight_bytes_max,
+            exact_locks=config.exact_locks,
+            explain_all=self.journal is not None,
+            rules=context.rules,
+        )
+        self.counters = {"transaction": 0, "successful-append": 0, "rejected-append": 0}
+        self.response_times = ResponseTimes()
+        self.hot_locks = HotLocks()
+        self.doubtful = False  # somebody else may own the partition by now: nothing is launched
+        self.draining = False  # a checkpoint is due: nothing is launched
+        self._verdicts: list[Verdict] = []
+        self._warned_of = -1  # connection whose appends were said to be ahead of the log
+        self._waits_since: int | None = None  # when there was last an append that waits, and progress
+        self._decided = 0  # appends by then
+
+    # ---- for others to see -------------------------------------------------------------------
+
+    @property
+    def mark(self) -> int:
+        """Highest committed id."""
+        return self._appender.commit_mark
+
+    @property
+    def queue(self) -> Appender:
+        """What waits, for whoever counts it."""
+        return self._appender
+
+    @property
+    def refusing(self) -> str:
+        """Why appends are refused although the partition may be open, empty if they are not."""
+        return self.journal.refusal if self.journal is not None else ""
+
+    def trouble(self, now: int) -> str:
+        """Why appends of an open partition cannot be committed now, or are not; empty if all is well."""
+        if self.doubtful:
+            return "another server may own it by now: ZooKeeper does not answer"
+        if self.refusing:
+            return self.refusing
+        waited = now - self._waits_since if self._waits_since is not None else 0
+        if waited < _STALL_MS:
+            return ""
+        waiting = self._appender.queued + self._appender.in_flight
+        return f"{waiting} appends wait, and none was decided for {waited / 1000:.0f} s"
+
+    def crowded(self, count_max: int, bytes_max: int) -> bool:
+        """Whether more appends, or bytes of them, wait for their lock check than should."""
+        return self._appender.queued > count_max or self._appender.queued_bytes > bytes_max
+
+    def greedy(self, conn: int, count_max: int, bytes_max: int) -> bool:
+        """Whether a connection has more of these than its fair part."""
+        appender = self._appender
+        return appender.held.greedy(conn, count_max) or appender.bytes_held.greedy(conn, bytes_max)
+
+    # ---- into the queue ----------------------------------------------------------------------
+
+    def enqueue(self, now: int, conn: int, owner: str, requests: list[Append]) -> None:
+        """Appends of one connection that may be decided, in order; the list is ours from here on."""
+        self._appender.enqueue(conn, requests, now, owner)
+
+    def barrier(self) -> int:
+        """A barrier behind everything that is queued; the feeds hear when it is passed."""
+        return self._appender.barrier(self._tickets.take())
+
+    def refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
+        """Tell those that want to know it why they are not in the log and never will be."""
+        if self.journal is not None and why is not messages.Refusal.NOT_READY:
+            self.journal.refused(now, self._ownership.session_id, requests, why)
+        self._clients.put_all(
+            Reply(conn, refusal(request.req_id, why, text or None))
+            for request in requests
+            if type(request) is messages.NamedAppendRequest
+        )
+
+    # ---- sessions ----------------------------------------------------------------------------
+
+    def voted(self, replica: str, mark: int) -> None:
+        """A replica has made everything up to `mark` durable."""
+        self._appender.voted(replica, mark)
+
+    def joined(self, replica: str, acked: int) -> None:
+        """A late replica holds everything up to `acked` and votes from now on."""
+        self._appender.joined(replica, acked)
+
+    def advance(self, now: int) -> None:
+        """Commit what a quorum holds, after the votes of a step."""
+        self._appender.advance(self._verdicts)
+        self._settle(now)
+
+    def restart(self, now: int, mark: int) -> None:
+        """Nothing in flight is known of: it is the first session."""
+        self._appender.restart(mark, self._ownership.generation, self._verdicts)
+        self._settle(now)
+        self._feeds.restart(mark)
+
+    def resolved(self, now: int, mark: int) -> None:
+        """Nobody else wrote since our last session: what is in flight is settled by the log."""
+        self._appender.resolved(mark, self._verdicts)
+        self._settle(now)
+
+    def gap(self, now: int, mark: int) -> None:
+        """Somebody else owned the partition since our last session, and may have written up to `mark`."""
+        if self._rules.leftovers_by_req_id:
+            self._appender.restart(mark, self._ownership.generation, self._verdicts)
+            self._settle(now)
+            self._data_cache.forget(self._partition_id)
+        else:
+            # Java: what was left over counts as committed by its position, under ids of others.
+            self._appender.resolved(min(mark, self._appender.next_id - 1), self._verdicts)
+            self._settle(now)
+            self._appender.skip_to(mark)
+            if self._rules.locks_reset_on_gap:
+                self._locks.reset(mark)
+        self._feeds.restart(mark, forget=self._rules.leftovers_by_req_id)
+
+    def opened(self, now: int, note: SessionOpened) -> None:
+        """The session takes appends."""
+        if self.journal is not None:
+            self.journal.session_opened(now, self._ownership.session_id, self._ownership.generation, note.mark)
+        self._appender.opened(note.quorum, note.replicas)
+        self.draining = False
+
+    def session_ended(self, *, recovered: bool) -> None:
+        """What is in flight waits for the next one."""
+        self.response_times.forget()
+        if self.journal is not None:
+            self.journal.session_ended()
+        if recovered:
+            self._appender.closed()
+
+    def close(self, now: int) -> None:
+        """The partition goes: nothing queued will ever be written by us."""
+        self._appender.drop_queue(self._verdicts)
+        self._settle(now)
+
+    # ---- once per step -----------------------------------------------------------------------
+
+    def launch(self, now: int) -> None:
+        """While a session is open: let batches go, or end it when a checkpoint is due."""
+        session, appender, journal = self._ownership.session, self._appender, self.journal
+        assert session is not None
+        behind = appender.commit_mark - session.low_water_mark
+        if behind >= self._config.checkpoint_interval:
+            self.draining = True
+        if self.draining and appender.in_flight == 0:
+            session.close(now, f"checkpoint after {behind} transactions")
+            return
+        if journal is not None and not self.doubtful:
+            for batch in journal.ready():
+                session.replicate(batch)
+        while not self.draining and not self.doubtful and (journal is None or not journal.blocked):
+            launched = appender.launch(self._verdicts)
+            if launched is None:
+                break
+            self.response_times.launched(now, launched.last)
+            if journal is None or journal.launched(now, session.session_id, launched, appender.newest):
+                session.replicate(launched)
+        if self.refusing:
+            appender.launch_barriers(self._verdicts)
+        self._settle(now)
+
+    def note_progress(self, now: int) -> None:
+        """Remember since when appends have waited without a decision."""
+        decided = self._appender.commit_mark + self.counters["rejected-append"]
+        if not self._appender.queued and not self._appender.in_flight:
+            self._waits_since = None
+        elif self._waits_since is None or decided != self._decided:
+            self._waits_since = now
+        self._decided = decided
+
+    def flush_journal(self, now: int) -> None:
+        """Write what was decided in this step, or what could not be written before."""
+        if self.journal is not None:
+            self.journal.flush(now)
+
+    def journal_answered(self, now: int, event: JournalEvent) -> None:
+        """A write to the journal ended."""
+        if self.journal is not None:
+            self.journal.answered(now, event)
+
+    # ---- verdicts ----------------------------------------------------------------------------
+
+    def _settle(self, now: int) -> None:
+        """Act on verdicts, in order."""
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict in verdicts:
+            if type(verdict) is Committed:
+                self._on_committed(now, verdict)
+            elif type(verdict) is Refused:
+                self._on_refused(now, verdict)
+            elif type(verdict) is Dropped:
+                self._on_dropped(now, verdict)
+            else:
+                assert type(verdict) is Passed
+                self._feeds.passed(verdict.token, self._appender.commit_mark)
+
+    def _on_committed(self, now: int, verdict: Committed) -> None:
+        count, session = len(verdict.appends), self._ownership.session
+        self.response_times.committed(now, verdict.last, count)
+        self.counters["successful-append"] += count
+        if self.journal is not None:
+            self.journal.committed(now, self._ownership.session_id, verdict.first, verdict.last)
+        self._data_cache.add(self._partition_id, verdict.first, verdict.appends)
+        if session is not None:
+            session.committed(verdict.last)
+        self._feeds.committed(now, verdict)
+
+    def _on_refused(self, now: int, verdict: Refused) -> None:
+        self.counters["rejected-append"] += 1
+        if verdict.why is not UNEXPLAINED:
+            self.hot_locks.refused(verdict.why.lock_hash)
+        if self.journal is not None:
+            self.journal.lock_refused(now, self._ownership.session_id, verdict)
+        self._clients.put(Reply(verdict.conn, lock_refusal(verdict)))
+
+    def _on_dropped(self, now: int, verdict: Dropped) -> None:
+        self.refuse(now, verdict.conn, verdict.requests, verdict.refusal, verdict.text)
+        if verdict.text and verdict.conn != self._warned_of:
+            self._warned_of = verdict.conn
+            client = req_client(verdict.requests[0].req_id)
+            text = f"partition {self._partition_id}: refused appends of client {client}: {verdict.text}"
+            self._out.put(Report(Level.WARNING, text))

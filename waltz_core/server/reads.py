@@ -1,0 +1,165 @@
+"""Reads of one partition that are not feeds: payloads, ranges of records, the committed mark.
+
+Payloads and ranges come from the cache or are read from a replica through the store session; the mark is confirmed by
+a quorum before it is told (`MarkReads`). What cannot be read while no session is open waits for the next one; what a
+replica cannot read is asked of another by the session. Nothing is read for a connection that takes no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from waltz_core.base.contract import earliest
+from waltz_core.base.ids import ReqId
+from waltz_core.base.pending import Pending
+from waltz_core.server.config import PartitionConfig
+from waltz_core.server.context import BulkRead, FeedRead, NodeContext, ReadFor, Reply, TicketsFor
+from waltz_core.server.feeds import Feeds
+from waltz_core.server.fetches import DataFetches
+from waltz_core.server.marks import MarkReads
+from waltz_core.server.ownership import Ownership
+from waltz_core.server.peer import Peer
+from waltz_core.server.ranges import RangeReads
+from waltz_core.store.session import SessionState
+from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
+from waltz_core.wire import client_messages as messages
+
+
+class Reads:
+    """Who waits for what is read, and the reads under way, those of feeds included."""
+
+    def __init__(
+        self,
+        partition_id: int,
+        config: PartitionConfig,
+        context: NodeContext,
+        ownership: Ownership,
+        reading: Pending[ReadFor],
+        feeds: Feeds,
+    ) -> None:
+        self._rules = context.rules
+        self._clients = context.clients
+        self._ownership = ownership
+        self._reading = reading
+        self._feeds = feeds
+        held, cache = context.waiting, context.data_cache
+        self._fetches = DataFetches(partition_id, cache, TicketsFor(reading, BulkRead.PAYLOADS), held, context.rules)
+        self._ranges = RangeReads(partition_id, cache, TicketsFor(reading, BulkRead.RANGE), held)
+        self._ranges.where_before = config.archive
+        self._marks = MarkReads(held)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a read, or for its answer."""
+        return self._fetches.waiting + self._ranges.waiting
+
+    # ---- what clients ask --------------------------------------------------------------------
+
+    def data_asked(self, peer: Peer, message: messages.TransactionDataRequest) -> None:
+        """A client asks for a payload."""
+        answer = self._fetches.ask(peer.conn, peer.owner, message.req_id, message.transaction_id)
+        if answer is not None:
+            self._clients.put(Reply(peer.conn, answer))
+
+    def range_asked(self, peer: Peer, request: messages.RecordRangeRequest, mark: int) -> None:
+        """A client asks for a range of records; no mount is needed."""
+        answer = self._ranges.ask(peer.conn, peer.owner, request, mark)
+        if answer is not None:
+            self._clients.put(Reply(*answer))
+
+    def mark_asked(self, now: int, peer: Peer, req_id: ReqId, mark: int) -> None:
+        """Somebody asks for the committed mark; before the first session it is a number that is no mark, at once."""
+        if self._ownership.known and self._rules.marks_confirmed:
+            self._marks.ask(now, peer.conn, peer.owner, req_id, peer.version)
+        else:
+            self._clients.put(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, mark)))
+
+    # ---- reads of replicas -------------------------------------------------------------------
+
+    def launch(self, now: int, mark: int) -> None:
+        """While a session is open: start reads of what was asked for and is not cached; confirm marks."""
+        session = self._ownership.session
+        if not self._ownership.open or session is None:
+            return
+
+        def read(token: int, first: int, count: int) -> None:
+            session.read_records(now, token, first, count)
+
+        def read_range(token: int, first: int, count: int, headers_only: bool) -> None:
+            if headers_only:
+                session.read_headers(now, token, first, count)
+            else:
+                session.read_records(now, token, first, count)
+
+        self._answer(self._fetches.launch(mark, read))
+        self._answer(self._ranges.launch(mark, read_range))
+        # Launching appends may have ended it, for a checkpoint.
+        if session.state is SessionState.OPEN:
+            self._answer(self._marks.confirmed(session.confirmed, mark))
+            if self._marks.unasked:
+                self._marks.begin(session.confirm())
+
+    def answered(self, now: int, note: HeadersRead | RecordsRead | ReadFailed, mark: int) -> None:
+        """A replica has answered a read, or none could."""
+        match self._reading.take(note.token):
+            case FeedRead(first):
+                if isinstance(note, HeadersRead):
+                    self._feeds.headers_read(note, first)
+                else:
+                    self._feeds.feed.read_failed(now, first)
+            case BulkRead.PAYLOADS if isinstance(note, RecordsRead):
+                self._answer(self._fetches.records(note))
+            case BulkRead.PAYLOADS if isinstance(note, ReadFailed):
+                self._answer(self._fetches.failed(note, final=self._final))
+            case BulkRead.RANGE:
+                answer = (
+                    self._ranges.failed(note, final=self._final)
+                    if isinstance(note, ReadFailed)
+                    else self._ranges.done(note, mark)
+                )
+                if answer is not None:
+                    self._clients.put(Reply(*answer))
+
+    @property
+    def _final(self) -> bool:
+        """A read that fails in an open session fails for good; else the next session tries again."""
+        session = self._ownership.session
+        return session is not None and session.state is SessionState.OPEN
+
+    def _answer(self, answers: Sequence[tuple[int, messages.ClientMessage]]) -> None:
+        self._clients.put_all(Reply(conn, message) for conn, message in answers)
+
+    # ---- time, sessions and connections ------------------------------------------------------
+
+    def overdue(self, now: int) -> None:
+        """Those who waited long enough for a confirmed mark."""
+        self._answer(self._marks.overdue(now, self._ownership.reason or "no quorum of storage nodes confirms it"))
+
+    def deadline(self, now: int) -> int | None:
+        """When somebody has waited long enough, or the cache has more to give."""
+        return earliest(self._marks.deadline(), now if self._ownership.open and self._ranges.ready else None)
+
+    def log_begins(self, start: int) -> None:
+        """What is below is not given out any more."""
+        self._ranges.log_start = start
+
+    def session_ended(self) -> None:
+        """No round of it confirms a mark any more."""
+        self._marks.session_ended()
+
+    def writable(self, conn: int, writable: bool) -> None:
+        """A connection stopped or started taking data."""
+        self._ranges.writable(conn, writable)
+        self._fetches.writable(conn, writable)
+
+    def gone(self, peer: Peer) -> None:
+        """A connection ended: nobody waits for its answers."""
+        self._ranges.gone(peer.conn)
+        self._fetches.gone(peer.conn)
+        self._marks.gone(peer.conn)
+
+    def close(self) -> None:
+        """The partition goes."""
+        self._fetches.close()
+        self._ranges.close()
+        self._answer(self._marks.close("the partition is closed"))
