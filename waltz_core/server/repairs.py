@@ -105,34 +105,29 @@ class Repairs:
         replicas = self._cluster.storages_of(asked.partition_id)
         others = (_admin_port(other, ports) for other in replicas if other != asked.replica)
         job.sources = tuple(source for source in others if source is not None)
-        effects: list[LinkEffect] = []
-        job.link = AdminLink(self._new_conn(), target, joined.cluster_key, joined.num_partitions, effects)
-        self._out.put_all(effects)
+        job.link = AdminLink(self._new_conn(), target, joined.cluster_key, joined.num_partitions, self._out)
 
     def dialed(self, conn: int) -> None:
         """The node is reached."""
-        effects: list[LinkEffect] = []
         link = self._jobs[self._key(conn)].link
         assert link is not None
-        link.dialed(effects)
-        self._out.put_all(effects)
+        link.dialed()
 
     def received(self, conn: int, data: bytes) -> None:
         """Bytes from the node."""
         key = self._key(conn)
-        job, effects = self._jobs[key], list[LinkEffect]()
+        job = self._jobs[key]
         assert job.link is not None
-        answers = job.link.received(data, effects)
+        answers = job.link.received(data)
         outdated = False
         if job.link.state is AdminLinkState.READY and not job.asked:
             job.asked = True
             if job.link.version:
                 request = admin.RepairRequest(job.link.next_seq(), key[0], job.sources, ())
-                job.link.ask(request, effects)
+                job.link.ask(request)
             else:
                 outdated = True
-                job.link.end("no repair", effects)
-        self._out.put_all(effects)
+                job.link.end("no repair")
         if outdated:
             self._finish(key, "it runs 0.13.2, which cannot be repaired from here")
         for answer in answers:
@@ -156,10 +151,8 @@ class Repairs:
                 self._pause.pop(key, None)
         for key, job in list(self._jobs.items()):
             if now >= job.until:
-                effects: list[LinkEffect] = []
                 if job.link is not None:
-                    job.link.end("no answer", effects)
-                self._out.put_all(effects)
+                    job.link.end("no answer")
                 self._finish(key, f"no answer within {ANSWER_MS // 1000} s")
         self._set_alarm()
 
@@ -174,9 +167,7 @@ class Repairs:
             return
         link = self._jobs[key].link
         assert link is not None
-        effects: list[LinkEffect] = []
-        link.end("the repair has ended", effects)
-        self._out.put_all(effects)
+        link.end("the repair has ended")
         match answer:
             case admin.RepairResponse():
                 if not _left(answer):

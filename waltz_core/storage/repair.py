@@ -2,6 +2,18 @@
 
 A record is taken if a node that verified it against its own checksum gives it, or if two nodes agree on every
 byte of it; and only from a node whose log, as far as that record goes, is known to be the same as ours.
+
+    sources are dialed, and say what session they hold
+      └──► survey ──nothing damaged──────────────────────────► record what is left ──► ended
+             ▲   └──► for each damaged range: fetch from all sources ──► choose ──► mend
+             └────────────── something was mended ──────────────────────────────────┘
+
+It goes on as long as a round mends something: what stood behind a damaged record may be found only once that one is
+whole. A source that leaves a request unanswered is given up; all others are waited for, as two that agree count.
+
+The repair owns its connections and what it has learned; the replica owns the files, does one piece of work at a time in
+its lane, and answers with notes. A crash in between loses nothing: each mended run is synced and read again before it
+counts, and nothing intact is ever written over.
 """
 
 from __future__ import annotations
@@ -13,7 +25,7 @@ from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.base.record import record
 from waltz_core.storage.notes import AnswersDue, Mended, Range, RepairNote, RepairRecorded, Surveyed
-from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
+from waltz_core.store.admin_link import AdminLink, AdminLinkState
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
 from waltz_core.wire.shared import IdRange
@@ -131,19 +143,19 @@ class Repair:
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def dialed(self, conn: int, out: list[LinkEffect]) -> None:
+    def dialed(self, conn: int) -> None:
         """A source is reached."""
-        self._source(conn).link.dialed(out)
+        self._source(conn).link.dialed()
 
-    def received(self, conn: int, data: bytes, out: list[LinkEffect]) -> None:
+    def received(self, conn: int, data: bytes) -> None:
         """Bytes from a source."""
         source = self._source(conn)
         was_ready = source.link.state is AdminLinkState.READY
-        for answer in source.link.received(data, out):
+        for answer in source.link.received(data):
             self._on_answer(source, answer)
         if not was_ready and source.link.state is AdminLinkState.READY:
             source.waits_for = source.link.next_seq()
-            source.link.ask(admin.LastSessionInfoRequest(source.waits_for, self.partition_id), out)
+            source.link.ask(admin.LastSessionInfoRequest(source.waits_for, self.partition_id))
 
     def closed(self, conn: int, reason: str) -> None:
         """A source is gone."""
@@ -168,11 +180,11 @@ class Repair:
             case _:
                 source.answer = ()
 
-    def overdue(self, out: list[LinkEffect]) -> None:
+    def overdue(self) -> None:
         """Sources that have not answered by now are given up."""
         for source in self._sources:
             if not source.settled:
-                source.link.end(f"{source.link.endpoint} did not answer within {ANSWER_MS} ms", out)
+                source.link.end(f"{source.link.endpoint} did not answer within {ANSWER_MS} ms")
 
     def on_note(self, note: RepairNote) -> None:
         """The replica has done what it was asked."""
@@ -186,7 +198,7 @@ class Repair:
 
     # ---- once per step ---------------------------------------------------------------------------
 
-    def run(self, now: int, out: list[LinkEffect]) -> None:
+    def run(self, now: int) -> None:
         """Go on as far as possible."""
         while self.result is None:
             if not all(source.settled for source in self._sources):
@@ -203,11 +215,11 @@ class Repair:
             try:
                 work = self._work.send(self._answers.pop())
             except StopIteration:
-                self.result = self._end(out)
+                self.result = self._end()
                 return
-            self._perform(now, work, out)
+            self._perform(now, work)
 
-    def _perform(self, now: int, work: _Work, out: list[LinkEffect]) -> None:
+    def _perform(self, now: int, work: _Work) -> None:
         match work:
             case _Survey():
                 self._replica.survey()
@@ -219,17 +231,17 @@ class Repair:
                     if not source.gone:
                         source.waits_for = source.link.next_seq()
                         request = admin.RecordListRequest(source.waits_for, self.partition_id, first, count)
-                        source.link.ask(request, out)
+                        source.link.ask(request)
             case _Mend(records, last):
                 self._replica.mend(records, last)
             case _Record():
                 self._replica.record_repair()
 
-    def _end(self, out: list[LinkEffect]) -> RepairResult:
+    def _end(self) -> RepairResult:
         for source in self._sources:
             if source.link.trouble:
                 self._message = self._message or source.link.trouble
-            source.link.end("the repair has ended", out)
+            source.link.end("the repair has ended")
         # Of what was tried again only the last outcome counts.
         ranges = tuple(sorted(self._ranges, key=lambda one: (one.first_id, one.outcome)))[:_RANGES_MAX]
         repaired = all(one.outcome in (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT) for one in ranges)

@@ -13,7 +13,7 @@ from waltz_core.storage.peers import Caller
 from waltz_core.storage.refusals import SE, Refusal
 from waltz_core.storage.repair import Repair, RepairResult
 from waltz_core.storage.replica import StorageReplica
-from waltz_core.store.admin_link import AdminLink, LinkEffect
+from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.shared import FailureCode
 
@@ -38,7 +38,6 @@ class Repairs:
         self._under_way: dict[int, _UnderWay] = {}  # by partition
         self._by_conn: dict[int, Repair] = {}  # by connection dialed
         self._last_dialed = 0
-        self._links: list[LinkEffect] = []  # what the connections want, to be put into the outbox
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -58,27 +57,24 @@ class Repairs:
         for endpoint in dict.fromkeys(message.sources[:SOURCES_MAX]):
             self._last_dialed -= 1
             key, count = context.config.key, context.config.partition_count
-            links.append(AdminLink(self._last_dialed, endpoint, key, count, self._links))
+            links.append(AdminLink(self._last_dialed, endpoint, key, count, context.effects))
         repair = Repair(partition_id, replica, links, message.ranges, context.alarms, context.now)
         self._under_way[partition_id] = _UnderWay(repair, caller, message.seq_num, what)
         self._by_conn.update(dict.fromkeys(repair.conns(), repair))
-        self._send()
 
     # ---- connections -----------------------------------------------------------------------------
 
     def dialed(self, conn: int) -> None:
         """A source is reached."""
         if conn in self._by_conn:
-            self._by_conn[conn].dialed(conn, self._links)
-            self._send()
+            self._by_conn[conn].dialed(conn)
 
     def received(self, conn: int, data: bytes) -> bool:
         """Bytes arrived; False if not on a connection of a repair."""
         repair = self._by_conn.get(conn)
         if repair is None:
             return False
-        repair.received(conn, data, self._links)
-        self._send()
+        repair.received(conn, data)
         return True
 
     def closed(self, event: Closed) -> None:
@@ -88,8 +84,7 @@ class Repairs:
 
     def answers_due(self, partition_id: int) -> None:
         """The sources of a repair have had their time."""
-        self._under_way[partition_id].repair.overdue(self._links)
-        self._send()
+        self._under_way[partition_id].repair.overdue()
 
     # ---- once per step ---------------------------------------------------------------------------
 
@@ -100,8 +95,7 @@ class Repairs:
     def run(self) -> None:
         """Go on as far as possible."""
         for partition_id, under_way in list(self._under_way.items()):
-            under_way.repair.run(self._context.now, self._links)
-            self._send()
+            under_way.repair.run(self._context.now)
             if under_way.repair.result is not None:
                 del self._under_way[partition_id]
                 self._answer(partition_id, under_way, under_way.repair.result)
@@ -115,7 +109,3 @@ class Repairs:
             self._context.report(Level.WARNING, text)
         answer = admin.RepairResponse(under_way.seq_num, partition_id, ranges, problem or None)
         self._context.reply(under_way.caller.conn, answer)
-
-    def _send(self) -> None:
-        self._context.effects.put_all(self._links)
-        self._links.clear()
