@@ -34,6 +34,7 @@ from waltz_trio.log import reporter
 from waltz_trio.net.certificates import host_names, issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, local_names
+from waltz_trio.node.process import NodeProcess
 from waltz_trio.process import descriptors
 from waltz_trio.server import ServerProcess
 from waltz_trio.storage_node import StorageProcess
@@ -50,7 +51,7 @@ _SESSION_TIMEOUT_MS = 2_000  # a killed server is replaced after this; nobody el
 _PORTS = 20_000, 32_000  # from which nodes get theirs
 _POLL = 0.01  # seconds between looks at the machines while waiting for them
 
-P = TypeVar("P", ServerProcess, StorageProcess)
+P = TypeVar("P", bound=NodeProcess)
 
 
 @record

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import resource
 import ssl
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import attrs
 import trio
 
-from waltz_core.access.roles import Roles
-from waltz_core.base.edge import Level, Port, Shutdown, WallClock
+from waltz_core.base.edge import Level, Port
 from waltz_core.base.errors import ClusterError, ConfigError
-from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
     DiskBatch,
+    DiskEvent,
     DiskList,
     DiskRead,
     DiskSpace,
@@ -27,95 +27,121 @@ from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config, net_limits, tls_settings
-from waltz_trio.graphite import report_to_graphite
-from waltz_trio.http import HttpServer, endpoints, version
-from waltz_trio.log import reporter, warn_once
-from waltz_trio.metrics import Registry
-from waltz_trio.net.listener import bind, local_host
-from waltz_trio.net.tls import ClientTls, server_context
-from waltz_trio.process import NodeDriver, places_of
-from waltz_trio.pump import wall_offset_ms
-from waltz_trio.role_file import access_warning, certificates_asked, roles_of
+from waltz_trio.config import Config
+from waltz_trio.net.listener import bind
+from waltz_trio.node.process import Kind, NodeProcess
+from waltz_trio.node.settings import NodeSettings, StorageSettings, storage_settings
+from waltz_trio.process import NodeDriver
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
-from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes
-from waltz_trio.zk.security import zookeeper_security
 
 GROUP = "waltz-storage"
 _ROOM_EVERY = 2.0  # seconds between looks at the room left on the disk
 _SHOWN_MAX = 20  # requests that wait for the disk, in one line
-_REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
 
 
-class StorageProcess:
-    """One storage node. `run` reads the cluster's key, opens the directory, serves, and returns at the end.
+class StorageProcess(NodeProcess):
+    """One storage node: a data directory, a port for servers, a port for administration."""
 
-    `shutdown` asks for an orderly end; `kill` ends as `kill -9` would.
-    """
+    KIND = Kind("storage.", GROUP)
 
-    def __init__(self, config: Config, znodes: EmbeddedZnodes | None = None, *, name: str = "storage") -> None:
-        """Prepare; nothing is read or bound before `run`.
-
-        Args:
-            config: see docs/configuration.md.
-            znodes: a store inside this process instead of the ZooKeeper that the configuration names.
-            name: of the log lines.
-        """
-        self.name = name
-        self.config = config
-        self.report = reporter(name)
-        self.registry = Registry(trio.current_time)
+    def __init__(self, config: Config, znodes: EmbeddedZnodes | None = None, *, name: str = "") -> None:
+        """As of every process."""
+        super().__init__(config, znodes, name=name)
         self.port: int | None = None  # as bound
         self.admin_port: int | None = None
-        self.http_port: int | None = None
         self.disk: Disk | None = None
-        self._znodes = znodes
-        self._driver: NodeDriver | None = None
+        self._settings: StorageSettings | None = None
+        self._files: Files | None = None
         self._machine: StorageNode | None = None
-        self._scope = trio.CancelScope()
         self._killed = False
         self._ready = trio.Event()
         self._shown: frozenset[int] = frozenset()
         self._gauges: dict[str, object] = {}
 
-    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> str:
-        """Serve until the end; returns why the machine could not go on (empty after an orderly end).
+    # ---- start and end ---------------------------------------------------------------------------
 
-        Raises:
-            ConfigError: a key is missing, a file unreadable, a port taken, the directory in use or absent.
-        """
-        reason = ""
-        with self._scope:
-            context, client_tls, roles = self._check()
-            key, count = await self._cluster()
-            try:
-                files = Files(Path(self.config.text("storage.directory")), open_files_max=self._open_files_max(count))
-                async with background_nursery() as nursery:
-                    driver = await self._start(nursery, files, key, count, client_tls, roles)
-                    await self._listen(nursery, driver, context, task_status)
-                    await driver.ended.wait()
-                    reason = driver.end_reason
-                    await driver.stop()
-            finally:
-                await self._let_go()
-        return reason
+    def _parse(self) -> NodeSettings:
+        self._settings = storage_settings(self.config, self._warn)
+        return self._settings.node
 
-    def shutdown(self) -> None:
-        """Ask for an orderly end: write what is lazily written, then let go of everything."""
-        if self._driver is not None:
-            self._driver.post(Shutdown())
+    @property
+    def _parsed(self) -> StorageSettings:
+        assert self._settings is not None
+        return self._settings
 
-    def kill(self) -> None:
-        """End as `kill -9` would: sockets are reset, nothing is flushed, synced or told."""
-        self._killed = True
-        if self._driver is not None:
-            self._driver.kill()
-        if self.disk is not None:
-            self.disk.abandon()
-        self._scope.cancel()
+    async def _make_machine(self) -> StorageNode:
+        settings = self._parsed
+        key, count = await self._cluster(settings.node)
+        files = self._files = Files(settings.directory, open_files_max=settings.open_files_max(count))
+        self.disk = Disk(files, self._post_all, self._end)
+        size, _ = files.room()
+        self._machine = StorageNode(
+            attrs.evolve(
+                settings.machine,
+                key=key,
+                partition_count=count,
+                shown_directory=str(files.directory),
+                reserve_bytes=settings.reserve_bytes(size),
+            )
+        )
+        self.report(Level.INFO, f"opening {files.directory}: cluster {UUID(bytes=key)}, {count} partitions")
+        return self._machine
+
+    async def _cluster(self, node: NodeSettings) -> tuple[bytes, int]:
+        """Cluster key and number of partitions, from ZooKeeper."""
+        try:
+            async with open_znode_client(
+                self._zookeeper(), session_timeout_ms=node.session_timeout_ms, security=node.security
+            ) as client:
+                params = await read_store_params(client, cluster_paths(node.root))
+        except ClusterError as error:
+            raise ConfigError(f"the cluster cannot be read from ZooKeeper: {error}") from error
+        return params.key, params.num_partitions
+
+    def _plugins(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            DiskBatch: self._perform,
+            DiskRead: self._perform,
+            DiskList: self._perform,
+            StorageReady: lambda effect: self._ready.set(),
+            StorageFailed: self._on_failed,
+            StorageStopped: lambda effect: self._end(""),
+        }
+
+    def _background(self) -> Iterable[Callable[[], Awaitable[object]]]:
+        return (self._watch_room,)
+
+    @asynccontextmanager
+    async def _serving(self, driver: NodeDriver, context: ssl.SSLContext, nursery: trio.Nursery) -> AsyncIterator[None]:
+        """Open the ports once the directory is open; a directory that cannot be used ends the process instead."""
+        async with trio.open_nursery() as waiting:
+
+            async def until(event: trio.Event) -> None:
+                await event.wait()
+                waiting.cancel_scope.cancel()
+
+            waiting.start_soon(until, self._ready)
+            waiting.start_soon(until, driver.ended)
+        if not driver.ended.is_set():
+            self._listen(driver, context)
+            self._start_http(nursery, self._parsed.node)
+        elif driver.end_reason:
+            raise ConfigError(f"{self._parsed.directory}: {driver.end_reason}")
+        yield
+
+    def _listen(self, driver: NodeDriver, context: ssl.SSLContext) -> None:
+        settings = self._parsed
+        host = settings.node.host
+        data = bind(host, settings.port, "storage.port")
+        self.port = data.getsockname()[1]
+        driver.serve(Port.STORAGE, data, context)
+        admin = bind(host, settings.admin_port, "storage.admin.port")
+        self.admin_port = admin.getsockname()[1]
+        driver.serve(Port.ADMIN, admin, context)
+        self.report(Level.INFO, f"serving on {host}:{self.port}, administration on {host}:{self.admin_port}")
 
     def cancel(self) -> None:
         """End without waiting for the machine; what it asked the disk to do is still done."""
@@ -123,7 +149,12 @@ class StorageProcess:
         if awaited:
             shown = ", ".join(awaited[:_SHOWN_MAX])
             self.report(Level.WARNING, f"the disk has not done yet what {len(awaited)} requests wait for: {shown}")
-        self._scope.cancel()
+        super().cancel()
+
+    def _abandon(self) -> None:
+        self._killed = True
+        if self.disk is not None:
+            self.disk.abandon()
 
     async def _let_go(self) -> None:
         disk, self.disk = self.disk, None
@@ -135,152 +166,9 @@ class StorageProcess:
             else:
                 await disk.close()
 
-    # ---- start -----------------------------------------------------------------------------------
-
-    def _check(self) -> tuple[ssl.SSLContext, ClientTls, Roles]:
-        """What can be found wrong with the configuration before anything is touched."""
-        config = self.config
-        config.warn_unknown(warn_once(self.report))
-        for key in ("storage.port", "storage.admin.port"):
-            config.number(key)
-        config.text("storage.directory")
-        tls = tls_settings(config, "storage.ssl.")
-        # It dials others for repairs.
-        context, client_tls, roles = server_context(tls), ClientTls(tls, warn_once(self.report)), roles_of(config, tls)
-        if self._znodes is None and (warning := access_warning(tls, roles)):  # a cluster in one process is for trying
-            self.report(Level.WARNING, warning)
-        return context, client_tls, roles
-
-    def _open_files_max(self, partition_count: int) -> int:
-        """Segments kept open per partition, two files each, and its side files; within what a process may open."""
-        capacity = self.config.number("storage.segment.cache.capacity")
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(16, min(partition_count * (2 * (capacity + 1) + 3), soft // 2))
-
-    async def _cluster(self) -> tuple[bytes, int]:
-        """Cluster key and number of partitions, from ZooKeeper."""
-        where = self._znodes or self.config.text("zookeeper.connectString")
-        timeout = self.config.number("zookeeper.sessionTimeout")
-        paths = cluster_paths(self.config.text("cluster.root").rstrip("/"))
-        try:
-            async with open_znode_client(
-                where, session_timeout_ms=timeout, security=zookeeper_security(self.config)
-            ) as client:
-                params = await read_store_params(client, paths)
-        except ClusterError as error:
-            raise ConfigError(f"the cluster cannot be read from ZooKeeper: {error}") from error
-        return params.key, params.num_partitions
-
-    async def _start(
-        self, nursery: trio.Nursery, files: Files, key: bytes, count: int, client_tls: ClientTls, roles: Roles
-    ) -> NodeDriver:
-        config = self.config
-        offset = wall_offset_ms()
-        machine = StorageNode(
-            StorageConfig(
-                key=key,
-                partition_count=count,
-                segment_size_threshold=config.number("storage.segment.size.threshold"),
-                shown_directory=str(files.directory),
-                wall_clock_offset_ms=offset,
-                frame_size_max=config.number_or_none("network.frameSizeMax") or 1 << 30,
-                version=version() or "unknown",
-                scrub_bytes_per_s=config.number("storage.scrub.rate"),
-                scrub_pause_ms=config.number("storage.scrub.pause"),
-                reserve_bytes=self._reserve(files),
-                roles=roles,
-                certificates_asked=certificates_asked(tls_settings(config, "storage.ssl.")),
-                greeting_ms=config.number("network.handshakeTimeout"),
-                places=places_of(config),
-                gathered_max=config.number_or_none("network.gatheredMax") or 2 << 30,
-                queue_bytes_max=config.number("storage.queueBytesMax"),
-                parked_bytes_max=config.number("storage.parkedBytesMax"),
-            )
-        )
-        driver = NodeDriver(
-            machine,
-            name=self.name,
-            client_tls=client_tls,
-            roles=roles,
-            report=self.report,
-            limits=net_limits(config),
-            recorded_batches=config.number("debug.flightRecorder"),
-            plugins={
-                DiskBatch: self._perform,
-                DiskRead: self._perform,
-                DiskList: self._perform,
-                StorageReady: lambda effect: self._ready.set(),
-                StorageFailed: self._on_failed,
-                StorageStopped: lambda effect: self._end(""),
-            },
-        )
-        self._machine, self._driver = machine, driver
-        self.disk = Disk(files, driver.post_all, self._end)
-        self._register()
-        await nursery.start(driver.run)
-        nursery.start_soon(self._keep_rates)
-        nursery.start_soon(self._watch_room, files)
-        nursery.start_soon(report_to_graphite, config, "storage.graphite.", self.registry, self.report)
-        self.report(Level.INFO, f"opening {files.directory}: cluster {UUID(bytes=key)}, {count} partitions")
-        return driver
-
-    async def _listen(
-        self, nursery: trio.Nursery, driver: NodeDriver, context: ssl.SSLContext, task_status: Any
-    ) -> None:
-        """Open the ports once the directory is open; a directory that cannot be used ends the process instead."""
-        async with trio.open_nursery() as waiting:
-
-            async def until(event: trio.Event) -> None:
-                await event.wait()
-                waiting.cancel_scope.cancel()
-
-            waiting.start_soon(until, self._ready)
-            waiting.start_soon(until, driver.ended)
-        if driver.ended.is_set():
-            if driver.end_reason:
-                raise ConfigError(f"{self.config.text('storage.directory')}: {driver.end_reason}")
-            task_status.started()
-            return
-        config = self.config
-        host = config.text_or_none("storage.host") or local_host()
-        for port, key in ((Port.STORAGE, "storage.port"), (Port.ADMIN, "storage.admin.port")):
-            sock = bind(host, config.number(key), key)
-            number = sock.getsockname()[1]
-            if port is Port.STORAGE:
-                self.port = number
-            else:
-                self.admin_port = number
-            driver.serve(port, sock, context)
-        self.report(Level.INFO, f"serving on {host}:{self.port}, administration on {host}:{self.admin_port}")
-        self._start_http(nursery, host)
-        task_status.started()
-
-    def _start_http(self, nursery: trio.Nursery, host: str) -> None:
-        port = self.config.number_or_none("storage.jetty.port")
-        if port is None:
-            self.report(Level.WARNING, "no HTTP endpoints: storage.jetty.port is not set")
-            return
-        http = HttpServer(endpoints("waltz-storage", self.registry, self.health), self.report)
-        where = self.config.text_or_none("storage.jetty.host") or host
-        self.http_port = http.listen(where, port, "storage.jetty.port")
-        nursery.start_soon(http.run)
-
-    async def _keep_rates(self) -> None:
-        while True:
-            await trio.sleep(_REFRESH)
-            await self.registry.keep_up()
-            assert self._driver is not None
-            self._driver.post(WallClock(wall_offset_ms()))
-
-    def _reserve(self, files: Files) -> int:
-        """Bytes that appends leave free."""
-        wanted = self.config.number_or_none("storage.reserve")
-        if wanted is not None:
-            return wanted
-        size, _ = files.room()
-        return min(self.config.number("storage.segment.size.threshold"), size // 50)
-
-    async def _watch_room(self, files: Files) -> None:
+    async def _watch_room(self) -> None:
+        files = self._files
+        assert files is not None
         while True:
             assert self._driver is not None
             try:
@@ -300,9 +188,9 @@ class StorageProcess:
     def _on_failed(self, effect: StorageFailed) -> None:
         self._end(effect.reason)
 
-    def _end(self, reason: str) -> None:
+    def _post_all(self, events: Sequence[DiskEvent]) -> None:
         assert self._driver is not None
-        self._driver.end(reason)
+        self._driver.post_all(events)
 
     # ---- health and metrics ----------------------------------------------------------------------
 

@@ -1,0 +1,63 @@
+"""What servers and storage nodes have in common as processes."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from waltz_core.base.errors import ConfigError
+from waltz_trio.config import Config
+from waltz_trio.node.process import NodeProcess
+from waltz_trio.server import ServerProcess
+from waltz_trio.storage_node import StorageProcess
+
+SERVER = {
+    "cluster.root": "/test",
+    "zookeeper.connectString": "127.0.0.1:1",
+    "zookeeper.sessionTimeout": 3000,
+    "server.host": "127.0.0.1",
+}
+STORAGE = {
+    "cluster.root": "/test",
+    "zookeeper.connectString": "127.0.0.1:1",
+    "zookeeper.sessionTimeout": 3000,
+    "storage.host": "127.0.0.1",
+    "storage.port": 0,
+    "storage.admin.port": 0,
+}
+
+
+async def problem(process: NodeProcess) -> str:
+    with pytest.raises(ConfigError) as refused:
+        await process.run()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"server.realtimeThreshold": 5, "server.minFetchSize": 9}, "realtimeThreshold"),
+        ({"server.journal.mode": "sync"}, "server.journal.directory is not set"),
+        ({"cluster.root": None}, "cluster.root"),
+    ],
+)
+async def test_a_server_reads_its_whole_configuration_before_it_binds_a_port(
+    values: dict[str, object], expected: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = {**SERVER, "server.port": taken.getsockname()[1]}
+        assert "server.port" in await problem(ServerProcess(Config(config)))
+        wrong = {key: value for key, value in {**config, **values}.items() if value is not None}
+        assert expected in await problem(ServerProcess(Config(wrong)))
+
+
+@pytest.mark.parametrize("key", ["storage.port", "storage.admin.port", "cluster.root"])
+async def test_a_storage_node_reads_its_whole_configuration_before_it_asks_zookeeper(key: str, tmp_path: Path) -> None:
+    """Nor does it touch its directory."""
+    directory = tmp_path / "data"
+    config = {**STORAGE, "storage.directory": str(directory)}
+    del config[key]
+    assert f"parameter not found: {key}" in await problem(StorageProcess(Config(config)))
+    assert not directory.exists()
