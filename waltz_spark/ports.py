@@ -23,7 +23,8 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
 from waltz_core.wire.admin_codec import VERSIONS as ADMIN_VERSIONS
 from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
-from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, Connection
+from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL
+from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
 from waltz_core.wire.table import WireProtocol
 from waltz_spark.blocks import OVERHEAD, Block
 from waltz_spark.crc import crc32
@@ -59,11 +60,12 @@ class Port(Generic[M]):
         endpoint: Endpoint,
         tls: ClientTls,
         timeout: float,
+        opening: M | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
-        self._connection: Connection[M] = Connection(protocol, text, versions)
+        self._session: PortSession[M] = PortSession(protocol, text, versions, opening)
         try:
             plain = socket.create_connection((endpoint.host, endpoint.port), timeout)
         except OSError as error:
@@ -89,24 +91,26 @@ class Port(Generic[M]):
     @property
     def version(self) -> int:
         """Codec agreed on."""
-        assert self._connection.version is not None
-        return self._connection.version
+        return self._session.version
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the node does not let us in."""
+        return self._session.refusal
 
     def _greet(self) -> None:
-        self._socket.sendall(self._connection.hello())
-        messages: list[M] = []
-        while self._connection.version is None:
+        self._socket.sendall(self._session.hello())
+        while self._session.state in (PortState.GREETING, PortState.OPENING):
             head, body = self._frame()
-            self._connection.receive(bytes(head + body), messages)
+            self._socket.sendall(self._session.receive(head + body))
 
     def send(self, message: M) -> None:
         """Send a request; its time begins now."""
-        out = bytearray()
         self._deadline = time.monotonic() + self._timeout
         try:
-            self._connection.encode(message, out)
+            data = self._session.encode(message)
             self._socket.settimeout(self._timeout)
-            self._socket.sendall(out)
+            self._socket.sendall(data)
         except (OSError, ProtocolError) as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
 
@@ -122,12 +126,13 @@ class Port(Generic[M]):
 
     def decode(self, head: bytearray, body: bytearray) -> M:
         """The message of a frame."""
-        messages: list[M] = []
         try:
-            self._connection.receive(bytes(head + body), messages)
+            self._session.receive(head + body)
         except ProtocolError as error:
             raise UnreachableError(f"{self.endpoint}: {error}") from error
-        return messages[0]
+        answer = self._session.answer()
+        assert answer is not None
+        return answer
 
     def _frame(self) -> tuple[bytearray, bytearray]:
         head = self._exactly(_FRAME.size)
@@ -155,17 +160,16 @@ class AdminPort(Port[admin.AdminMessage]):
     """The admin port of a storage node; on the greeting it is asked whether it belongs to the cluster."""
 
     def __init__(self, endpoint: Endpoint, tls: ClientTls, key: bytes, partition_count: int, timeout: float) -> None:
-        super().__init__(ADMIN_PROTOCOL, "Waltz Storage Admin Client", ADMIN_VERSIONS, endpoint, tls, timeout)
+        opening = admin.AdminOpenRequest(-1, UUID(bytes=key), partition_count)
+        super().__init__(ADMIN_PROTOCOL, "Waltz Storage Admin Client", ADMIN_VERSIONS, endpoint, tls, timeout, opening)
         self._seq_num = 0
         self.capabilities: int | None = None  # once asked for
-        try:
-            self.ask(admin.AdminOpenRequest(-1, UUID(bytes=key), partition_count))
-        except RefusedError as error:
+        if self.refusal is not None:
             self.close()
-            raise WrongClusterError(str(endpoint), str(UUID(bytes=key)), f"another ({error})") from error
-        except BaseException:
-            self.close()
-            raise
+            text = f"{endpoint}: {self.refusal.message}"
+            if self.refusal.wrong_cluster:
+                raise WrongClusterError(str(endpoint), str(UUID(bytes=key)), f"another ({text})")
+            raise RefusedError(text)
 
     def __enter__(self) -> AdminPort:
         return self
@@ -183,8 +187,9 @@ class AdminPort(Port[admin.AdminMessage]):
         return self._checked(self.decode(*self.receive_raw()))
 
     def _checked(self, answer: admin.AdminMessage) -> admin.AdminMessage:
-        if isinstance(answer, admin.AdminFailureResponse):
-            raise RefusedError(f"{self.endpoint}: {answer.message or 'refused without a reason'}")
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            raise RefusedError(f"{self.endpoint}: {refusal.message}")
         return answer
 
     def next_seq(self) -> int:

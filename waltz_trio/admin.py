@@ -11,7 +11,8 @@ import trio
 from waltz_core.base.ids import Endpoint
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_codec import VERSIONS
-from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+from waltz_core.wire.connection import ADMIN_PROTOCOL
+from waltz_core.wire.port_session import PortSession
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.port import Port, PortError, RefusedError, dialed
@@ -23,21 +24,15 @@ class AdminClient(Port[admin.AdminMessage]):
     """One connection to an admin port. Made by `open_admin`; requests are answered in turn. Codec 0 is 0.13.2."""
 
     def __init__(
-        self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], versions: Collection[int]
+        self,
+        endpoint: Endpoint,
+        stream: trio.SSLStream[trio.SocketStream],
+        versions: Collection[int],
+        opening: admin.AdminOpenRequest,
     ) -> None:
-        connection: Connection[admin.AdminMessage] = Connection(ADMIN_PROTOCOL, "Waltz Storage Admin Client", versions)
-        super().__init__(endpoint, stream, connection, "admin")
+        session = PortSession[admin.AdminMessage](ADMIN_PROTOCOL, "Waltz Storage Admin Client", versions, opening)
+        super().__init__(endpoint, stream, session, "admin")
         self._seq_num = -1
-
-    async def greet(self, key: bytes, num_partitions: int) -> None:
-        """Agree on a codec and show that we belong to the cluster.
-
-        Raises:
-            PortError: the connection broke, or the peer is no admin port.
-            RefusedError: the node belongs to another cluster.
-        """
-        await self.agree()
-        await self._granted(admin.AdminOpenRequest(-1, UUID(bytes=key), num_partitions))
 
     async def call(self, make: Callable[[int], admin.AdminMessage]) -> admin.AdminMessage:
         """Send the request that `make` builds from its sequence number; return the answer.
@@ -47,7 +42,7 @@ class AdminClient(Port[admin.AdminMessage]):
             RefusedError: the node refused.
         """
         self._seq_num += 1
-        return await self._granted(make(self._seq_num))
+        return await self.granted(make(self._seq_num))
 
     async def assign(self, partition_ids: Collection[int]) -> None:
         """Make the node a replica of partitions; errors as `call`."""
@@ -76,12 +71,6 @@ class AdminClient(Port[admin.AdminMessage]):
         assert isinstance(answer, admin.MetricsResponse)
         return answer.metrics_json or ""
 
-    async def _granted(self, request: admin.AdminMessage) -> admin.AdminMessage:
-        answer = await self.ask(request)
-        if isinstance(answer, admin.AdminFailureResponse):
-            raise RefusedError(answer.message or "refused without a reason", answer.code, answer.detail)
-        return answer
-
 
 @asynccontextmanager
 async def open_admin(
@@ -100,8 +89,8 @@ async def open_admin(
         RefusedError: the node belongs to another cluster.
     """
     async with dialed(endpoint, tls, limits) as stream:
-        client = AdminClient(endpoint, stream, versions)
-        await client.greet(key, num_partitions)
+        client = AdminClient(endpoint, stream, versions, admin.AdminOpenRequest(-1, UUID(bytes=key), num_partitions))
+        await client.open()
         yield client
 
 

@@ -16,7 +16,7 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
-from waltz_core.wire.shared import Condition, FailureCode, Statistic
+from waltz_core.wire.shared import Condition, Statistic
 from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.admin import AdminClient, RefusedError
 from waltz_trio.cluster_admin import read_cluster
@@ -48,7 +48,6 @@ _FIGURES = (  # of a server, names of statistics that begin so
     "response-within-ms.",
     "response-count",
 )
-_WRONG_KEY = "cluster key is inconsistent"  # what 0.13.2 says, in a text only
 
 
 async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool = True) -> ClusterView:
@@ -177,7 +176,7 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
         try:
             await stack.enter_async_context(tool.data(endpoint))
         except RefusedError as error:
-            foreign = foreign or _is_wrong_key(error)
+            foreign = foreign or error.refusal.wrong_cluster
             raise
 
     async def ask_admin(stack: AsyncExitStack) -> None:
@@ -186,7 +185,7 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
         try:
             client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
         except RefusedError as error:
-            foreign = foreign or _is_wrong_key(error)
+            foreign = foreign or error.refusal.wrong_cluster
             raise
         await _ask_node(client, found)
 
@@ -196,10 +195,6 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
         admin_problem = await _limited(node_max, ask_admin)
     where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
     return StorageView(name, where, data_problem, admin_problem, foreign_key=foreign, **found)
-
-
-def _is_wrong_key(error: RefusedError) -> bool:
-    return error.code == FailureCode.WRONG_CLUSTER or _WRONG_KEY in str(error)
 
 
 async def _ask_node(client: AdminClient, found: dict[str, Any]) -> None:

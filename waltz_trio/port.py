@@ -11,7 +11,7 @@ import trio
 
 from waltz_core.base.errors import ProtocolError, StorageError
 from waltz_core.base.ids import Endpoint
-from waltz_core.wire.connection import Connection
+from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
@@ -28,54 +28,62 @@ class PortError(StorageError):
 class RefusedError(StorageError):
     """The node answered with a failure; the text is the node's."""
 
-    def __init__(self, message: str, code: int = 0, detail: int = -1) -> None:
-        super().__init__(message)
-        self.code = code
-        self.detail = detail
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.code = refusal.code
+        self.detail = refusal.detail
 
 
 class Port(Generic[M]):
     """Messages to and from one port; `kind` names it in errors."""
 
     def __init__(
-        self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], connection: Connection[M], kind: str
+        self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], session: PortSession[M], kind: str
     ) -> None:
         self.endpoint = endpoint
         self._stream = stream
-        self._connection = connection
+        self._session = session
         self._kind = kind
-        self._answers: list[M] = []
 
     @property
     def version(self) -> int:
         """Codec agreed on."""
-        assert self._connection.version is not None
-        return self._connection.version
+        return self._session.version
 
-    async def agree(self) -> None:
-        """Agree on a codec.
+    async def open(self) -> None:
+        """Agree on a codec, and show that we belong to the cluster where the port asks for that.
 
         Raises:
             PortError: the connection broke, or the peer speaks something else.
+            RefusedError: the node belongs to another cluster, or does not let us in.
         """
-        await self._send_all(self._connection.hello())
-        while self._connection.version is None:
+        await self._send_all(self._session.hello())
+        while self._session.state in (PortState.GREETING, PortState.OPENING):
             await self._receive()
+        if self._session.refusal is not None:
+            raise RefusedError(self._session.refusal)
 
     async def send(self, message: M) -> None:
-        """Send one message; errors as `agree`."""
-        out = bytearray()
-        self._connection.encode(message, out)
-        await self._send_all(bytes(out))
+        """Send one message; errors as `open`."""
+        await self._send_all(self._session.encode(message))
 
     async def next(self) -> M:
-        """The next message of the node; errors as `agree`."""
-        while not self._answers:
+        """The next message of the node; errors as `open`."""
+        while (answer := self._session.answer()) is None:
             await self._receive()
-        return self._answers.pop(0)
+        return answer
+
+    async def granted(self, message: M) -> M:
+        """Send a request and wait for the answer; errors as `open`."""
+        answer = await self.ask(message)
+        refusal = refusal_of(answer)
+        if refusal is not None:
+            raise RefusedError(refusal)
+        return answer
 
     async def ask(self, message: M) -> M:
-        """Send a request and wait for the next message; errors as `agree`."""
+        """Send a request and wait for the next message; errors as `open`."""
         await self.send(message)
         return await self.next()
 
@@ -90,7 +98,9 @@ class Port(Generic[M]):
             data = await self._stream.receive_some(_READ)
             if not data:
                 raise PortError(f"{self.endpoint} closed the connection")
-            self._connection.receive(data, self._answers)
+            reply = self._session.receive(data)
+            if reply:
+                await self._stream.send_all(reply)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
             raise PortError(f"{self.endpoint}: the connection broke") from error
         except ProtocolError as error:

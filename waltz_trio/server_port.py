@@ -11,7 +11,8 @@ import trio
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.client_codec import VERSIONS
-from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.connection import CLIENT_PROTOCOL
+from waltz_core.wire.port_session import PortSession
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.port import Port, PortError, RefusedError, dialed
@@ -30,8 +31,7 @@ class ServerPort(Port[wire.ClientMessage]):
     """
 
     def __init__(self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        connection: Connection[wire.ClientMessage] = Connection(CLIENT_PROTOCOL, "Waltz Client", VERSIONS)
-        super().__init__(endpoint, stream, connection, "server")
+        super().__init__(endpoint, stream, PortSession(CLIENT_PROTOCOL, "Waltz Client", VERSIONS), "server")
         self._seq_num = 0
 
     async def storage_connectivity(self) -> Mapping[str, bool]:
@@ -92,9 +92,7 @@ class ServerPort(Port[wire.ClientMessage]):
         if self.version < version:
             name = type(request).__name__.removesuffix("Request")
             raise PortError(f"{self.endpoint} speaks codec {self.version}; {name} needs {version}")
-        answer = await self.ask(request)
-        if isinstance(answer, wire.ErrorResponse):
-            raise RefusedError(answer.message or "refused without a reason", answer.code)
+        answer = await self.granted(request)
         if not isinstance(answer, expected):
             raise PortError(f"{self.endpoint}: unexpected answer {type(answer).__name__}")
         return answer
@@ -111,5 +109,5 @@ async def open_server_port(
     """
     async with dialed(endpoint, tls, limits) as stream:
         port = ServerPort(endpoint, stream)
-        await port.agree()
+        await port.open()
         yield port

@@ -12,11 +12,12 @@ import trio
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import Record
 from waltz_core.wire import storage_messages as wire
-from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
+from waltz_core.wire.connection import STORAGE_PROTOCOL
+from waltz_core.wire.port_session import PortSession
 from waltz_core.wire.storage_codec import VERSIONS
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
-from waltz_trio.port import Port, PortError, RefusedError, dialed
+from waltz_trio.port import Port, PortError, dialed
 
 _DEFAULT_LIMITS = NetLimits()
 
@@ -26,18 +27,19 @@ M = TypeVar("M")
 class StoragePort(Port[wire.StorageMessage]):
     """One connection and one partition, in one store session. Made by `open_storage_port`."""
 
-    def __init__(self, endpoint: Endpoint, stream: trio.SSLStream[trio.SocketStream], offline: bool) -> None:
-        connection: Connection[wire.StorageMessage] = Connection(STORAGE_PROTOCOL, "Waltz Storage Client", VERSIONS)
-        super().__init__(endpoint, stream, connection, "storage")
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        stream: trio.SSLStream[trio.SocketStream],
+        offline: bool,
+        opening: wire.OpenRequest,
+    ) -> None:
+        session = PortSession[wire.StorageMessage](STORAGE_PROTOCOL, "Waltz Storage Client", VERSIONS, opening)
+        super().__init__(endpoint, stream, session, "storage")
         self.session_id = -1
         self.partition_id = -1
         self.offline = offline  # the partition is out of service, for recovery
         self._seq_num = -1
-
-    async def greet(self, key: bytes, num_partitions: int) -> None:
-        """Agree on a codec and show that we belong to the cluster; errors as `max_transaction_id`."""
-        await self.agree()
-        await self._expect(wire.OpenRequest(-1, -1, -1, UUID(bytes=key), num_partitions), wire.SuccessResponse)
 
     async def max_transaction_id(self) -> int:
         """Highest id on the node, committed or not; -1 for none.
@@ -67,9 +69,7 @@ class StoragePort(Port[wire.StorageMessage]):
         return self.session_id, self._seq_num, self.partition_id
 
     async def _expect(self, request: wire.StorageMessage, expected: type[M]) -> M:
-        answer = await self.ask(request)
-        if isinstance(answer, wire.FailureResponse):
-            raise RefusedError(answer.message or "refused without a reason", answer.code, answer.detail)
+        answer = await self.granted(request)
         if not isinstance(answer, expected):
             raise PortError(f"{self.endpoint}: unexpected answer {type(answer).__name__}")
         return answer
@@ -92,6 +92,7 @@ async def open_storage_port(
         RefusedError: the node belongs to another cluster.
     """
     async with dialed(endpoint, tls, limits) as stream:
-        port = StoragePort(endpoint, stream, offline)
-        await port.greet(key, num_partitions)
+        opening = wire.OpenRequest(-1, -1, -1, UUID(bytes=key), num_partitions)
+        port = StoragePort(endpoint, stream, offline, opening)
+        await port.open()
         yield port

@@ -12,6 +12,8 @@ import trio
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.log import Record, SessionInfo
+from waltz_core.operations import recover_partition as copying
+from waltz_core.operations.recover_partition import RecoverPartition
 from waltz_core.wire import admin_messages as admin
 from waltz_trio import log
 from waltz_trio.admin import AdminClient
@@ -290,29 +292,38 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
                 info = await _session_info(destination_admin, int(partition_text))
             async with tool.data(data, destination_tls, offline=True) as port:
                 port.session_id, port.partition_id = info.session_id, int(partition_text)
-                await _copy(source_admin, port, info.low_water_mark, int(batch_text))
+                await _copy(source_admin, port, info, int(batch_text))
     except (WaltzError, OSError) as error:
         raise CommandError(f"Partition {partition_text} failed to recover. \n{error}") from error
     return 0
 
 
-async def _copy(source: AdminClient, port: StoragePort, low_water_mark: int, batch_count: int) -> None:
+async def _copy(source: AdminClient, port: StoragePort, destination: SessionInfo, batch_count: int) -> None:
     """Bring the destination up to the local low-water mark that the source has now."""
     await port.max_transaction_id()
-    mark = await port.truncate(low_water_mark)
-    target = (await _session_info(source, port.partition_id)).local_low_water_mark
-    told = -1
-    while mark < target:
-        records = await _read(source, port.partition_id, mark + 1, min(batch_count, target - mark))
-        if not records:
-            raise CommandError(f"{source.endpoint} has no transaction {mark + 1}, though its mark is {target}")
-        await port.append(records)
-        mark += len(records)
-        await port.set_low_water_mark(mark)
-        percent = 100 * (mark + 1) // (target + 1)
-        if percent >= told + 10:
-            told = percent
-            print(f"{mark + 1} of {target + 1} transactions, {percent} %", file=sys.stderr)
+    recovery = RecoverPartition(destination, batch_count)
+    said = -1
+    while True:
+        match recovery.step:
+            case copying.Truncate(mark=mark):
+                answer: copying.Answer = copying.Truncated(await port.truncate(mark))
+            case copying.AskSource():
+                answer = copying.SourceInfo(await _session_info(source, port.partition_id))
+            case copying.Read(first=first, count=count):
+                answer = copying.RecordsRead(await _read(source, port.partition_id, first, count))
+            case copying.Append(records=records):
+                await port.append(records)
+                answer = copying.Appended()
+            case copying.Mark(mark=mark):
+                await port.set_low_water_mark(mark)
+                answer = copying.Marked()
+                percent = 100 * (mark + 1) // (recovery.target + 1)
+                if percent >= said + 10:
+                    said = percent
+                    print(f"{mark + 1} of {recovery.target + 1} transactions, {percent} %", file=sys.stderr)
+            case copying.Done():
+                return
+        recovery.answered(answer)
 
 
 async def _read(source: AdminClient, partition_id: int, first: int, count: int) -> tuple[Record, ...]:
