@@ -7,7 +7,6 @@ mode `create`. A kind of store of which that is not known is refused.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import zlib
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from waltz_spark.errors import ArchiveError, UnreachableError
+from waltz_trio import durable
 
 SMALL_MAX = 1 << 28
 """Bytes of the largest file that is read as a whole: a checkpoint of some 700,000 archived files."""
@@ -128,7 +128,11 @@ class LocalStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         scratch = self.scratch(name)
-        Path(scratch).write_bytes(data)
+        fd = durable.open_file(Path(scratch), os.O_WRONLY)
+        try:
+            durable.write_all(fd, data)
+        finally:
+            durable.close(fd)
         return self.publish(scratch, name)
 
     def open_input(self, name: str) -> Any:
@@ -161,19 +165,22 @@ class LocalStore:
         path = self._root / name
         _make_folders(path.parent, self._root)
         scratch = path.with_name(f".{path.name}.{uuid4().hex}")
-        os.close(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        durable.close(durable.open_file(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         return str(scratch)
 
     def publish(self, scratch: str, name: str) -> bool:
-        with open(scratch, "rb") as file:
-            os.fsync(file.fileno())
+        fd = durable.open_file(Path(scratch), os.O_RDONLY)
+        try:
+            durable.sync_data(fd)
+        finally:
+            durable.close(fd)
         path = self._root / name
         try:
-            os.link(scratch, path)
+            durable.link(Path(scratch), path)
         except FileExistsError:
             return False
         finally:
-            os.unlink(scratch)
+            durable.unlink(Path(scratch))
         _sync_folders(path.parent, self._root)
         return True
 
@@ -187,10 +194,9 @@ class LocalStore:
 
 def _make_folders(folder: Path, root: Path) -> None:
     """Like `mkdir -p`, but the root and what is below it are for their owner alone."""
-    root.parent.mkdir(parents=True, exist_ok=True)
+    durable.make_directories(root.parent, 0o777)  # as others make them; but their names must survive, too
     for path in (root, *reversed([one for one in (folder, *folder.parents) if root in one.parents])):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+        durable.make_directory(path)
 
 
 def _bounded(name: str, data: bytes, size_max: int) -> bytes:
@@ -202,11 +208,7 @@ def _bounded(name: str, data: bytes, size_max: int) -> bytes:
 def _sync_folders(folder: Path, root: Path) -> None:
     """A name is durable when its folder is, and the folder's own name, up to the root."""
     while True:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        durable.sync_directory(folder)
         if folder == root.parent or folder == folder.parent:
             return
         folder = folder.parent
@@ -277,7 +279,7 @@ class RemoteStore:
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
         finally:
-            os.unlink(scratch)
+            durable.unlink(Path(scratch))
         return True
 
     def size_and_crc(self, name: str, size_max: int | None = None) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from waltz_core.storage.effects import (
     SyncFile,
     WriteAt,
 )
+from waltz_spark.objects import LocalStore
 from waltz_trio.cli import main as waltz
 from waltz_trio.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
 from waltz_trio.journal import SUFFIX, JournalFiles
@@ -410,6 +411,17 @@ def _judge_authority(content: Content, acknowledged: Any) -> str | None:
     return f"{', '.join(lost)} were written" if lost else None
 
 
+async def _run_archive(root: Path, recorder: Recorder) -> None:
+    """Files of an archive, each of which exists once: what a committer has published stays."""
+    published: dict[str, bytes] = {}
+    recorder.acknowledged = lambda: dict(published)
+    store = LocalStore(str(root / "deep" / "vault"))
+    for name in ("state/0.json", "state/1.json", "parts/a/0.parquet"):
+        data = name.encode() * 3
+        assert store.put_if_absent(name, data)
+        published[f"deep/vault/{name}"] = data
+
+
 # ---- all of them -----------------------------------------------------------------------------
 
 
@@ -429,6 +441,7 @@ OTHERS = (
     Life("layout", _run_layout, _judge_layout),
     Life("certificates", _run_certificates, _judge_certificates),
     Life("authority", _run_authority, _judge_authority),
+    Life("archive", _run_archive, _judge_authority),
 )
 WORDS = ("abm", "bbtw", "amrab", "babsw", "bmjra", "aabbmtr")
 
