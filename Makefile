@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes corruption histories
+.PHONY: install demo test test-long attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes corruption histories screenshots
 
 install: .venv/installed
 
@@ -45,7 +45,7 @@ test: install
 	  $(addprefix --ignore=,$(LONG)) --cov --cov-report=term:skip-covered --cov-fail-under=95; \
 	$(PYTEST) $(LONG) tests/mutants tests/decoders tests/driver_crashes; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..200 --jobs 2; \
-	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/examples tests/processes tests/interop tests/histories; \
+	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/views tests/docs tests/examples tests/processes tests/console tests/interop tests/histories; \
 	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
@@ -54,9 +54,13 @@ test-long: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(PYTEST) -m slow tests/unit tests/trio tests/views tests/docs tests/processes tests/attacks tests/histories; \
+	$(PYTEST) -m slow tests/unit tests/trio tests/views tests/docs tests/processes tests/console tests/attacks tests/histories; \
 	$(PYTEST) -m slow --dist loadfile tests/spark; \
 	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
+
+# The pictures of the console in the docs, made by its test.
+screenshots: install
+	@WALTZ_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/console/test_console.py
 
 # Needs an installation of the original: WALTZ_JAVA_CLASSPATH, WALTZ_JAVA_OPTS; see docs/compatibility.md.
 interop: install

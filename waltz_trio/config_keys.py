@@ -409,6 +409,24 @@ _SERVER = (
     ),
     Key("server.jetty.port", Kind.PORT, Use.SERVER, "port of the HTTP endpoints; none = no HTTP", low=0),
     Key(
+        "server.console",
+        Kind.TEXT,
+        Use.SERVER,
+        "who sees the console (docs/operations/console.md): loopback = processes of this machine, at the HTTP "
+        "endpoints; certificate = who shows one of the authority, with a role, at server.console.port; off = nobody",
+        default="loopback",
+        original=False,
+        choices=("off", "loopback", "certificate"),
+    ),
+    Key(
+        "server.console.port",
+        Kind.PORT,
+        Use.SERVER,
+        "where the console is served over TLS, if server.console is certificate",
+        original=False,
+        low=0,
+    ),
+    Key(
         "server.jetty.host",
         Kind.TEXT,
         Use.SERVER,

@@ -13,18 +13,20 @@ from cryptography import x509
 
 from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import Condition, Statistic
 from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.admin import AdminClient, RefusedError
-from waltz_trio.cluster_admin import read_cluster
+from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError, read_cluster
 from waltz_trio.config import net_limits, tls_settings
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.server_port import ServerPort
 from waltz_trio.tool import Tool
+from waltz_trio.zk.client import UnavailableError
 
 NODE_MAX = 10.0  # seconds that one node may take for all its answers
 
@@ -48,6 +50,29 @@ _FIGURES = (  # of a server, names of statistics that begin so
     "response-within-ms.",
     "response-count",
 )
+
+
+UNSEEN = (ClusterMissingError, UnavailableError)
+"""Why there may be no view at all; `unseen` explains each."""
+
+
+def unseen(error: Exception) -> Finding:
+    """What is wrong where `gather` gives no view."""
+    match error:
+        case ClusterDamagedError():
+            command = (
+                "stop the servers; waltz zookeeper restore -c CONFIG -i FILE, FILE being what `waltz zookeeper list "
+                "--json` printed while all was well; or restore ZooKeeper from a backup of its own"
+            )
+            return Finding("damaged-cluster", str(error), command)
+        case ClusterMissingError():
+            command = (
+                "check cluster.root; a new cluster is made by: waltz zookeeper create -c CONFIG -n NAME -p PARTITIONS; "
+                "one that was lost comes back by: waltz zookeeper restore -c CONFIG -i FILE"
+            )
+            return Finding("no-cluster", str(error), command)
+    command = "check that ZooKeeper runs at zookeeper.connectString: echo ruok | nc HOST PORT"
+    return Finding("zookeeper-down", str(error), command)
 
 
 async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool = True) -> ClusterView:

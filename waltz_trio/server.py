@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import trio
 
+from waltz_core.access.web import Door
 from waltz_core.base.edge import Level, Port, ZkEvent, ZkState, ZkStateChanged
 from waltz_core.base.ids import Endpoint
 from waltz_core.server.journal import JournalEvent, JournalWrite
@@ -19,9 +20,11 @@ from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
 from waltz_core.server.snapshot import PartitionSnapshot, ServerSnapshot
 from waltz_trio.config import Config
-from waltz_trio.http import version
+from waltz_trio.console.of_server import PORT_KEY, door_of, server_console
+from waltz_trio.http import Handler, HttpServer, version
 from waltz_trio.journal import JournalFiles
 from waltz_trio.net.listener import bind, canonical_host
+from waltz_trio.net.tls import server_context
 from waltz_trio.node.process import Kind, NodeProcess
 from waltz_trio.node.settings import NodeSettings, ServerSettings, server_settings
 from waltz_trio.process import NodeDriver
@@ -44,6 +47,7 @@ class ServerProcess(NodeProcess):
         """As of every process."""
         super().__init__(config, znodes, name=name)
         self.endpoint: Endpoint | None = None  # as registered, once bound
+        self.console_port: int | None = None  # where it is served over TLS
         self._settings: ServerSettings | None = None
         self._socket: socket | None = None  # bound, and not served yet
         self._session: ZnodeStore | None = None
@@ -133,6 +137,20 @@ class ServerProcess(NodeProcess):
             journal, self._journal = self._journal, None
             if journal is not None:
                 await journal.close()
+
+    def _pages(self, nursery: trio.Nursery, node: NodeSettings, handler: Handler) -> Handler:
+        door = door_of(self.config)
+        if door is Door.OFF:
+            return handler
+        watch, pages = server_console(self.config, self._znodes, node.roles)
+        nursery.start_soon(watch.run)
+        if door is Door.LOOPBACK:
+            return pages.or_else(handler)
+        secure = HttpServer(pages.handle, self.report, server_context(node.tls))
+        self.console_port = secure.listen(node.http_host, self.config.number(PORT_KEY), PORT_KEY)
+        self.report(Level.INFO, f"console behind certificates on https://{node.http_host}:{self.console_port}/console/")
+        nursery.start_soon(secure.run)
+        return handler
 
     def _abandon(self) -> None:
         if self._journal is not None:

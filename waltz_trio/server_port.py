@@ -84,9 +84,19 @@ class ServerPort(Port[wire.ClientMessage]):
         except RefusedError:
             return None
 
-    def _req_id(self) -> ReqId:
+    async def records(self, partition_id: int, first_id: int, last_id: int, size_max: int) -> wire.RecordRangeResponse:
+        """Committed records of a partition that the server owns, fewer where they are large or the log ends."""
+        count = last_id - first_id + 1
+        request = wire.RecordRangeRequest(self._req_id(partition_id), first_id, last_id, count, size_max, False)
+        return await self._expect(5, request, wire.RecordRangeResponse)
+
+    async def log_ends(self, partition_id: int) -> wire.LogStartResponse:
+        """The first id of a partition that can be read, and the last committed one."""
+        return await self._expect(5, wire.LogStartRequest(self._req_id(partition_id)), wire.LogStartResponse)
+
+    def _req_id(self, partition_id: int = -1) -> ReqId:
         self._seq_num += 1
-        return make_req_id(_TOOL_ID, -1, -1, self._seq_num)
+        return make_req_id(_TOOL_ID, -1, partition_id, self._seq_num)
 
     async def _expect(self, version: int, request: wire.ClientMessage, expected: type[M]) -> M:
         if self.version < version:

@@ -26,7 +26,13 @@ class Tool:
     """What every sub-command works with: the configuration, ZooKeeper, the cluster's key."""
 
     def __init__(
-        self, config: Config, zk: ZnodeClient, paths: ClusterPaths, store: StoreParams, prefix: str = "ssl."
+        self,
+        config: Config,
+        zk: ZnodeClient,
+        paths: ClusterPaths,
+        store: StoreParams,
+        prefix: str = "ssl.",
+        tls: ClientTls | None = None,
     ) -> None:
         """Take these; `prefix` is of the TLS group of the configuration that is shown to the cluster's nodes."""
         self.config = config
@@ -34,7 +40,7 @@ class Tool:
         self.zk = zk
         self.paths = paths
         self.store = store
-        self.tls = tls_of(config, prefix)
+        self.tls = tls or tls_of(config, prefix)
 
     def tls_from(self, path: str | None) -> ClientTls:
         """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""

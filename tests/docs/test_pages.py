@@ -133,7 +133,8 @@ class Reader:
 
     def _runs_program(self, block: Block) -> None:
         if self.url is None:
-            self._starts(f"waltz dev --directory page-data --port {self._port}", f"waltz://127.0.0.1:{self._port}…\n")
+            address = f"waltz://127.0.0.1:{self._port}…\nconsole: http://localhost:…/console/\n"
+            self._starts(f"waltz dev --directory page-data --port {self._port}", address)
         program = self._replaced(block, program_of(block))
         assert self.url is not None
         self._runs(block.where, [sys.executable, "-c", program, self.url])

@@ -12,6 +12,7 @@ from waltz_trio.cli.help import Parser
 # What runs until it is stopped, or is looked at by people, gives no answer that `--json` could print.
 NO_ANSWER = {
     "waltz dev": "prints its address, and runs",
+    "waltz console": "prints its address, and serves",
     "waltz server run": "runs",
     "waltz storage run": "runs",
     "waltz completion bash": "prints a script",

@@ -73,7 +73,7 @@ def refusal(door: Door, visit: Visit, token: str = "") -> Refusal | None:
     if not visit.top and visit.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return Refusal(403, "asked by a page of another site")
     if token and not hmac.compare_digest(token.encode(), visit.token.encode()):
-        return Refusal(401, "the address that `waltz console` printed ends in a token, which is missing here")
+        return Refusal(403, "the address that `waltz console` printed ends in a token, which is missing here")
     return None
 
 

@@ -9,8 +9,9 @@ A page never holds the cluster's key, which opens the ports of storage nodes, no
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from waltz_core.base.record import record
@@ -45,8 +46,10 @@ class Sample:
 class Console:
     """Makes pages. `look` for each view, `lost` where there is none; both return the page of now."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, config: str = "CONFIG") -> None:
+        """Nothing is known yet; `config` is the file of tools that advised commands name."""
         self._root = root
+        self._config = config
         self._samples: deque[Sample] = deque(maxlen=HISTORY)
         self._points: deque[tuple[int, float, float | None, float | None, float]] = deque(maxlen=HISTORY)
         self._last: Page | None = None
@@ -85,21 +88,32 @@ class Console:
                 "p99_ms": self._points[-1][3] if self._points else None,
             },
             "history": self._history(),
-            "findings": [_finding(root) for root in roots],
-            "notices": [_finding(notice) for notice in notices(view)],
+            "findings": [self._finding(root) for root in roots],
+            "notices": [self._finding(notice) for notice in notices(view)],
             "clients": _clients(view),
             "hot_locks": _hot_locks(before, sample, seconds),
         }
         return self._last
 
-    def lost(self, cause: str, problem: str, command: str, at_ms: int) -> Page:
+    def lost(self, reason: Finding, at_ms: int) -> Page:
         """The page where nothing could be seen: what was seen last, marked as old, below the reason."""
         page = dict(self._last or _nothing(self._root))
         page["at_ms"] = at_ms
-        page["problem"] = problem
-        page["zookeeper"] = {"level": _BAD, "text": problem}
-        page["findings"] = [_finding(Finding(cause, problem, command)), *page["findings"]]
+        page["problem"] = reason.evidence
+        page["zookeeper"] = {"level": _BAD, "text": reason.evidence}
+        page["findings"] = [self._finding(reason), *page["findings"]]
         return page
+
+    def _finding(self, finding: Finding) -> Page:
+        advice = finding.command.replace("-c CONFIG", f"-c {self._config}")
+        return {
+            "cause": finding.cause,
+            "evidence": finding.evidence,
+            "advice": advice,
+            "commands": list(commands(advice)),
+            "settles": finding.settles,
+            "follows": [self._finding(consequence) for consequence in finding.follows],
+        }
 
     def _before(self, at_ms: int) -> Sample | None:
         """The youngest sample that is at least a window old, else the oldest."""
@@ -206,8 +220,10 @@ def _server(view: ClusterView, server: ServerView) -> Page:
         level, state = _BAD, "of another cluster"
     elif ServedState.STUCK in states or any(not healthy for healthy in (server.health or {}).values()):
         level, state = _BAD, "cannot commit everywhere"
-    elif server.problem or server.unusable or any(one != ServedState.READY for one in states):
-        level, state = _WARN, "working on it"
+    elif server.unusable:
+        level, state = _WARN, "misses a storage node"
+    elif server.problem or any(one != ServedState.READY for one in states):
+        level, state = _WARN, "opening partitions"
     else:
         level, state = _OK, "serving"
     trouble = [server.problem] if server.problem else []
@@ -398,14 +414,21 @@ def _clients(view: ClusterView) -> list[Page]:
     return [{"client": client, "server": server, "lag": lag} for lag, server, client in rows[:_CLIENTS_MAX]]
 
 
-def _finding(finding: Finding) -> Page:
-    return {
-        "cause": finding.cause,
-        "evidence": finding.evidence,
-        "command": finding.command,
-        "settles": finding.settles,
-        "follows": [_finding(consequence) for consequence in finding.follows],
-    }
+def commands(advice: str) -> Iterator[str]:
+    """The commands in an advice, as they are typed: what follows `waltz` as long as it looks like arguments."""
+    for piece in advice.replace("`", " ; ").split("waltz ")[1:]:
+        words: list[str] = []
+        for word in piece.split():
+            bare = word.rstrip(";,.")
+            # A noun and a verb, options and what follows them, placeholders in capitals, numbers and addresses.
+            plain = re.fullmatch(r"[a-z][a-z-]*", bare) is not None
+            if plain and not (len(words) < 2 or words[-1].startswith("-")):
+                break
+            words += [bare] if bare else []
+            if bare != word:
+                break
+        if len(words) > 2 and not all(re.fullmatch(r"[a-z][a-z-]*", word) for word in words):
+            yield f"waltz {' '.join(words)}"
 
 
 def _whole(value: float | None) -> int | None:

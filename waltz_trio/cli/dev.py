@@ -81,6 +81,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
         print(cluster.url, flush=True)
         for index in range(1, cluster.server_count):
             print(cluster.url_of(index), flush=True)
+        server = cluster.server(0)
+        assert server is not None
+        print(f"console: http://localhost:{server.http_port}/console/", file=sys.stderr, flush=True)
         if arguments.directory is None:
             print(f"its data in {cluster.directory} goes with it; --directory keeps it", file=sys.stderr)
         await trio.sleep_forever()

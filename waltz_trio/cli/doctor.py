@@ -15,16 +15,12 @@ from waltz_core.wire.client_messages import ServedState
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.tool import in_session
-from waltz_trio.cluster_admin import ClusterDamagedError, ClusterMissingError
-from waltz_trio.gather import NODE_MAX, gather
+from waltz_trio.gather import NODE_MAX, UNSEEN, gather, unseen
 from waltz_trio.tool import Tool
-from waltz_trio.zk.client import UnavailableError
 
 GRACE = SETTLE_MS // 1000  # seconds that what may end by itself is given
 _LOOK_AGAIN = 1.0  # seconds between two looks
 _SHOWN_MAX = 3  # consequences of one kind that are printed below a finding
-
-_NO_ZOOKEEPER = "check that ZooKeeper runs at zookeeper.connectString: echo ruok | nc HOST PORT"
 
 
 async def _examine(tool: Tool, arguments: Arguments) -> int:
@@ -50,25 +46,10 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    config = arguments.text("cli-config-path")
     try:
         return in_session(_examine, arguments)
-    except ClusterDamagedError as error:
-        finding = Finding(
-            "damaged-cluster",
-            str(error),
-            f"stop the servers; waltz zookeeper restore -c {config} -i FILE, FILE being what "
-            "`waltz zookeeper list --json` printed while all was well; or restore ZooKeeper from a backup of its own",
-        )
-    except ClusterMissingError as error:
-        finding = Finding(
-            "no-cluster",
-            str(error),
-            f"check cluster.root; a new cluster is made by: waltz zookeeper create -c {config} -n NAME -p PARTITIONS; "
-            f"one that was lost comes back by: waltz zookeeper restore -c {config} -i FILE",
-        )
-    except UnavailableError as error:
-        finding = Finding("zookeeper-down", str(error), _NO_ZOOKEEPER)
+    except UNSEEN as error:
+        finding = unseen(error)
     _print((finding,), arguments, None)
     return 1
 

@@ -21,6 +21,7 @@ NOUNS = {
     "performance": "how fast a cluster takes and gives transactions",
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
+    "console": "the cluster as a page in your browser, live",
     "may-stop": "whether storage nodes or servers may be stopped now, and what that would mean",
     "certificates": "an authority, certificates, roles and keys for a cluster; when they end, and new ones",
     "completion": "completion of commands and options for bash, zsh and fish",

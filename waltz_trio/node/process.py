@@ -19,7 +19,7 @@ from waltz_core.base.contract import Machine
 from waltz_core.base.edge import Level, Shutdown, WallClock
 from waltz_trio.config import Config
 from waltz_trio.graphite import report_to_graphite
-from waltz_trio.http import HttpServer, endpoints
+from waltz_trio.http import Handler, HttpServer, endpoints
 from waltz_trio.log import reporter, warn_once
 from waltz_trio.metrics import Registry
 from waltz_trio.net.tls import ClientTls, server_context
@@ -175,9 +175,14 @@ class NodeProcess(ABC):
         if node.http_port is None:
             self.report(Level.WARNING, f"no HTTP endpoints: {key} is not set")
             return
-        http = HttpServer(endpoints(self.KIND.service, self.registry, self.health), self.report)
+        handler = self._pages(nursery, node, endpoints(self.KIND.service, self.registry, self.health))
+        http = HttpServer(handler, self.report)
         self.http_port = http.listen(node.http_host, node.http_port, key)
         nursery.start_soon(http.run)
+
+    def _pages(self, nursery: trio.Nursery, node: NodeSettings, handler: Handler) -> Handler:
+        """What answers at the HTTP port: the endpoints of every process, and what a kind puts before them."""
+        return handler
 
     async def _report_to_graphite(self) -> None:
         await report_to_graphite(self.config, f"{self.KIND.prefix}graphite.", self.registry, self.report)

@@ -61,7 +61,7 @@ def test_a_token_must_be_the_one_that_was_printed() -> None:
     for wrong in ("", "wrong", "right "):
         refused = refusal(Door.LOOPBACK, visit(token=wrong), "right")
         assert refused is not None
-        assert refused.status == 401
+        assert refused.status == 403
 
 
 def test_behind_certificates_a_role_is_needed() -> None:

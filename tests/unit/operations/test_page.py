@@ -9,9 +9,12 @@ import attrs
 import pytest
 
 from tests.unit.operations.views import KEY, NAMES, cluster, replica, server, with_replica, with_server, with_storage
-from waltz_core.operations.page import HISTORY, Console
+from waltz_core.operations.findings import Finding
+from waltz_core.operations.page import HISTORY, Console, commands
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
+
+AWAY = Finding("zookeeper-down", "no answer", "waltz doctor -c CONFIG")
 
 
 def page_of(view: ClusterView) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def test_a_dead_storage_node_is_red_with_the_reason_and_its_partitions_are_yello
     assert {row["level"] for row in page["partitions"]} == {"warn"}
     assert page["partitions"][0]["replicas"][0]["state"] == "unreachable"
     assert page["findings"][0]["cause"] == "storage-down"
-    assert "waltz storage run" in page["findings"][0]["command"]
+    assert "waltz storage run" in page["findings"][0]["advice"]
     assert [row["cause"] for row in page["findings"][0]["follows"]] == ["no-spare-replica"]
 
 
@@ -67,7 +70,7 @@ def test_a_dead_storage_node_is_red_with_the_reason_and_its_partitions_are_yello
         (with_server(problem="refused", partitions=None, status=None), "servers", "bad", "does not answer"),
         (with_server(key=b"other key 123456"), "servers", "bad", "of another cluster"),
         (with_server(health={0: False}), "servers", "bad", "cannot commit everywhere"),
-        (with_server(unusable={"s0:7000": "refused"}), "servers", "warn", "working on it"),
+        (with_server(unusable={"s0:7000": "refused"}), "servers", "warn", "misses a storage node"),
         (with_server(problem="refused", partitions=None, status=None), "partitions", "bad", "owner silent"),
         (cluster(servers=(server(2, 1),)), "partitions", "bad", "no owner"),
     ],
@@ -160,26 +163,56 @@ def test_hot_locks_and_lagging_clients_come_first() -> None:
 
 
 def test_without_zookeeper_the_last_page_stays_below_the_reason() -> None:
-    console = Console("/root")
+    console = Console("/root", "tools.yml")
     console.look(cluster(), 1_000)
 
-    page = console.lost("zookeeper-down", "no answer", "check it", 9_000)
+    page = console.lost(AWAY, 9_000)
 
     assert page["problem"] == "no answer"
     assert page["zookeeper"]["level"] == "bad"
     assert page["findings"][0] == {
         "cause": "zookeeper-down",
         "evidence": "no answer",
-        "command": "check it",
+        "advice": "waltz doctor -c tools.yml",
+        "commands": ["waltz doctor -c tools.yml"],
         "settles": False,
         "follows": [],
     }
     assert len(page["partitions"]) == 2
-    assert console.lost("zookeeper-down", "no answer", "check it", 9_500)["findings"][1:] == []
-    assert Console("/root").lost("no-cluster", "none", "make one", 1)["partitions"] == []
+    assert console.lost(AWAY, 9_500)["findings"][1:] == []
+    assert Console("/root").lost(AWAY, 1)["partitions"] == []
 
 
 def test_a_replica_that_left_the_session_is_catching_up() -> None:
     assert replica(0).max_id == 100
     row = page_of(with_replica(max_id=40))["partitions"][0]["replicas"][0]
     assert (row["max_id"], row["lag"]) == (40, 60)
+
+
+@pytest.mark.parametrize(
+    ("advice", "expected"),
+    [
+        (
+            "start it: waltz storage run CONFIG.yml on s0; if it is lost for good: waltz storage replace-node -c t.yml "
+            "--from s0:7000 --to HOST:PORT -a ADMIN_PORT",
+            [
+                "waltz storage run CONFIG.yml",
+                "waltz storage replace-node -c t.yml --from s0:7000 --to HOST:PORT -a ADMIN_PORT",
+            ],
+        ),
+        (
+            "Only if they are lost for good: waltz storage unsafe-recover -c t.yml -p 3 --accept-data-loss; it keeps",
+            ["waltz storage unsafe-recover -c t.yml -p 3 --accept-data-loss"],
+        ),
+        (
+            "stop the servers; waltz zookeeper restore -c t.yml -i FILE, where FILE is what `waltz zookeeper list "
+            "--json` prints",
+            ["waltz zookeeper restore -c t.yml -i FILE", "waltz zookeeper list --json"],
+        ),
+        ("waltz certificates makes certificates, roles and the keys of each configuration", []),
+        ("synchronise the clocks of all machines: timedatectl set-ntp true", []),
+        ("waltz server list -c t.yml -o true", ["waltz server list -c t.yml -o true"]),
+    ],
+)
+def test_the_commands_of_an_advice_can_be_copied_alone(advice: str, expected: list[str]) -> None:
+    assert list(commands(advice)) == expected

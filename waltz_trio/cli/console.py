@@ -1,0 +1,106 @@
+"""`waltz console -c CONFIG`: the cluster as a page in a browser, live and read-only."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from waltz_core.access.roles import NO_ROLES
+from waltz_core.access.web import Door
+from waltz_core.operations.page import Console
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import CONFIG, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.zookeeper import load_config, open_cluster
+from waltz_trio.cluster_admin import read_store_params
+from waltz_trio.config import Config, tls_settings
+from waltz_trio.console.pages import PREFIX, Pages
+from waltz_trio.console.watch import Watch
+from waltz_trio.http import HttpServer
+from waltz_trio.log import reporter
+from waltz_trio.net.tls import is_loopback, server_context
+from waltz_trio.role_file import certificates_asked, read_roles
+from waltz_trio.tool import Tool, tls_of
+
+DEFAULT_PORT = 7900
+_LOOPBACK = "127.0.0.1"
+
+
+def watch_of(config: Config, path: str) -> Watch:
+    """What looks at the cluster of a tools configuration, kept in the file `path`."""
+    tls = tls_of(config, "ssl.")  # once, for its warnings
+
+    @asynccontextmanager
+    async def open_tool() -> AsyncIterator[Tool]:
+        async with open_cluster(config) as (zk, paths):
+            yield Tool(config, zk, paths, await read_store_params(zk, paths), tls=tls)
+
+    return Watch(open_tool, Console(config.text("cluster.root").rstrip("/"), path))
+
+
+def _run(arguments: Arguments) -> int:
+    config = load_config(arguments)
+    host = arguments.text_or_none("host") or _LOOPBACK
+    port = arguments.number("port", DEFAULT_PORT, least=0)
+    watch = watch_of(config, arguments.text("cli-config-path"))
+    if is_loopback(host):
+        # Others of this machine reach the port too, and it shows what the certificate of this configuration may see.
+        token = secrets.token_urlsafe(16)
+        server = HttpServer(Pages(watch, Door.LOOPBACK, token=token).handle, reporter("console"))
+        return trio.run(_serve, watch, server, host, port, f"http://{{}}{PREFIX}?token={token}")
+    tls = tls_settings(config, "ssl.")
+    if not certificates_asked(tls):
+        raise CommandError(
+            f"{host} is not this machine alone: the console is shown to others only behind certificates; set ssl.ca, "
+            "ssl.certificate and ssl.key, or let it listen on 127.0.0.1 and come through `ssh -L`"
+        )
+    path = config.text_or_none("security.roles")
+    roles = NO_ROLES if path is None else read_roles(path)
+    pages = Pages(watch, Door.CERTIFICATE, roles=roles, certificates_asked=True)
+    server = HttpServer(pages.handle, reporter("console"), server_context(tls))
+    return trio.run(_serve, watch, server, host, port, f"https://{{}}{PREFIX}")
+
+
+async def _serve(watch: Watch, server: HttpServer, host: str, port: int, address: str) -> int:
+    bound = server.listen(host, port, "--port")
+    shown = "localhost" if host == _LOOPBACK else f"[{host}]" if ":" in host else host
+    print(address.format(f"{shown}:{bound}"), flush=True)
+    print("read-only; Ctrl+C ends it", file=sys.stderr)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            nursery.start_soon(server.run)
+    except BaseExceptionGroup as group:
+        interrupted, rest = group.split(KeyboardInterrupt)
+        if rest is not None or interrupted is None:
+            raise
+    return 0
+
+
+COMMAND = Command(
+    "",
+    "Serves the cluster as a live page and prints its address, with a token that lets you in. It listens on this "
+    "machine alone, looks at the cluster with the certificate of CONFIG, so that its role decides what is seen, and "
+    "changes nothing. Elsewhere: ssh -L 7900:localhost:7900 HOST.",
+    (
+        CONFIG,
+        Option("p", "port", f"Port to listen on (default {DEFAULT_PORT}; 0 = a free one)"),
+        Option(
+            "H",
+            "host",
+            f"Address to listen on (default {_LOOPBACK}); any other one is served over TLS, to whom shows a "
+            "certificate of ssl.ca, as far as security.roles goes",
+        ),
+    ),
+    _run,
+    answers=False,
+    example="-c tools.yml",
+)
+
+
+def make_parser() -> Parser:
+    """The only command."""
+    return parser_of("waltz console", (COMMAND,))

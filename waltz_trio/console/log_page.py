@@ -1,0 +1,98 @@
+"""The log browser: a range of records of one partition, as its server gives them to this certificate."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.ids import parse_endpoint, req_client
+from waltz_core.base.record import record
+from waltz_core.operations.page import Page
+from waltz_trio.console.watch import Watch
+from waltz_trio.server_port import ServerPort
+
+COUNT_MAX = 100  # records
+DATA_MAX = 4096  # bytes shown of each payload
+_SIZE_MAX = 1 << 20  # bytes asked for
+_TIME_MAX = 10.0  # seconds
+
+
+class BadRangeError(WaltzError):
+    """The query names no range."""
+
+
+@record
+class Range:
+    """What is asked for."""
+
+    partition_id: int
+    first: int | None  # None: the last ones
+    count: int
+
+
+def parse_range(query: Mapping[str, Sequence[str]]) -> Range:
+    """Read a query.
+
+    Raises:
+        BadRangeError: a field is missing, is no number, or out of range.
+    """
+
+    def number(name: str, default: int | None, most: int) -> int | None:
+        text = query.get(name, [""])[-1]
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+            raise BadRangeError(f"{name}: expected a number from 0 to {most}, found {text[:40]!r}")
+        return int(text)
+
+    partition_id = number("partition", None, (1 << 31) - 1)
+    if partition_id is None:
+        raise BadRangeError("partition is missing")
+    count = number("count", 20, COUNT_MAX)
+    return Range(partition_id, number("first", None, (1 << 63) - 1 - COUNT_MAX), count or 1)
+
+
+async def read_log(watch: Watch, wanted: Range) -> Page:
+    """Records of a range.
+
+    Raises:
+        WaltzError: no server owns the partition, or it refused.
+        TooSlowError: it did not answer.
+    """
+    page = watch.page
+    rows = page["partitions"] if page is not None else []
+    owner = next((row["owner"] for row in rows if row["id"] == wanted.partition_id), None)
+    if owner is None:
+        known = f"the cluster has partitions 0 to {len(rows) - 1}" if rows else "the cluster was not seen yet"
+        raise BadRangeError(f"partition {wanted.partition_id} has no server now; {known}")
+    with trio.fail_after(_TIME_MAX):
+        async with watch.tool() as tool, tool.server(parse_endpoint(owner)) as port:
+            return await _read(port, wanted)
+
+
+async def _read(port: ServerPort, wanted: Range) -> Page:
+    ends = await port.log_ends(wanted.partition_id)
+    first = wanted.first if wanted.first is not None else ends.high_water_mark - wanted.count + 1
+    first = max(first, ends.log_start, 0)
+    last = min(first + wanted.count - 1, ends.high_water_mark)
+    records = (await port.records(wanted.partition_id, first, last, _SIZE_MAX)).records if last >= first else ()
+    return {
+        "partition": wanted.partition_id,
+        "log_start": ends.log_start,
+        "high_water_mark": ends.high_water_mark,
+        "first": first,
+        "records": [
+            {
+                "id": one.transaction_id,
+                "header": one.header,
+                "client": req_client(one.req_id),
+                "request": bytes(one.req_id).hex(),
+                "size": len(one.data),
+                "data": b64encode(one.data[:DATA_MAX]).decode(),
+            }
+            for one in records
+        ],
+    }
