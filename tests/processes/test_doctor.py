@@ -10,19 +10,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_core.operations.diagnosis import diagnose
+from waltz_core.operations.findings import Finding
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cli.main import main
+from waltz_trio.cli.zookeeper import open_cluster
+from waltz_trio.cluster_admin import read_store_params
+from waltz_trio.config import Config
+from waltz_trio.gather import gather
+from waltz_trio.tool import Tool
 
 pytestmark = pytest.mark.processes
 
 Run = Callable[..., tuple[int, str]]
+LOOKS = 100  # of a healthy cluster, and as many while it heals
 
 
 @pytest.fixture
@@ -234,6 +244,52 @@ def test_a_cluster_that_heals_is_not_called_broken(cluster: Cluster, run: Run) -
         cluster.children[name].kill()
         cluster.start(name)
         assert findings(run, grace=60) == {}
+
+
+@pytest.mark.slow
+def test_no_false_alarm_in_two_hundred_looks_at_a_cluster_that_works_or_heals(cluster: Cluster) -> None:
+    """What is in order is called so, and what is just coming back is named as what may end by itself."""
+    load = Load(cluster, clients=1)
+    load.start()
+    cluster.wait_commits(50)
+
+    async def look_on(count: int, judge: Callable[[tuple[Finding, ...]], None], meanwhile: Callable[[], None]) -> None:
+        config = Config.load(cluster.tools_file)
+        done = trio.Event()
+        looks = 0
+
+        async def work() -> None:
+            await trio.to_thread.run_sync(meanwhile)
+            done.set()
+
+        async with open_cluster(config) as (zk, paths), trio.open_nursery() as nursery:
+            tool = Tool(config, zk, paths, await read_store_params(zk, paths))
+            nursery.start_soon(work)
+            while looks < count or not done.is_set():
+                judge(diagnose(await gather(tool, certificates=False)))
+                looks += 1
+
+    def healthy(roots: tuple[Finding, ...]) -> None:
+        assert roots == ()
+
+    allowed = {cluster.advertised[name] for name in ("storage-1", "server-1")}
+
+    def healing(roots: tuple[Finding, ...]) -> None:
+        for root in roots:
+            named = any(name in root.evidence for name in allowed)
+            assert root.settles or (root.cause in ("storage-down", "port-unreachable", "server-down") and named), root
+
+    def restart() -> None:
+        for name in ("storage-1", "server-1"):
+            cluster.children[name].stop()
+            cluster.start(name)
+            cluster.wait_healthy()
+
+    trio.run(look_on, LOOKS, healthy, lambda: None)
+    trio.run(look_on, LOOKS, healing, restart)
+    poll("all is well again", lambda: cluster.attempt("doctor", "-c", str(cluster.tools_file)).returncode == 0)
+    trio.run(look_on, 1, healthy, lambda: None)
+    assert load.finish().committed > 0
 
 
 def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -110,6 +110,20 @@ def may_stop(view: ClusterView, nodes: Sequence[str], marks: Mapping[int, int]) 
     Raises:
         ClusterError: a node is not of this cluster.
     """
+    storages, servers = named_nodes(view, nodes)
+    left = tuple(server for server in view.servers if server.name not in servers)
+    concerned = (
+        partition_id
+        for partition_id in range(view.num_partitions)
+        if storages.intersection(view.replicas_of(partition_id)) or _served_by(view, partition_id, servers)
+    )
+    partitions = tuple(_after(view, number, storages, servers, left, marks) for number in concerned)
+    verdict = max((after.verdict for after in partitions), default=Verdict.YES)
+    return Answer(verdict, tuple(sorted(storages)), tuple(sorted(servers)), len(left), partitions)
+
+
+def named_nodes(view: ClusterView, nodes: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Names of the storage nodes and of the servers that are meant; errors as `may_stop`."""
     storages: set[str] = set()
     servers: set[str] = set()
     for node in nodes:
@@ -120,15 +134,17 @@ def may_stop(view: ClusterView, nodes: Sequence[str], marks: Mapping[int, int]) 
             raise ClusterError(f"{node!r} is no node of this cluster; its nodes are {', '.join(known) or 'none'}")
         storages |= named
         servers |= serving
-    left = tuple(server for server in view.servers if server.name not in servers)
-    concerned = (
-        partition_id
-        for partition_id in range(view.num_partitions)
-        if storages.intersection(view.replicas_of(partition_id)) or _served_by(view, partition_id, servers)
-    )
-    partitions = tuple(_after(view, number, storages, servers, left, marks) for number in concerned)
-    verdict = max((after.verdict for after in partitions), default=Verdict.YES)
-    return Answer(verdict, tuple(sorted(storages)), tuple(sorted(servers)), len(left), partitions)
+    return storages, servers
+
+
+def replica_problems(view: ClusterView, name: str, marks: Mapping[int, int]) -> Iterator[str]:
+    """What keeps replicas of a storage node from counting, partition by partition; nothing if all of them do."""
+    for partition_id in range(view.num_partitions):
+        if name in view.replicas_of(partition_id):
+            hosts = [server for server in view.servers if _owns(view, server, partition_id)]
+            verdict, why = _replica(view, partition_id, name, hosts, marks.get(partition_id))
+            if verdict is not Verdict.YES:
+                yield f"partition {partition_id} on {name}: {why}"
 
 
 def _after(

@@ -23,6 +23,8 @@ NOUNS = {
     "doctor": "what is wrong with a cluster, and the command that mends it",
     "console": "the cluster as a page in your browser, live",
     "may-stop": "whether storage nodes or servers may be stopped now, and what that would mean",
+    "restart-plan": "a rolling restart or upgrade, node by node, with the checks between",
+    "top": "the cluster in a terminal, live",
     "certificates": "an authority, certificates, roles and keys for a cluster; when they end, and new ones",
     "completion": "completion of commands and options for bash, zsh and fish",
     "demo": "a bank: under fire, or at your prompt",

@@ -1,0 +1,165 @@
+"""`waltz top` in a pseudo-terminal, over a cluster of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+from rich.console import Console
+
+from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.zookeeper import ZooKeeperServer
+from tests.unit.operations.views import cluster as healthy
+from tests.unit.operations.views import with_storage
+from waltz_core.operations.page import Console as Pages
+from waltz_core.operations.page import Page
+from waltz_trio.cli.main import main
+from waltz_trio.cli.top import Screen
+
+pytestmark = pytest.mark.processes
+
+TOP = ["-m", "waltz_trio.cli.main", "top"]
+
+
+class Terminal:
+    """A terminal of 30 lines with a program in it."""
+
+    def __init__(self, *words: str, columns: int = 110) -> None:
+        self._screen = pyte.Screen(columns, 30)
+        self._stream = pyte.ByteStream(self._screen)
+        self.child = pexpect.spawn(sys.executable, [*TOP, *words], dimensions=(30, columns), timeout=60)
+
+    def shows(self, what: str) -> str:
+        """Wait until a line holds a text; returns the whole screen."""
+
+        def seen() -> str | None:
+            with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF):
+                self._stream.feed(self.child.read_nonblocking(1 << 16, timeout=0.2))
+            text = "\n".join(self._screen.display)
+            return text if what in text else None
+
+        try:
+            return poll(f"the terminal shows {what!r}", seen)
+        except TimeoutError as error:
+            error.add_note("\n".join(self._screen.display))
+            raise
+
+    def ends(self) -> int | None:
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        status: int | None = self.child.exitstatus
+        return status
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=1) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_it_shows_a_node_that_dies_and_comes_back_and_ends_by_a_key(cluster: Cluster) -> None:
+    terminal = Terminal("-c", str(cluster.tools_file))
+    victim = cluster.advertised["storage-2"]
+    text = terminal.shows("nothing is wrong")
+    assert "test cluster /cluster" in text
+    assert cluster.advertised["server-0"] in text
+    assert text.count("ready") == 2
+    assert "3/3" in text
+
+    cluster.children["storage-2"].kill()
+    text = terminal.shows("storage-down")
+    assert f"storage node {victim} does not answer" in text
+    assert "→ start it: waltz storage run" in text
+    terminal.shows("2/3")
+    terminal.child.send("s")
+    terminal.shows("sort by id")
+    cluster.start("storage-2")
+    terminal.shows("nothing is wrong")
+    terminal.child.send("q")
+    assert terminal.ends() == 0
+
+
+@pytest.mark.slow
+def test_one_look_as_text_and_as_json(cluster: Cluster) -> None:
+    done = cluster.attempt("top", "-c", str(cluster.tools_file), "--once", "--json")
+    page = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert [row["state"] for row in page["partitions"]] == ["ready", "ready"]
+    assert page["history"]["at_ms"] != []  # two looks, so that there are rates
+    done = cluster.attempt("top", "-c", str(cluster.tools_file), "--once")
+    assert done.returncode == 0
+    assert "nothing is wrong" in done.stdout
+    done = cluster.attempt("top", "-c", str(cluster.tools_file))
+    assert done.returncode == 1
+    assert done.stdout.startswith("Error: standard output is no terminal: give --once")
+
+
+def test_without_zookeeper_it_says_so_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "tools.yml"
+    config.write_text("zookeeper.connectString: 127.0.0.1:1\nzookeeper.connectTimeout: 300\ncluster.root: /x\n")
+    assert main(["top", "-c", str(config), "--once", "--json"]) == 1
+    page = json.loads(capsys.readouterr().out)
+    assert page["findings"][0]["cause"] == "zookeeper-down"
+    assert "zookeeper.connectString" in page["findings"][0]["advice"]
+
+
+def text_of(screen: Screen, width: int = 100, height: int = 30) -> list[str]:
+    terminal = Console(width=width, file=io.StringIO(), highlight=False)
+    with terminal.capture() as captured:
+        terminal.print(screen.draw(width, height))
+    return captured.get().splitlines()
+
+
+def partitions_of(lines: Sequence[str]) -> list[str]:
+    begin = next(number for number, line in enumerate(lines) if line.startswith("part"))
+    return [line.split()[0] for line in lines[begin + 1 :] if line.split()[:1] and line.split()[0].isdigit()]
+
+
+def page(count: int, stuck: int = -1) -> Page:
+    """A page of many partitions, one of which is stuck."""
+    made = Pages("/root").look(healthy(), 1_000)
+    row = made["partitions"][0]
+    made["partitions"] = [{**row, "id": number, "rate": float(number)} for number in range(count)]
+    if stuck >= 0:
+        made["partitions"][stuck] |= {"level": "bad", "state": "stuck", "waits_for": "s0:7000"}
+    return made
+
+
+def test_the_worst_stand_first_and_keys_sort_scroll_and_end() -> None:
+    screen = Screen()
+    assert "looking at the cluster" in text_of(screen)[0]
+    screen.page = page(50, stuck=30)
+    assert partitions_of(text_of(screen))[:2] == ["30", "0"]
+    assert screen.press(b"s")
+    assert partitions_of(text_of(screen))[:2] == ["0", "1"]
+    assert screen.press(b"s")
+    assert partitions_of(text_of(screen))[:2] == ["49", "48"]
+    assert screen.press(b"\x1b[6~")
+    assert partitions_of(text_of(screen))[:2] == ["39", "38"]
+    for _ in range(20):
+        assert screen.press(b"\x1b[6~")
+        text_of(screen)
+    assert partitions_of(text_of(screen))[-1] == "0"
+    for end in (b"q", b"\x03"):
+        assert not screen.press(end)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 12)])
+def test_it_fits_its_terminal(width: int, height: int) -> None:
+    screen = Screen()
+    down = with_storage(replicas=None, data_problem="refused", admin_problem="refused")
+    screen.page = {**page(200), "findings": Pages("/root", "tools.yml").look(down, 1_000)["findings"]}
+
+    lines = text_of(screen, width, height)
+
+    assert len(lines) <= max(height, 20)
+    assert max(map(len, lines)) <= width
+    assert any("replace-node" in line for line in lines)

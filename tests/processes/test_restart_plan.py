@@ -1,0 +1,141 @@
+"""`waltz restart-plan` on five processes under load: everything is restarted, nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.load import Load
+from tests.processes.zookeeper import ZooKeeperServer
+from waltz_trio.cli.main import main
+
+pytestmark = pytest.mark.processes
+
+# What an operator would do by ssh: ask whoever runs the processes, and wait until it is done.
+_ASK = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as made:
+    made.sendall((sys.argv[2] + "\\n").encode())
+    sys.exit(int(made.makefile().readline()))
+"""
+
+
+class Restarter:
+    """Restarts processes of a cluster for whoever asks on a port; can be told to fail once.
+
+    What it started ends with its thread (setpriv --pdeathsig), so it outlives all use of them.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._names = {where: name for name, where in cluster.advertised.items()}
+        self._cluster = cluster
+        self.restarted: list[str] = []
+        self.fail_at = ""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    @property
+    def command(self) -> str:
+        """For `--exec`."""
+        port = self._listener.getsockname()[1]
+        return f"{sys.executable} -c '{_ASK.replace(chr(39), chr(34))}' {port} {{node}}"
+
+    @contextmanager
+    def running(self) -> Iterator[Restarter]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            with socket.create_connection(self._listener.getsockname()) as made:
+                made.sendall(b"\n")
+            self._thread.join()
+            self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                asked = connection.makefile().readline().strip()
+                if not asked:
+                    return
+                name = self._names[asked]
+                if name == self.fail_at:
+                    self.fail_at = ""
+                    connection.sendall(b"7\n")
+                    continue
+                self._cluster.children[name].stop()
+                self._cluster.start(name)
+                self.restarted.append(name)
+                connection.sendall(b"0\n")
+
+
+@pytest.mark.slow
+def test_five_nodes_are_restarted_under_load_and_a_walk_that_failed_goes_on(
+    tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2) as cluster:
+        state = tmp_path / "plan.json"
+
+        def walk(*words: str) -> tuple[int, str, str]:
+            capsys.readouterr()
+            status = main(["restart-plan", "-c", str(cluster.tools_file), "--state", str(state), *words])
+            output = capsys.readouterr()
+            return status, output.out, output.err
+
+        status, text, _ = walk()
+        assert status == 10
+        assert f"next: {cluster.advertised['storage-0']} may be stopped now" in text
+        assert "one more failure stops commits" in text
+
+        load = Load(cluster)
+        load.start()
+        cluster.wait_commits(50)
+        with Restarter(cluster).running() as restarter:
+            restarter.fail_at = "storage-2"
+            status, text, problems = walk("--exec", restarter.command, "--wait", "120")
+            assert status == 1
+            assert f"status 7 for {cluster.advertised['storage-2']}" in problems
+            assert restarter.restarted == ["storage-0", "storage-1"]
+            kept = [step["progress"] for step in json.loads(state.read_text())["steps"]]
+            assert kept == ["done", "done", "begun", "open", "open"]
+
+            status, text, _ = walk("--exec", restarter.command, "--wait", "120")
+            assert (status, text.splitlines()[-1]) == (0, "all 5 nodes are restarted and back")
+            assert sorted(restarter.restarted) == sorted(cluster.children.keys() - set(load.names))
+            assert restarter.restarted[:3] == ["storage-0", "storage-1", "storage-2"]
+            assert load.finish().committed > 100
+            assert walk()[0] == 0
+            cluster.judge()  # while they run
+
+
+@pytest.mark.slow
+def test_by_hand_it_says_what_may_be_done_and_what_is_waited_for(
+    tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=1, servers=1) as cluster:
+        state = tmp_path / "plan.json"
+        words = ["restart-plan", "-c", str(cluster.tools_file), "--state", str(state), "-t", "3"]
+        first, second = cluster.advertised["storage-0"], cluster.advertised["storage-1"]
+        assert main([*words, "--only", f"{first},{second}"]) == 10
+        cluster.children["storage-0"].stop()
+        assert main([*words, "--done", first]) == 11
+        assert f"{first} does not answer yet" in capsys.readouterr().out
+        cluster.start("storage-0")
+        capsys.readouterr()
+        poll("the node is back", lambda: main(words) == 10)
+        capsys.readouterr()
+        assert main([*words, "--done", second, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["move"] == "finished"
+        assert main([*words, "--only", first]) == 1
+        assert "holds a plan already" in capsys.readouterr().err
+        state.write_text("{}")
+        assert main(words) == 1
+        assert "is no plan of this command" in capsys.readouterr().err

@@ -1,0 +1,256 @@
+"""`waltz restart-plan -c CONFIG`: a rolling restart or upgrade, node by node, with the checks between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from waltz_core.base.errors import ClusterError
+from waltz_core.operations.restart import (
+    Move,
+    Next,
+    Progress,
+    Step,
+    marked,
+    next_move,
+    not_back,
+    parse_steps,
+    plan,
+    steps_json,
+)
+from waltz_core.operations.stopping import committed_marks
+from waltz_core.operations.view import ClusterView
+from waltz_trio import durable
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.tool import in_session
+from waltz_trio.gather import NODE_MAX, gather
+from waltz_trio.tool import Tool
+
+DUE, WAIT, UNKNOWN, FAILED = 10, 11, 3, 1  # exit statuses besides 0: every node is done
+_LOOK_AGAIN = 1.0  # seconds between two looks
+_PATIENCE = 600  # seconds for the cluster to become whole again between two nodes
+_STATUS = {Move.FINISHED: 0, Move.RESTART: DUE, Move.WAIT: WAIT, Move.UNKNOWN: UNKNOWN}
+
+
+class _Walk:
+    """The plan in its file, and looks at the cluster."""
+
+    def __init__(self, tool: Tool, path: Path, seconds: int) -> None:
+        self._tool = tool
+        self._path = path
+        self._seconds = seconds
+        self._marks: Mapping[int, int] = {}
+        self.steps: tuple[Step, ...] = ()
+
+    async def open(self, only: Sequence[str]) -> None:
+        """Read the plan, or make it."""
+        view = await self._gather()
+        self._marks = committed_marks(view)
+        if self._read():
+            if only:
+                raise CommandError(f"{self._path} holds a plan already: remove it to make another one")
+        else:
+            self.steps = plan(view, only)
+            self.save()
+
+    def _read(self) -> bool:
+        if not self._path.exists():
+            return False
+        try:
+            value = json.loads(self._path.read_text(encoding="utf-8"))
+            cluster = value["cluster"]
+            self.steps = parse_steps(value["steps"])
+        except (ValueError, KeyError, TypeError, ClusterError) as error:
+            raise CommandError(f"{self._path} is no plan of this command: {error}") from None
+        if cluster != self._cluster():
+            raise CommandError(f"{self._path} is the plan of another cluster ({cluster}): give another --state FILE")
+        return True
+
+    def mark(self, name: str, progress: Progress) -> None:
+        """Write a step's progress down, before anything follows from it."""
+        self.steps = marked(self.steps, name, progress)
+        self.save()
+
+    def save(self) -> None:
+        """Keep the plan where a crash leaves the old one or the new one."""
+        value = {"cluster": self._cluster(), "steps": steps_json(self.steps)}
+        durable.replace_file(self._path, (json.dumps(value, indent=2) + "\n").encode())
+
+    async def look(self) -> Next:
+        """The next move, by a look of now and the marks of the one before."""
+        view = await self._gather()
+        move = next_move(view, self.steps, self._marks)
+        self._marks = committed_marks(view)
+        return move
+
+    async def missing(self, step: Step) -> tuple[str, ...]:
+        """What a restarted node still lacks."""
+        view = await self._gather()
+        reasons = tuple(not_back(view, step, self._marks))
+        self._marks = committed_marks(view)
+        return reasons
+
+    async def _gather(self) -> ClusterView:
+        return await gather(self._tool, self._seconds, certificates=False)
+
+    def _cluster(self) -> str:
+        return str(UUID(bytes=self._tool.store.key))
+
+
+async def _follow(tool: Tool, arguments: Arguments) -> int:
+    only = [name for name in (arguments.text_or_none("only") or "").split(",") if name]
+    path = Path(arguments.text_or_none("state") or "waltz-restart.json")
+    walk = _Walk(tool, path, arguments.number("timeout", int(NODE_MAX), least=1))
+    await walk.open(only)
+    done = arguments.text_or_none("done")
+    if done is not None:
+        walk.mark(done, Progress.DONE)
+    command = arguments.text_or_none("exec")
+    if command is not None:
+        return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
+    await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
+    move = await walk.look()
+    if arguments.flag("json"):
+        print(json.dumps(_row(walk.steps, move), indent=2))
+    else:
+        print("\n".join(_lines(walk.steps, move, path)))
+    return _STATUS[move.move]
+
+
+async def _run_all(walk: _Walk, command: str, patience: int) -> int:
+    total = len(walk.steps)
+    while True:
+        move = await _settled(walk, patience)
+        if move.move is Move.FINISHED:
+            print(f"all {total} nodes are restarted and back")
+            return 0
+        step = move.step
+        if move.move is not Move.RESTART or step is None:
+            _say(f"gave up after {patience} s: {'; '.join(move.reasons)}")
+            return _STATUS[move.move]
+        number = 1 + sum(one.progress is Progress.DONE for one in walk.steps)
+        print(f"{number}/{total} {step.kind.value} {step.name}", flush=True)
+        walk.mark(step.name, Progress.BEGUN)
+        status = await _restart(command, step)
+        if status != 0:
+            _say(
+                f"the command ended with status {status} for {step.name}: mend that, then run this again to go on there"
+            )
+            return FAILED
+        if not await _back(walk, step, patience):
+            return WAIT
+        walk.mark(step.name, Progress.DONE)
+
+
+async def _settled(walk: _Walk, patience: int) -> Next:
+    """Wait until the next node may be stopped, or patience ends."""
+    end, said = trio.current_time() + patience, ""
+    while True:
+        await trio.sleep(_LOOK_AGAIN)
+        move = await walk.look()
+        if move.move in (Move.FINISHED, Move.RESTART) or trio.current_time() >= end:
+            return move
+        said = _say_once(said, f"waiting: {'; '.join(move.reasons)}")
+
+
+async def _back(walk: _Walk, step: Step, patience: int) -> bool:
+    end, said = trio.current_time() + patience, ""
+    while True:
+        reasons = await walk.missing(step)
+        if not reasons:
+            return True
+        if trio.current_time() >= end:
+            _say(f"{step.name} is not back after {patience} s: {'; '.join(reasons)}")
+            return False
+        said = _say_once(said, f"waiting: {'; '.join(reasons)}")
+        await trio.sleep(_LOOK_AGAIN)
+
+
+async def _restart(command: str, step: Step) -> int:
+    """Run the operator's command for one node; nothing of ZooKeeper's is put into it unquoted."""
+    fields = {"kind": step.kind.value, "node": step.name, "host": step.host}
+    line = command
+    for name, value in fields.items():
+        line = line.replace(f"{{{name}}}", shlex.quote(value))
+    environment = {**os.environ, **{f"WALTZ_{name.upper()}": value for name, value in fields.items()}}
+    done = await trio.run_process(["/bin/sh", "-c", line], check=False, stdin=subprocess.DEVNULL, env=environment)
+    return done.returncode
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _say_once(said: str, text: str) -> str:
+    if text != said:
+        _say(text)
+    return text
+
+
+def _lines(steps: Sequence[Step], move: Next, path: Path) -> list[str]:
+    signs = {Progress.DONE: "✓", Progress.BEGUN: "…", Progress.OPEN: " "}
+    lines = [f"{signs[step.progress]} {step.kind.value:<8} {step.name}" for step in steps]
+    step = move.step
+    if move.move is Move.FINISHED:
+        return [*lines, "every node is restarted and back"]
+    assert step is not None
+    if move.move is Move.RESTART:
+        lines.append(f"next: {step.name} may be stopped now")
+        lines += [f"   {text}" for text in (move.answer.quorums() if move.answer is not None else move.reasons)]
+        lines.append(f"   restart it, then: waltz restart-plan -c CONFIG --state {path} --done {step.name}")
+    else:
+        word = "not now" if move.move is Move.WAIT else "not known whether now"
+        lines.append(f"next: {step.name}, {word}")
+        lines += [f"   because {reason}" for reason in move.reasons]
+    return lines
+
+
+def _row(steps: Sequence[Step], move: Next) -> dict[str, object]:
+    return {
+        "steps": steps_json(steps),
+        "move": move.move.value,
+        "node": move.step.name if move.step is not None else None,
+        "reasons": list(move.reasons),
+    }
+
+
+COMMAND = Command(
+    "",
+    "Walks a rolling restart or upgrade: storage nodes, then servers, one at a time, each only once the cluster could "
+    "do without it. Without --exec it shows the plan and whether the next node may be stopped now; --done NODE notes "
+    "that it was restarted. With --exec it does all of it. The plan is kept in a file: interrupted, the same command "
+    f"goes on. Exit status 0 = every node is done, {DUE} = the next one may be stopped now, {WAIT} = not now, "
+    f"{UNKNOWN} = could not be determined, {FAILED} = a command failed.",
+    (
+        CONFIG,
+        Option("s", "state", "File that the plan is kept in (default waltz-restart.json)"),
+        Option("o", "only", "Nodes or hosts to restart, separated by commas (default: all); of a new plan"),
+        Option("d", "done", "Node that was restarted by hand"),
+        Option(
+            "x",
+            "exec",
+            "Shell command that restarts one node and returns once it runs; {kind} (storage or server), {node} "
+            "(host:port) and {host} stand for it",
+        ),
+        Option("w", "wait", f"With --exec: seconds to wait between two nodes (default {_PATIENCE})"),
+        Option("t", "timeout", f"Seconds that each node may take to answer (default {NODE_MAX:.0f})"),
+        JSON,
+    ),
+    lambda arguments: in_session(_follow, arguments),
+    failed=FAILED,
+    example="-c tools.yml --exec ./restart-node.sh",
+)
+
+
+def make_parser() -> Parser:
+    """The only command."""
+    return parser_of("waltz restart-plan", (COMMAND,))
