@@ -202,6 +202,7 @@ def test_giving_data_up_is_advised_only_after_minutes_and_with_what_is_lost() ->
         ("network", True),  # the server may not have redialled yet
         ("owner gone", True),
         ("no owner", True),
+        ("metadata set back", True),  # a session may have opened between two looks
         ("storage-down", False),
         ("metadata gone", False),
         ("limbo", False),
