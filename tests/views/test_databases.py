@@ -360,6 +360,7 @@ def test_a_rebuild_that_was_cut_off_is_finished_by_the_next_one(maria: MariaServ
     with pytest.raises(pymysql.err.ProgrammingError):
         broken.load_mark(0)
     broken.close()
+    assert place.execute("SELECT VIEW_VERSION FROM WALTZ_VIEWS") == [(-2,)], "a rebuild has begun, and is not done"
     with pytest.raises(waltz.ViewIdentityError, match="while this view was running"):
         old.commit(transactions(3, 3))
     old.close()
