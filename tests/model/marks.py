@@ -221,13 +221,14 @@ class Marks:
         """A server was stepped."""
         name, epoch, known = node.name, node.epoch, self._pending
         for partition_id, partition in partitions.items():
-            pending, session = partition.pending, partition.session
+            queue, session = partition.commits.queue, partition.session
+            pending = queue.pending
             key = (name, epoch, partition_id)
             before = known.get(key)
             if before is not None and before[0] and before[1] is not session and before[1] is not None:
                 self.reach("a session ended with appends in flight")
             known[key] = pending, session
-            if pending and pending > partition.queued > 0 and partition.phase is Phase.OPEN:
+            if pending and pending > queue.queued > 0 and partition.phase is Phase.OPEN:
                 self.reach("appends waited for a window that was full")
         if len(known) > len(partitions):
             for key in [one for one in known if one[0] == name and (one[1] != epoch or one[2] not in partitions)]:

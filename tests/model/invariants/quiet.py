@@ -28,10 +28,10 @@ OF_CONNECTIONS = frozenset(
         "ClientNode._conns",
         "Feed._of",
         "Feed._positions",
-        "ServerNode._conns",
-        "ServerNode._pool_of",
-        "ServerNode._subscribers",
-        "StorageNode._peers",
+        "ClientPort._conns",
+        "StoragePort._pool_of",
+        "ClusterPort._subscribers",
+        "Peers._peers",
         "Turns._queues",
     }
 )
