@@ -142,6 +142,8 @@ class _Part:
         self.paused: ApplyFailedError | None = None
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
         self.woken: trio.Event | None = None
+        self.deciding: list[Call] = []  # those whose `decide` the view runs right now
+        self.decided = trio.Event()  # the view has run it
 
 
 class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
@@ -289,7 +291,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
                 else:
                     await waiter.wait()
         finally:
-            self._leave(part, [call])
+            await self._leave(part, [call])
         return self._outcome(part, call)
 
     async def submit_many(
@@ -338,7 +340,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
             self._tell(part, *map(options.begun, calls))
             await waiter.wait()
         finally:
-            self._leave(part, calls)
+            await self._leave(part, calls)
         outcomes: list[Receipt | RetriesExhaustedError | KeyReusedError | None] = []
         for call in calls:
             try:
@@ -359,14 +361,20 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
     ) -> Call:
         return Call(waiter, decide, args, None if key is None else self._key_of_call(part, args, options.decline, key))
 
-    def _leave(self, part: _Part, calls: Iterable[Call]) -> None:
-        """Nobody waits for these any more; appends that were sent stay under way."""
+    async def _leave(self, part: _Part, calls: Iterable[Call]) -> None:
+        """Nobody waits for these any more; appends that were sent stay under way.
+
+        A `decide` that runs is waited for: nothing goes on behind the back of a caller that was cancelled.
+        """
         left = [call for call in calls if not call.ended]
         for call in left:
             call.ended = True
             part.undecided.pop(call, None)
         if left:
             self._tell(part, *map(Withdrawn, left))
+            if not set(left).isdisjoint(part.deciding):
+                with trio.CancelScope(shield=True):
+                    await part.decided.wait()
 
     def _outcome(self, part: _Part, call: Call) -> Receipt | None:
         """What a call has come to; errors as `submit`."""
@@ -590,11 +598,16 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
             if not part.undecided:
                 part.woken = trio.Event()
                 await part.woken.wait()
-            calls = list(itertools.islice(part.undecided, _DECIDE_AT_ONCE))
-            if len(calls) == 1:
-                await self._decide_alone(part, calls[0])
-            else:
-                await self._decide_together(part, calls)
+            part.deciding = calls = list(itertools.islice(part.undecided, _DECIDE_AT_ONCE))
+            part.decided = trio.Event()
+            try:
+                if len(calls) == 1:
+                    await self._decide_alone(part, calls[0])
+                else:
+                    await self._decide_together(part, calls)
+            finally:
+                part.deciding = []
+                part.decided.set()
 
     async def _decide_together(self, part: _Part, calls: list[Call]) -> None:
         try:

@@ -203,8 +203,9 @@ async def test_nothing_is_sent_for_a_caller_that_left_while_it_was_decided(tmp_p
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(decided.begun, scope.cancel)
+                    nursery.start_soon(decided.release_soon, scope)
                     await bank.submit(decided.decide, partition=0)
-            decided.released.set()
+            assert decided.left, "nothing goes on behind the back of a caller"
             await bank.submit(deposit, 1, 1, partition=0)
             assert [made.data for made in cluster.logs[0].records] == [MOVE.dumps(Move(1, 1))]
             assert bank.status(0).in_flight == 0
@@ -229,7 +230,7 @@ async def test_who_submits_from_outside_hears_that_the_block_has_ended(tmp_path:
                 nursery.start_soon(submit, bank, lambda db: waltz.Append(Move(1, 1), MOVE))
             while bank.status(0).in_flight < 3:
                 await trio.lowlevel.checkpoint()
-            nursery.start_soon(decided.release_soon)
+            nursery.start_soon(decided.release_soon, None)
     assert raised == 2
 
 
@@ -237,11 +238,12 @@ class Decided:
     """A decision that takes until it is released."""
 
     def __init__(self) -> None:
-        self.entered, self.released = threading.Event(), threading.Event()
+        self.entered, self.released, self.left = threading.Event(), threading.Event(), False
 
     def decide(self, db: Any) -> waltz.Append:
         self.entered.set()
         assert self.released.wait(30)
+        self.left = True
         return waltz.Append(Move(9, 9), MOVE)
 
     async def begun(self, then: Callable[[], object]) -> None:
@@ -249,7 +251,10 @@ class Decided:
             await trio.lowlevel.checkpoint()
         then()
 
-    async def release_soon(self) -> None:
-        for _ in range(20):
-            await trio.lowlevel.checkpoint()
-        self.released.set()
+    async def release_soon(self, cancelled: trio.CancelScope | None) -> None:
+        with trio.CancelScope(shield=True):
+            while cancelled is not None and not cancelled.cancel_called:
+                await trio.lowlevel.checkpoint()
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+            self.released.set()
