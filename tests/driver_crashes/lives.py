@@ -24,6 +24,7 @@ from tests.model import crash_sweep
 from waltz_core.base.edge import Send, ZkCreate, ZkDone, ZkSet
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint
+from waltz_core.operations.restart import Kind, Progress, Step, marked
 from waltz_core.server.journal import JournalWrite, JournalWritten
 from waltz_core.server.journal_format import Gap, Mode, Started, decode_entries, encode_entry, sound_size
 from waltz_core.storage.effects import (
@@ -40,6 +41,7 @@ from waltz_core.storage.effects import (
 )
 from waltz_spark.objects import LocalStore
 from waltz_trio.cli import main as waltz
+from waltz_trio.cli.restart_plan import PlanFile
 from waltz_trio.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
 from waltz_trio.journal import SUFFIX, JournalFiles
 from waltz_trio.net.tls import KeyPair, load_pair
@@ -49,6 +51,7 @@ from waltz_trio.zk.embedded import open_embedded_znodes, read_znodes
 
 PATIENCE = 30.0  # seconds for one answer of a real disk
 _KEY = bytes(range(16))
+_CLUSTER = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 _INDEX_HEADER, _INDEX_ENTRY = 128, 8  # bytes
 
 
@@ -422,6 +425,31 @@ async def _run_archive(root: Path, recorder: Recorder) -> None:
         published[f"deep/vault/{name}"] = data
 
 
+async def _run_plan(root: Path, recorder: Recorder) -> None:
+    """A walk of restarts: what was written down before a node was stopped stays written down."""
+    steps = tuple(Step(Kind.STORAGE, f"node-{number}:55280") for number in range(3))
+    saved: tuple[Step, ...] = ()
+    recorder.acknowledged = lambda: saved
+    file = PlanFile(root / "restart-plan.json", _CLUSTER)
+    for number in range(4):
+        file.save(steps)
+        saved = steps
+        if number < 3:
+            steps = marked(steps, steps[number].name, Progress.DONE)
+
+
+def _judge_plan(content: Content, acknowledged: Any) -> str | None:
+    def look(directory: Path) -> str | None:
+        steps = PlanFile(directory / "restart-plan.json", _CLUSTER).read() or ()
+        kept = [step.progress for step in steps].count(Progress.DONE)
+        written = [step.progress for step in acknowledged].count(Progress.DONE)
+        if len(steps) < len(acknowledged) or kept < written:
+            return f"{written} of {len(acknowledged)} nodes were marked as done, {kept} of {len(steps)} are left"
+        return None
+
+    return _on_disk(content, look)
+
+
 # ---- all of them -----------------------------------------------------------------------------
 
 
@@ -442,6 +470,7 @@ OTHERS = (
     Life("certificates", _run_certificates, _judge_certificates),
     Life("authority", _run_authority, _judge_authority),
     Life("archive", _run_archive, _judge_authority),
+    Life("restart plan", _run_plan, _judge_plan),
 )
 WORDS = ("abm", "bbtw", "amrab", "babsw", "bmjra", "aabbmtr")
 

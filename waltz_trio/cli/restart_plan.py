@@ -41,12 +41,43 @@ _PATIENCE = 600  # seconds for the cluster to become whole again between two nod
 _STATUS = {Move.FINISHED: 0, Move.RESTART: DUE, Move.WAIT: WAIT, Move.UNKNOWN: UNKNOWN}
 
 
+class PlanFile:
+    """Where a walk is written down, so that a later call goes on where this one ended."""
+
+    def __init__(self, path: Path, cluster: str) -> None:
+        self.path = path
+        self._cluster = cluster  # its key: a plan is of one cluster
+
+    def read(self) -> tuple[Step, ...] | None:
+        """The steps; None if there is no file.
+
+        Raises:
+            CommandError: it holds something else, or the plan of another cluster.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            value = json.loads(self.path.read_text(encoding="utf-8"))
+            cluster = value["cluster"]
+            steps = parse_steps(value["steps"])
+        except (ValueError, KeyError, TypeError, ClusterError) as error:
+            raise CommandError(f"{self.path} is no plan of this command: {error}") from None
+        if cluster != self._cluster:
+            raise CommandError(f"{self.path} is the plan of another cluster ({cluster}): give another --state FILE")
+        return steps
+
+    def save(self, steps: Sequence[Step]) -> None:
+        """Keep the plan where a crash leaves the old one or the new one."""
+        value = {"cluster": self._cluster, "steps": steps_json(steps)}
+        durable.replace_file(self.path, (json.dumps(value, indent=2) + "\n").encode())
+
+
 class _Walk:
     """The plan in its file, and looks at the cluster."""
 
     def __init__(self, tool: Tool, path: Path, seconds: int) -> None:
         self._tool = tool
-        self._path = path
+        self._file = PlanFile(path, str(UUID(bytes=tool.store.key)))
         self._seconds = seconds
         self._marks: Mapping[int, int] = {}
         self.steps: tuple[Step, ...] = ()
@@ -55,35 +86,19 @@ class _Walk:
         """Read the plan, or make it."""
         view = await self._gather()
         self._marks = committed_marks(view)
-        if self._read():
-            if only:
-                raise CommandError(f"{self._path} holds a plan already: remove it to make another one")
-        else:
+        steps = self._file.read()
+        if steps is None:
             self.steps = plan(view, only)
-            self.save()
-
-    def _read(self) -> bool:
-        if not self._path.exists():
-            return False
-        try:
-            value = json.loads(self._path.read_text(encoding="utf-8"))
-            cluster = value["cluster"]
-            self.steps = parse_steps(value["steps"])
-        except (ValueError, KeyError, TypeError, ClusterError) as error:
-            raise CommandError(f"{self._path} is no plan of this command: {error}") from None
-        if cluster != self._cluster():
-            raise CommandError(f"{self._path} is the plan of another cluster ({cluster}): give another --state FILE")
-        return True
+            self._file.save(self.steps)
+        elif only:
+            raise CommandError(f"{self._file.path} holds a plan already: remove it to make another one")
+        else:
+            self.steps = steps
 
     def mark(self, name: str, progress: Progress) -> None:
         """Write a step's progress down, before anything follows from it."""
         self.steps = marked(self.steps, name, progress)
-        self.save()
-
-    def save(self) -> None:
-        """Keep the plan where a crash leaves the old one or the new one."""
-        value = {"cluster": self._cluster(), "steps": steps_json(self.steps)}
-        durable.replace_file(self._path, (json.dumps(value, indent=2) + "\n").encode())
+        self._file.save(self.steps)
 
     async def look(self) -> Next:
         """The next move, by a look of now and the marks of the one before."""
@@ -101,9 +116,6 @@ class _Walk:
 
     async def _gather(self) -> ClusterView:
         return await gather(self._tool, self._seconds, certificates=False)
-
-    def _cluster(self) -> str:
-        return str(UUID(bytes=self._tool.store.key))
 
 
 async def _follow(tool: Tool, arguments: Arguments) -> int:
