@@ -58,11 +58,11 @@ def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
             assert call(port, "GET", "/accounts/7") == (200, {"balance": 70, "mark": 1})
             assert call(port, "GET", "/accounts/8") == (200, {"balance": 30, "mark": 1})
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # SIGINT is ignored by children of a shell that runs tests in the background
             assert process.stderr is not None
             errors = process.stderr.read()
             ports.release()
-    assert process.returncode in (0, -signal.SIGINT, 1, 130), errors
+    assert process.returncode in (0, -signal.SIGTERM), errors
 
 
 def test_a_script_of_threads_loses_no_money() -> None:

@@ -30,6 +30,7 @@ from waltz_core.base.record import record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_core.wire.port_session import Refusal
 from waltz_spark.cluster import Cluster as Map
 from waltz_spark.errors import OptionError
 from waltz_spark.options import parse_options
@@ -234,7 +235,7 @@ def test_each_port_serves_its_roles_and_refuses_the_others_with_a_reason(
         async with open_server_port(at(cluster, "server-0", "server.port"), tls) as port:
             answer = await port.ask(wire.PartitionStatusRequest(make_req_id(-1, 0, -1, 1)))
             if isinstance(answer, wire.ErrorResponse):
-                raise RefusedError(answer.message or "", answer.code)
+                raise RefusedError(Refusal(answer.message or "", answer.code, -1))
 
     async def open_data() -> None:
         async with open_storage_port(at(cluster, "storage-0", "storage.port"), tls, key=key, num_partitions=2):

@@ -51,6 +51,8 @@ INTERRUPT = """
 import signal, sys, threading
 import waltz_sync as waltz
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background would have it ignored
+
 def interrupt(portal):
     while not portal._waiting - held:  # until the main thread waits for its call
         pass
