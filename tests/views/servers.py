@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from waltz_trio.embedded import free_ports
 _PATIENCE = 60.0  # seconds for a start on a busy machine
 
 
-class DatabaseServer:
+class DatabaseServer(ABC):
     """A server with one superuser, and an empty database for whoever asks."""
 
     user: str
@@ -77,19 +78,21 @@ class DatabaseServer:
         self.execute("", f"CREATE {self.unit} {name}")
         return name
 
+    @abstractmethod
     def execute(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         """One statement, committed; the rows of its answer."""
-        raise NotImplementedError
 
     def _run(self, *command: str | Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._owner)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    @abstractmethod
     def _create(self) -> None:
-        raise NotImplementedError
+        """Make its files."""
 
+    @abstractmethod
     def _command(self) -> list[str | Path]:
-        raise NotImplementedError
+        """What starts it."""
 
     def _ask(self) -> None:
         self.execute("", "SELECT 1")

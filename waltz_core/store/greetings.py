@@ -94,6 +94,8 @@ class Greetings:
 
     def refused(self, now: int, link: ReplicaLink, refusal: Refusal) -> None:
         """Fenced by a later session, or the partition is not available there (yet)."""
+        if link.state is not LinkState.GREETING:
+            return  # its connection has ended meanwhile, and with it its part in this session
         link.state = LinkState.DIALING
         if refusal.fence is not None and refusal.fence > self._requests.session_id:
             self._events.put(rec.ReplicaFenced(link.replica, refusal.fence))
@@ -107,6 +109,7 @@ class Greetings:
         if report.condition in (Condition.LIMBO, Condition.STOPPED):
             self._is_out_of_service(now, link, report)
             return
+        self._out_of_service.pop(link.replica, None)  # whatever is wrong with it next is news
         link.state = LinkState.RECOVERING
         if link.movable:
             self._requests.ask_log_start(link.replica, report)

@@ -25,8 +25,8 @@ from waltz_core.store.calls import (
 )
 from waltz_core.store.followers import SessionConfig
 from waltz_core.store.recovery_events import CasMetadata
-from waltz_core.store.replica_link import Batch
-from waltz_core.store.requests import FenceCheck, Replication
+from waltz_core.store.replica_link import Batch, LinkState
+from waltz_core.store.requests import FenceCheck, Refusal, Replication
 from waltz_core.store.session import SessionState, StoreSession
 from waltz_core.store.session_notes import (
     HeadersRead,
@@ -204,6 +204,29 @@ def test_a_replica_out_of_service_is_reported_once_and_asked_again() -> None:
     (greeting,), _ = desk.flush()
     assert isinstance(greeting, StorageCall)
     assert desk.tell(greeting, limbo) == ([], [ReplicaSuspect(A)])
+
+
+def test_a_replica_that_was_back_in_service_is_reported_anew() -> None:
+    desk = Desk()
+    limbo = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7, Condition.LIMBO, (), "short")
+    desk.tell(desk.up(A), limbo)
+    greetings, link = desk.session._greetings, desk.session._links[A]
+    greetings.answered(0, link, messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4)))
+    desk.flush()
+    greetings.answered(0, link, limbo)
+    assert desk.flush()[1] == [ReplicaSuspect(A), ReplicaRefused(A, "short")]
+
+
+def test_a_refusal_that_comes_after_the_end_of_its_connection_revives_nobody() -> None:
+    desk = Desk()
+    desk.up(A)
+    desk.session.link_down(0, LinkDown(A, "reset"))
+    desk.session._greetings.refused(0, desk.session._links[A], Refusal("not available"))
+    assert desk.flush() == ([], [])
+    assert desk.session._links[A].state is LinkState.LOST
+    desk.now = 2_000
+    desk.session.due(desk.now)
+    assert not [effect for effect in desk.flush()[0] if isinstance(effect, StorageCall)], "it is not greeted"
 
 
 def test_a_node_of_ours_is_asked_where_its_log_begins() -> None:
