@@ -133,6 +133,7 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
         warm_up=options.warm_up,
         seconds=options.seconds,
         count=options.count // options.clients,
+        batch=options.batch,
     )
     with clients(cluster, [job] * options.clients) as loaders:
         for loader in loaders:
@@ -187,8 +188,11 @@ def read_back(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
         role="read",
         partitions=options.partitions,
         size=options.size,
+        batch=1000,
     )
     with clients(cluster, [job]) as (reader,):
+        reader.expect("ready")
+        reader.begin()
         found = reader.expect("read")
         reader.finish()
     return {"count": found["count"], "seconds": round(found["seconds"], 2)}
@@ -239,7 +243,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def describe(options: argparse.Namespace) -> dict[str, object]:
     """The options that matter for a comparison."""
-    names = ("size", "in_flight", "partitions", "clients", "locks", "count", "seconds", "set")
+    names = ("size", "in_flight", "batch", "partitions", "clients", "locks", "count", "seconds", "set")
     return {name: getattr(options, name) for name in names}
 
 
@@ -249,6 +253,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     parser.add_argument("--in-flight", type=int, default=1000, help="unresolved appends, all clients together")
+    parser.add_argument("--batch", type=int, default=0, help="appends of each `send_many`; 0 = `send`, one by one")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--clients", type=int, default=1, help="client processes")
     parser.add_argument("--locks", type=int, default=0, help="write locks of each append, out of 100,000")

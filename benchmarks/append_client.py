@@ -36,6 +36,8 @@ class Job:
     seconds: float = 20.0
     count: int = 0  # appends after the warm-up; 0 = as `seconds` says
     seed: int = 0
+    batch: int = 0  # appends of one `send_many`, or transactions of a batch; 0 = one by one
+    prefetch: int = 1000  # payloads that a reader reads ahead; 0 = it reads none
 
     def write(self, path: Path) -> None:
         """As a file for the command line."""
@@ -62,7 +64,11 @@ class Load:
         """Warm up, measure, wait for what is in flight."""
         async with trio.open_nursery() as nursery:
             for partition in range(self.job.partitions):
-                nursery.start_soon(self._keep, partition)
+                if not self.job.batch:
+                    nursery.start_soon(self._keep, partition)
+                    continue
+                for _ in range(max(1, self.job.in_flight // self.job.partitions // self.job.batch)):
+                    nursery.start_soon(self._keep_batches, partition)
             await trio.sleep(self.job.warm_up)
             self.measuring = True
             begin = time.monotonic()
@@ -95,6 +101,25 @@ class Load:
         while flying:
             mark = await self._land(flying, mark)
 
+    async def _keep_batches(self, partition: int) -> None:
+        """Append many at a time, one after the other; each is as old as the call it was made by."""
+        now = time.monotonic_ns
+        mark = await self.client.committed_mark(partition)
+        while not self.stopped:
+            appends = [self._append() for _ in range(self.job.batch)]
+            sent = now()
+            based_on = mark if appends[0].write else None
+            outcomes = await (await self.client.send_many(partition, appends, based_on=based_on)).outcomes()
+            slot = (now() - sent) // _SLOT
+            self.refused += len(outcomes.errors)
+            self.acknowledged += outcomes.committed
+            mark = max([mark, *(first + count - 1 for _, first, count in outcomes.runs())])
+            if self.measuring:
+                self.buckets[slot] += outcomes.committed
+                self.measured += outcomes.committed
+                if 0 < self.job.count <= self.measured:
+                    self._enough.set()
+
     def _append(self) -> waltz.Append:
         if not self.job.locks:
             return waltz.Append(self._body)
@@ -126,20 +151,37 @@ async def read(job: Job, client: waltz.Client) -> None:
     begin = time.monotonic()
     count = 0
     for partition in range(job.partitions):
-        expected = 0
         last = await client.committed_mark(partition)  # confirmed: no older than this question
         if last < 0:
             continue
-        async with client.feed(partition, after=-1, prefetch=1000) as feed:
-            async for batch in feed.batches(1000):
-                for txn in batch:
-                    assert txn.id == expected, f"partition {partition}: read {txn.id}, expected {expected}"
-                    assert len(txn.load()) == job.size
-                    expected += 1
-                if expected > last:
-                    break
-        count += expected
+        async with client.feed(partition, after=-1, prefetch=job.prefetch) as feed:
+            count += await (read_batches if job.batch else read_each)(job, feed, last)
     tell(event="read", count=count, seconds=time.monotonic() - begin)
+
+
+async def read_batches(job: Job, feed: waltz.Feed, last: int) -> int:
+    """Read up to `last`, in batches; the number of transactions."""
+    expected = 0
+    async for batch in feed.batches(job.batch):
+        for txn in batch:
+            assert txn.id == expected, f"partition {feed.partition}: read {txn.id}, expected {expected}"
+            assert not job.prefetch or len(txn.load()) == job.size
+            expected += 1
+        if expected > last:
+            break
+    return expected
+
+
+async def read_each(job: Job, feed: waltz.Feed, last: int) -> int:
+    """The same, one by one."""
+    expected = 0
+    async for txn in feed:
+        assert txn.id == expected, f"partition {feed.partition}: read {txn.id}, expected {expected}"
+        assert not job.prefetch or len(txn.load()) == job.size
+        expected += 1
+        if expected > last:
+            break
+    return expected
 
 
 def tell(**what: object) -> None:
@@ -150,13 +192,13 @@ def tell(**what: object) -> None:
 async def main(job: Job) -> None:
     """Open the client and do the job."""
     async with waltz.open_client(job.client) as client:
-        if job.role == "read":
-            await read(job, client)
-            return
         for partition in range(job.partitions):
             await client.committed_mark(partition)
         tell(event="ready")
         sys.stdin.readline()  # all clients begin together
+        if job.role == "read":
+            await read(job, client)
+            return
         await Load(job, client).run()
 
 

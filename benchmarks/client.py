@@ -3,21 +3,23 @@
 python -m benchmarks.client [--count 100000] [--calls 2000] [--views sqlite,dict,postgres,mysql] [--json PATH]
 
 One cluster in a process of its own, on this machine; databases are real servers, PostgreSQL on a socket, MariaDB on
-loopback. `apply` inserts one row of three columns for each transaction of 100 bytes. A call is `read` on a view in
-memory,
-which asks no server, so that it shows what the front costs; `append` waits for a commit.
+loopback. `apply` inserts one row of three columns for each transaction of 100 bytes, `apply_many` the rows of a batch:
+by `executemany`, in PostgreSQL by COPY, in memory by `dict.update`. A call is `read` on a view in memory, which asks no
+server, so that it shows what the front costs; `append` waits for a commit. The event store is
+asked on each view by eight callers, first about tags of their own, then all about one, where most lose.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from typing import Any
 import trio
 
 import waltz_asyncio
+import waltz_dcb
 import waltz_sync
 import waltz_trio
 from tests.views.servers import MariaServer, PostgresServer
@@ -32,13 +35,25 @@ from tests.views.servers import MariaServer, PostgresServer
 VIEWS = ("sqlite", "dict", "postgres", "mysql")
 _SIZE = 100
 _APPENDS_AT_ONCE = 2000
+_DCB_CALLERS = 8
 _SCHEMA = "CREATE TABLE IF NOT EXISTS noted (partition_id INTEGER NOT NULL, id INTEGER NOT NULL, data {bytes})"
 
 
 @contextmanager
 def running_dev(directory: Path) -> Iterator[str]:
     """A cluster in a process of its own; gives its address."""
-    command = [sys.executable, "-m", "waltz_trio.cli.main", "dev", "--directory", str(directory), "--partitions", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "waltz_trio.cli.main",
+        "dev",
+        "--directory",
+        str(directory),
+        "--partitions",
+        "2",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -97,6 +112,29 @@ def sync_calls(url: str, count: int) -> dict[str, float]:
         return micros(begin, read, time.perf_counter(), count)
 
 
+async def dcb_appends(url: str, count: int, prefix: str, view: waltz_trio.View) -> dict[str, float]:
+    """Appends of an event store a second, each on the condition that its own tag is new; and with one tag for all."""
+    figures = {}
+    async with waltz_trio.open_client(url) as client, waltz_dcb.open_store(client, 1, view) as store:
+        for kind in ("of_their_own", "of_all"):
+            begin, share = time.perf_counter(), count // _DCB_CALLERS
+
+            async def append(caller: int, kind: str = kind, share: int = share) -> None:
+                for number in range(share):
+                    tag = f"{prefix}{kind}:{caller}/{number}" if kind == "of_their_own" else prefix + kind
+                    query = waltz_dcb.Query(waltz_dcb.QueryItem(["Noted"], [tag]))
+                    seen = -1 if kind == "of_their_own" else (await store.read(query, limit=0)).head
+                    condition = waltz_dcb.AppendCondition(query, seen)
+                    with contextlib.suppress(waltz_dcb.ConditionFailedError):
+                        await store.append(waltz_dcb.Event("Noted", bytes(_SIZE), [tag]), condition)
+
+            async with trio.open_nursery() as nursery:
+                for caller in range(_DCB_CALLERS):
+                    nursery.start_soon(append, caller)
+            figures[f"tags_{kind}"] = round(share * _DCB_CALLERS / (time.perf_counter() - begin), 1)
+    return figures
+
+
 def micros(begin: float, read: float, end: float, count: int) -> dict[str, float]:
     """The figures of one front."""
     return {
@@ -123,27 +161,53 @@ async def catch_up(url: str, view: waltz_trio.View) -> float:
 
 
 @contextmanager
-def opened(kind: str, directory: Path) -> Iterator[waltz_trio.View]:
-    """An empty view of a kind."""
+def place(kind: str, directory: Path) -> Iterator[Any]:
+    """Where a view of a kind keeps its state: an empty database of a server that runs for it."""
     if kind == "dict":
-        yield waltz_trio.DictView(lambda txn, state: state.__setitem__(txn.id, txn.load()))
+        yield None
     elif kind == "sqlite":
-        schema = _SCHEMA.format(bytes="BLOB")
-        yield waltz_trio.SqliteView(directory / "view.db", noting("?"), schema=schema, name="noted")
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            yield Path(folder) / "view.db"
     elif kind == "postgres":
         postgres = PostgresServer(durable=True)
         try:
-            place = postgres.conninfo(postgres.new_database())
-            yield waltz_trio.PostgresView(place, noting("%s"), schema=_SCHEMA.format(bytes="BYTEA"), name="noted")
+            yield postgres.conninfo(postgres.new_database())
         finally:
             postgres.close()
     else:
         maria = MariaServer(durable=True)
         try:
-            where = maria.options(maria.new_database())
-            yield waltz_trio.MySqlView(where, noting("%s"), schema=_SCHEMA.format(bytes="BLOB"), name="noted")
+            yield maria.options(maria.new_database())
         finally:
             maria.close()
+
+
+@contextmanager
+def opened(kind: str, directory: Path, together: bool) -> Iterator[waltz_trio.View]:
+    """An empty view of a kind, with an `apply_many` or without."""
+    with place(kind, directory) as where:
+        options: dict[str, Any] = {"apply_many": noting_many(kind) if together else None}
+        if kind == "dict":
+            yield waltz_trio.DictView(lambda txn, state: state.__setitem__(txn.id, txn.load()), **options)
+            return
+        options |= {"schema": _SCHEMA.format(bytes="BYTEA" if kind == "postgres" else "BLOB"), "name": "noted"}
+        view = {"sqlite": waltz_trio.SqliteView, "postgres": waltz_trio.PostgresView, "mysql": waltz_trio.MySqlView}
+        yield view[kind](where, noting("?" if kind == "sqlite" else "%s"), **options)
+
+
+@contextmanager
+def opened_dcb(kind: str, directory: Path) -> Iterator[waltz_trio.View]:
+    """An empty view of the event store."""
+    with place(kind, directory) as where:
+        if kind == "dict":
+            yield waltz_dcb.memory_view()
+        else:
+            views = {
+                "sqlite": waltz_dcb.sqlite_view,
+                "postgres": waltz_dcb.postgres_view,
+                "mysql": waltz_dcb.mysql_view,
+            }
+            yield views[kind](where)
 
 
 def noting(mark: str) -> Callable[[waltz_trio.Transaction, Any], None]:
@@ -156,19 +220,51 @@ def noting(mark: str) -> Callable[[waltz_trio.Transaction, Any], None]:
     return apply
 
 
+def noting_many(kind: str) -> Callable[[Sequence[waltz_trio.Transaction], Any], None]:
+    """The same of many transactions."""
+    mark = "?" if kind == "sqlite" else "%s"
+    statement = f"INSERT INTO noted VALUES ({mark}, {mark}, {mark})"
+
+    def rows(txns: Sequence[waltz_trio.Transaction], db: Any) -> None:
+        db.executemany(statement, [(txn.partition, txn.id, txn.load()) for txn in txns])
+
+    def copied(txns: Sequence[waltz_trio.Transaction], db: Any) -> None:
+        with db.copy("COPY noted FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(["int4", "int4", "bytea"])
+            for txn in txns:
+                copy.write_row((txn.partition, txn.id, txn.load()))
+
+    def updated(txns: Sequence[waltz_trio.Transaction], state: Any) -> None:
+        state.update((txn.id, txn.load()) for txn in txns)
+
+    return {"dict": updated, "postgres": copied}.get(kind, rows)
+
+
 def measure(count: int, calls: int, kinds: list[str]) -> dict[str, Any]:
     """All figures."""
-    figures: dict[str, Any] = {"count": count, "calls": calls, "fronts": {}, "applied_per_second": {}}
+    figures: dict[str, Any] = {
+        "count": count,
+        "calls": calls,
+        "fronts": {},
+        "dcb_appends_per_second": {},
+        "applied_per_second": {},
+    }
     with tempfile.TemporaryDirectory() as folder, running_dev(Path(folder) / "cluster") as url:
         figures["fronts"] = {
             "waltz_trio": trio.run(trio_calls, url, calls),
             "waltz_asyncio": asyncio.run(asyncio_calls(url, calls)),
             "waltz_sync": sync_calls(url, calls),
         }
+        for kind in kinds:
+            name = "memory" if kind == "dict" else kind
+            with opened_dcb(kind, Path(folder)) as view:
+                figures["dcb_appends_per_second"][name] = trio.run(dcb_appends, url, calls, f"{name}:", view)
         trio.run(fill, url, count)
         for kind in kinds:
-            with opened(kind, Path(folder)) as view:
-                figures["applied_per_second"][kind] = round(count / trio.run(catch_up, url, view))
+            for name in ("apply", "apply_many"):
+                with opened(kind, Path(folder), name == "apply_many") as view:
+                    rate = round(count / trio.run(catch_up, url, view))
+                figures["applied_per_second"].setdefault(kind, {})[name] = rate
     return figures
 
 

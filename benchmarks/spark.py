@@ -103,9 +103,9 @@ def make_log(directory: Path, count: int, payload: Callable[[random.Random], byt
 
     from waltz_core.storage import control
     from waltz_core.storage.segment import SegmentHeader, data_name, encode_header, index_name
-    from waltz_spark.archived import STORED
-    from waltz_spark.columns import TYPES
-    from waltz_spark.encoding import encode_batch
+    from waltz_spark.records.archived import STORED
+    from waltz_spark.records.columns import TYPES
+    from waltz_spark.records.encoding import encode_batch
 
     rng, total = random.Random(7), 0
     each = count // _PARTITIONS
@@ -176,8 +176,8 @@ PAYLOADS: dict[str, Callable[[random.Random], bytes]] = {"bank": _bank, "1k": _l
 
 def decode(directory: Path, verify: str) -> None:
     """All batches of a log, in this process."""
-    from waltz_spark.columns import Shape
-    from waltz_spark.segments import SegmentFile
+    from waltz_spark.records.columns import Shape
+    from waltz_spark.records.segments import SegmentFile
 
     shape = Shape(verify=verify)
     for path in sorted(directory.glob("*/*.seg")):
@@ -197,9 +197,9 @@ def without_spark(rows: Rows, name: str, directory: Path, count: int, size: int)
 def from_storage(rows: Rows, name: str, folder: Path, count: int) -> None:
     """One connection to the admin port of a storage node in another process, every record checked."""
     from waltz_core.base.ids import Endpoint
-    from waltz_spark.columns import Shape
-    from waltz_spark.planning import Range, StoragePlace
-    from waltz_spark.reading import Patience, drop_connections, read_blocks
+    from waltz_spark.base.planning import Range, StoragePlace
+    from waltz_spark.read.reading import Patience, drop_connections, read_blocks
+    from waltz_spark.records.columns import Shape
     from waltz_trio.net.tls import TlsSettings
 
     command = [sys.executable, "-m", "benchmarks.spark_node", str(folder), name, str(count)]
@@ -239,10 +239,10 @@ def with_spark(rows: Rows, spark: Any, name: str, directory: Path, count: int, s
 
 def archive_and_restore(rows: Rows, spark: Any, name: str, directory: Path, count: int, size: int) -> None:
     """There, back, and Spark's own reading of what lies in between."""
-    from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
-    from waltz_spark.options import parse_options
-    from waltz_spark.restore import restore
-    from waltz_spark.runners import Here, OnSpark
+    from waltz_spark.archive.archive import plan_archive, plan_verification, run_archive, run_verification
+    from waltz_spark.archive.restore import restore
+    from waltz_spark.base.runners import Here, OnSpark
+    from waltz_spark.read.options import parse_options
 
     options, runner = parse_options({"directory": str(directory)}), OnSpark(spark)
     root, again = directory.with_name(f"{name}-archive"), directory.with_name(f"{name}-restored")
@@ -271,14 +271,14 @@ def archive_and_restore(rows: Rows, spark: Any, name: str, directory: Path, coun
 
 def audit_with_journal(rows: Rows, spark: Any, name: str, directory: Path, count: int, size: int) -> None:
     """Every check that one replica and the decisions of its server allow, serializability among them."""
-    from waltz_spark.audit import audit
-    from waltz_spark.runners import OnSpark
+    from waltz_spark.audit.audit import run_audit
+    from waltz_spark.base.runners import OnSpark
 
     journal = directory.with_name(f"{name}-journal")
     make_journal(journal, count)
 
     def judge() -> None:
-        report = audit([str(directory)], None, OnSpark(spark), journals=[str(journal)])
+        report = run_audit([str(directory)], None, OnSpark(spark), journals=[str(journal)])
         unfit = [one for one in report.findings if one.status == "failed"]
         assert not unfit, unfit[0]
         assert sum(one.check == "serializable by locks" for one in report.findings) == _PARTITIONS
@@ -317,7 +317,7 @@ def open_spark(memory: str) -> Any:
     from pyspark.sql import SparkSession
 
     from benchmarks.spark_ceiling import CeilingSource
-    from waltz_spark.session import configure
+    from waltz_spark.spark.session import configure
 
     builder = configure(SparkSession.builder.master("local[2]").appName("waltz benchmark"))
     settings = {

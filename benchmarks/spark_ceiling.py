@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from waltz_spark.columns import Shape, arrow_schema, spark_ddl
+from waltz_spark.records.columns import Shape, arrow_schema, spark_ddl
 
 ROWS = 16_384
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.spark import PAYLOADS, make_log
-from waltz_trio.embedded import embedded_cluster
+from waltz_trio.node.embedded import embedded_cluster
 
 
 async def serve(directory: Path, payload: str, count: int) -> None:

@@ -1,11 +1,12 @@
 """What a submit costs: callers in one process, one client, a small server behind a real socket with TLS.
 
-    PYTHONPATH=. python -m benchmarks.submit [--seconds N] [--rounds N] [--callers N ...]
+    PYTHONPATH=. python -m benchmarks.submit [--seconds N] [--rounds N] [--callers N ...] [--until applied]
 
 The server is a model that commits at once, in the same process, so that what is left is the client, the view and the
-machines. Each caller submits for an account of its own and waits. To compare two versions, run this file with both on
-`PYTHONPATH`, by turns: on a shared machine the CPU time says
-more than the rate.
+machines. Each caller submits for an account of its own and waits. With `--until committed` its view has mostly not
+applied its last transaction when it decides the next, so the log refuses it once: attempts say how often. To compare
+two versions, run this file with both on `PYTHONPATH`, by turns: on a shared machine the CPU time says more than the
+rate.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def decide(state: Any, account: int) -> waltz.Append:
     return waltz.Append(b"x" * 100, header=account, write=[("account", account)])
 
 
-async def measure(view: Any, callers: int, seconds: float) -> tuple[float, float]:
-    """Submits a second, and microseconds of CPU for each."""
-    done, cpu = 0, 0.0
+async def measure(view: Any, callers: int, seconds: float, until: Any) -> tuple[float, float, float]:
+    """Submits a second, microseconds of CPU for each, and attempts for each."""
+    done, attempts, cpu = 0, 0, 0.0
     async with (
         small_cluster() as cluster,
         waltz.open_client(cluster.url) as client,
@@ -54,10 +55,11 @@ async def measure(view: Any, callers: int, seconds: float) -> tuple[float, float
         await app.submit(decide, 0, partition=0, until="applied")
 
         async def call(account: int) -> None:
-            nonlocal done
+            nonlocal done, attempts
             while True:
-                await app.submit(decide, account, partition=0)
-                done += 1
+                receipt = await app.submit(decide, account, partition=0, until=until)
+                assert receipt is not None
+                done, attempts = done + 1, attempts + receipt.attempts
 
         async with trio.open_nursery() as nursery:
             for account in range(callers):
@@ -66,12 +68,12 @@ async def measure(view: Any, callers: int, seconds: float) -> tuple[float, float
             await trio.sleep(seconds)
             cpu += time.process_time()
             nursery.cancel_scope.cancel()
-    return done / seconds, cpu * 1e6 / done
+    return done / seconds, cpu * 1e6 / max(done, 1), attempts / max(done, 1)
 
 
-async def measure_many(view: Any, count: int, seconds: float) -> tuple[float, float]:
+async def measure_many(view: Any, count: int, seconds: float, until: Any) -> tuple[float, float, float]:
     """The same through `submit_many`."""
-    done, cpu = 0, 0.0
+    done, attempts, cpu = 0, 0, 0.0
     async with (
         small_cluster() as cluster,
         waltz.open_client(cluster.url) as client,
@@ -80,11 +82,11 @@ async def measure_many(view: Any, count: int, seconds: float) -> tuple[float, fl
         began = trio.current_time()
         cpu -= time.process_time()
         while trio.current_time() < began + seconds:
-            await app.submit_many(decide, [(each,) for each in range(count)], partition=0)
-            done += count
+            receipts = await app.submit_many(decide, [(each,) for each in range(count)], partition=0, until=until)
+            done, attempts = done + count, attempts + sum(getattr(each, "attempts", 0) for each in receipts)
         cpu += time.process_time()
         seconds = trio.current_time() - began
-    return done / seconds, cpu * 1e6 / done
+    return done / seconds, cpu * 1e6 / done, attempts / done
 
 
 def main() -> None:
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 8, 64, 1000])
+    parser.add_argument("--until", choices=["committed", "applied"], default="committed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         number = 0
@@ -103,12 +106,12 @@ def main() -> None:
             path = Path(folder) / f"{number}.db"
             return [("dict", waltz.DictView(apply)), ("sqlite", waltz.SqliteView(path, apply_sql, schema=SCHEMA))]
 
-        def one(how: Any, named: tuple[str, Any], count: int) -> tuple[str, float, float]:
-            return named[0], *trio.run(how, named[1], count, options.seconds)
+        def one(how: Any, named: tuple[str, Any], count: int) -> tuple[str, float, float, float]:
+            return named[0], *trio.run(how, named[1], count, options.seconds, options.until)
 
-        def show(what: str, rounds: list[tuple[str, float, float]]) -> None:
-            rate, cpu = median(each[1] for each in rounds), median(each[2] for each in rounds)
-            print(f"{rounds[0][0]:>7} {what:>20}: {rate:9,.0f} submits/s, {cpu:6.0f} µs of CPU each")
+        def show(what: str, rounds: list[tuple[str, float, float, float]]) -> None:
+            rate, cpu, tries = (median(values) for values in list(zip(*rounds, strict=True))[1:])
+            print(f"{rounds[0][0]:>7} {what:>20}: {rate:9,.0f}/s, {cpu:6.0f} µs of CPU and {tries:.2f} attempts each")
 
         for callers in options.callers:
             for at in range(2):

@@ -5,7 +5,7 @@ All such modules are imported at once, and one that fails hides every other: so 
 
 from __future__ import annotations
 
-from waltz_spark.source import WaltzDataSource
+from waltz_spark.spark.source import WaltzDataSource
 
 
 class DefaultSource(WaltzDataSource):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waltz_spark.journal_source import JournalDataSource
+from waltz_spark.spark.journal_source import JournalDataSource
 
 
 class DefaultSource(JournalDataSource):

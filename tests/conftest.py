@@ -21,6 +21,18 @@ settings.register_profile(
 settings.load_profile("project")
 
 
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
+    """Dots are for people who watch: in a log they would push out what failed."""
+    if report.when == "call" and report.passed and config.get_verbosity() < 0 and not sys.stdout.isatty():
+        return "passed", "", ""
+    return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite`: transcripts are written as they come out, instead of compared."""
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts in tests/model/testdata anew")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> object:
     """In CI nothing may be skipped but what needs an installation of Waltz 0.13.2."""
@@ -34,7 +46,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> object:
 @pytest.fixture(autouse=True)
 def cluster_witness(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The disks of every cluster that runs inside a test are judged when it ends, see tests/witness."""
-    if "waltz_trio.embedded" not in sys.modules:
+    if "waltz_trio.node.embedded" not in sys.modules:
         return None
     from tests.witness.embedded import EmbeddedWitness
 

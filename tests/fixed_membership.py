@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from waltz_core.client.calls import Effect
-from waltz_core.client.membership import NullMembership
-from waltz_core.client.node import ClientNode
+from waltz_core.base.outbox import Emits
+from waltz_core.client.calls import Effect, Joined
+from waltz_core.client.membership import MapChanged, MembershipNote, NullMembership, Servers
 from waltz_core.client.router import EndpointMap
 
 
@@ -14,7 +14,12 @@ class FixedMembership(NullMembership):
     def __init__(self, client_id: int, partition_count: int, endpoints: EndpointMap) -> None:
         self._client_id, self._partition_count, self._endpoints = client_id, partition_count, endpoints
 
-    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
+    def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
         """Answer at once."""
-        node.joined("fixed", self._client_id, self._partition_count, now, out)
-        node.endpoints_changed(self._endpoints, now, out)
+        self._notes = notes
+        notes.put(Joined("fixed", self._client_id, self._partition_count))
+        notes.put(MapChanged(self._endpoints))
+
+    def change(self, endpoints: EndpointMap) -> None:
+        """Say that the map is another one; heard by the next step."""
+        self._notes.put(MapChanged(endpoints))

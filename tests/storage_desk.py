@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from tests.model.disk import SimDisk, drive
+from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Dial, Dialed, Port, Received, Send
 from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.base.log import Record
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import DiskBatch, DiskRead, FaultKind, Stop, StorageFailed
 from waltz_core.storage.node import StorageNode
@@ -25,6 +24,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
+from waltz_testing.simulation.disk import SimDisk, drive
 
 WALL_MS = 1_700_000_000_000
 CLOSED = "connection closed by the server, no message"
@@ -83,14 +83,14 @@ class Desk:
         partition_count: int,
         *,
         threshold: int = 1000,
-        rules: SafetyRules = SAFE,
+        kind: type[StorageNode] = StorageNode,
         **settings: Any,
     ) -> None:
         self.disk = disk
         self.key = key
         self.partition_count = partition_count
         config = StorageConfig(key.bytes, partition_count, threshold, wall_clock_offset_ms=WALL_MS, **settings)
-        self.node = StorageNode(config, rules)
+        self.node = kind(config)
         self.wires: dict[int, Wire] = {}
         self.pending: list[Any] = []
         self.emitted: list[Any] = []
@@ -171,12 +171,12 @@ def desk(
     *,
     partitions: int = 2,
     threshold: int = 500,
-    rules: SafetyRules = SAFE,
+    kind: type[StorageNode] = StorageNode,
     assigned: tuple[int, ...] | None = None,
     **settings: Any,
 ) -> Desk:
     """A running node; a new one (no disk given) has partition 0 assigned."""
-    made = Desk(disk or SimDisk(), KEY, partitions, threshold=threshold, rules=rules, **settings)
+    made = Desk(disk or SimDisk(), KEY, partitions, threshold=threshold, kind=kind, **settings)
     if disk is None and assigned is None:
         assigned = (0,)
     if assigned:
@@ -338,8 +338,8 @@ class Nodes:
         self.silent: set[int] = set()  # reached, but says nothing
         self._conns = 1000
         for number in range(count):
-            rules = LEGACY if number in legacy else SAFE
-            self.desks.append(self.node(SimDisk(), rules))
+            kind = StorageNode0132 if number in legacy else StorageNode
+            self.desks.append(self.node(SimDisk(), kind))
             self.desks[-1].admin(admin.PartitionAssignmentRequest(1, (0,), True, False))
             self.desks[-1].storage(wire.SetLowWaterMarkRequest(5, 1, 0, -1, False))
             if records:
@@ -347,8 +347,8 @@ class Nodes:
                 assert answer == wire.SuccessResponse(5, 1, 0)
             self.settle()
 
-    def node(self, disk: SimDisk, rules: SafetyRules = SAFE) -> Desk:
-        return Desk(disk, KEY, 2, threshold=500, rules=rules)
+    def node(self, disk: SimDisk, kind: type[StorageNode] = StorageNode) -> Desk:
+        return Desk(disk, KEY, 2, threshold=500, kind=kind)
 
     def settle(self) -> None:
         """Let marks be written."""
@@ -357,8 +357,8 @@ class Nodes:
             desk.step()
 
     def restart(self, number: int) -> Desk:
-        rules = self.desks[number].node.rules
-        self.desks[number] = self.node(self.desks[number].disk, rules)
+        kind = type(self.desks[number].node)
+        self.desks[number] = self.node(self.desks[number].disk, kind)
         return self.desks[number]
 
     def endpoint(self, number: int) -> Endpoint:

@@ -20,6 +20,7 @@ PACKAGES = (
     "waltz_trio",
     "waltz_sync",
     "waltz_asyncio",
+    "waltz_dcb",
     "waltz_spark",
     "pyspark_waltz",
     "pyspark_waltz_journal",
@@ -38,13 +39,16 @@ _API = {
     "stop_server",
     "stop_storage",
 }
-# Spark, argparse and Python call these by their names.
+# Spark, argparse, Python and our own main program call these by their names.
 _CALLBACKS = {
     "DefaultSource",
     "_from_iterable",
     "_print_message",
     "getDefaultReadLimit",
     "latestOffset",
+    "make_check_parser",
+    "make_prove_parser",
+    "make_seal_parser",
     "prepareForTriggerAvailableNow",
     "reportLatestOffset",
     "streamReader",
@@ -69,7 +73,6 @@ _FORMATS = {
 _OBSERVED = {
     "connection_count",
     "drop_connections",
-    "held_slots",
     "http_port",
     "is_open",
     "link_kind",

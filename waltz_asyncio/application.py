@@ -12,9 +12,9 @@ from waltz_asyncio.bridge import Block, call, documented, enter, leave, look
 from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.portal import Held, Portal
-from waltz_trio.application import ApplicationStatus
-from waltz_trio.values import Append, Key, Receipt, Retry
-from waltz_trio.views import View
+from waltz_trio.client.application import ApplicationStatus
+from waltz_trio.client.values import Append, Key, Receipt, Retry
+from waltz_trio.client.views import View
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -61,13 +61,11 @@ class Application(Block, Generic[S]):
         submission: Submission | None = None,
     ) -> Receipt | None:
         _check_plain(decide, "decide")
-
         self._check_entered()
-        handle = Submission() if submission is None else submission
-        handle._portal = self._portal
-
-        async def submit() -> Receipt | None:
-            return await self._app.submit(
+        handle = Submission._on(self._portal, submission)
+        return await call(
+            self._portal,
+            lambda: self._app.submit(
                 decide,
                 *args,
                 partition=partition,
@@ -76,9 +74,8 @@ class Application(Block, Generic[S]):
                 retry=retry,
                 key=key,
                 submission=handle._inner,
-            )
-
-        return await call(self._portal, submit)
+            ),
+        )
 
     @documented(trio_front.Application.submit_many)
     async def submit_many(

@@ -72,7 +72,7 @@ def look(portal: Portal, function: Callable[P, T], /, *args: P.args, **named: P.
 
 
 async def enter(held: Held[T], portal: Portal) -> T:
-    """Enter a block; where that does not come about, nothing of it is left."""
+    """Enter a block; if that fails, nothing is left behind."""
     portal.check_own()
     check_loop()
     future = held.begin()
@@ -108,7 +108,7 @@ async def settled(future: Future[Any]) -> None:
             waiter.set_result(None)
 
     def done(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop was closed with somebody waiting in it
+        with suppress(RuntimeError):  # the loop was closed while a call was waiting in it
             loop.call_soon_threadsafe(wake)
 
     future.add_done_callback(done)

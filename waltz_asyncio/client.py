@@ -10,14 +10,14 @@ import waltz_trio as trio_front
 from waltz_asyncio.application import Application
 from waltz_asyncio.bridge import Block, call, check_loop, documented, enter, leave, look
 from waltz_asyncio.feed import Feed
-from waltz_asyncio.pending import Pending
+from waltz_asyncio.pending import Pending, PendingMany
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.portal import Held, Portal
-from waltz_trio.connect import ConfigLike
-from waltz_trio.instrument import Instrument
-from waltz_trio.values import Append, Receipt, Tail
-from waltz_trio.views import View
+from waltz_trio.client.connect import ConfigLike
+from waltz_trio.client.instrument import Instrument
+from waltz_trio.client.values import Append, Receipt, Tail
+from waltz_trio.client.views import View
 
 S = TypeVar("S")
 
@@ -87,6 +87,16 @@ class Client:
         async def run() -> Pending:
             self._tell_mark(partition)
             return Pending(self._portal, await self._client.send(partition, append, based_on=based_on))
+
+        return await call(self._portal, run)
+
+    @documented(trio_front.Client.send_many)
+    async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
+        wanted = list(appends)  # whatever makes them runs in the caller's thread
+
+        async def run() -> PendingMany:
+            self._tell_mark(partition)
+            return PendingMany(self._portal, await self._client.send_many(partition, wanted, based_on=based_on))
 
         return await call(self._portal, run)
 
@@ -200,7 +210,7 @@ def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> 
 
     Args:
         config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
-        instrument: told what the client does, for metrics; in the client's thread.
+        instrument: gets what the client does, for metrics; called in the client's thread.
 
     Raises:
         ConfigError: the configuration cannot be used.

@@ -6,7 +6,7 @@ import waltz_trio as trio_front
 from waltz_asyncio.bridge import call, check_loop, documented
 from waltz_sync.feed import CHUNK, Delivery
 from waltz_sync.portal import Portal
-from waltz_trio.values import Batch, Transaction
+from waltz_trio.client.values import Batch, Transaction
 
 
 class _Delivered(Transaction):

@@ -11,9 +11,9 @@ import waltz_trio as trio_front
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.pending import Submission
 from waltz_sync.portal import Block, Held, Portal
-from waltz_trio.application import ApplicationStatus
-from waltz_trio.values import Append, Key, Receipt, Retry
-from waltz_trio.views import View
+from waltz_trio.client.application import ApplicationStatus
+from waltz_trio.client.values import Append, Key, Receipt, Retry
+from waltz_trio.client.views import View
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Application(Block["Application[S]"], Generic[S]):
                 committed when this was called, by a question to the server; "local": at once, on any state.
             retry: pauses and limits.
             key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
-                this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
+                this key, its receipt is the answer, and nothing is appended. A text means `Key(text, args)`.
             submission: a handle that keeps the outcome of the append after a TimeoutError.
             timeout: seconds to wait.
 
@@ -106,24 +106,15 @@ class Application(Block["Application[S]"], Generic[S]):
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         _check_plain(decide, "decide")
-
         self._check_entered()
-        handle = Submission() if submission is None else submission
-        handle._portal = self._portal
-
-        async def submit() -> Receipt | None:
-            return await self._app.submit(
-                decide,
-                *args,
-                partition=partition,
-                until=until,
-                decline=decline,
-                retry=retry,
-                key=key,
-                submission=handle._inner,
-            )
-
-        return self._portal.call(submit, timeout, _SUBMIT_LATE)
+        run, inner = self._app.submit, Submission._on(self._portal, submission)._inner
+        return self._portal.call(
+            lambda: run(
+                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
+            ),
+            timeout,
+            _SUBMIT_LATE,
+        )
 
     def submit_many(
         self,

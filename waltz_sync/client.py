@@ -11,12 +11,12 @@ from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.application import Application
 from waltz_sync.feed import Feed
-from waltz_sync.pending import Pending
+from waltz_sync.pending import Pending, PendingMany
 from waltz_sync.portal import Block, Held, Portal, check_timeout
-from waltz_trio.connect import ConfigLike
-from waltz_trio.instrument import Instrument
-from waltz_trio.values import Append, Receipt, Tail
-from waltz_trio.views import View
+from waltz_trio.client.connect import ConfigLike
+from waltz_trio.client.instrument import Instrument
+from waltz_trio.client.values import Append, Receipt, Tail
+from waltz_trio.client.views import View
 
 S = TypeVar("S")
 
@@ -65,7 +65,7 @@ class Client:
             after: the last transaction that is done with; -1 = from the start, `TAIL` = only what is new.
             prefetch: how many payloads are read ahead; 0 = none, `feed.fetch(txn)` reads one.
             select: given a header, whether the payload is wanted; the others are not read. Must not wait.
-            timeout: seconds to wait for each transaction; then iterating raises TimeoutError, and may go on.
+            timeout: seconds to wait for each transaction; then iterating raises TimeoutError, and may be continued.
 
         Raises:
             PartitionNotFoundError: no such partition.
@@ -76,12 +76,12 @@ class Client:
         return _FeedBlock(self, Held(self._portal, manager, self._held), timeout)
 
     def committed_mark(self, partition: int, *, timeout: float | None = None) -> int:
-        """The server's committed mark: -1 for an empty log. Waits until a server can tell.
+        """The server's committed mark: -1 for an empty log. Waits until a server answers.
 
         It covers every append that was acknowledged, to any client, before this call.
 
         Raises:
-            TimeoutError: no server could tell within `timeout` seconds.
+            TimeoutError: no server answered within `timeout` seconds.
         """
         return self._portal.call(self._client.committed_mark, timeout, _MARK_LATE, partition)
 
@@ -90,7 +90,7 @@ class Client:
         return self._portal.look(self._client.status, partition)
 
     def ready(self, partitions: Iterable[int] | None = None, *, timeout: float | None = None) -> None:
-        """Wait until partitions (all by default) are mounted; mounts them if nobody did.
+        """Wait until partitions (all by default) are mounted; mounts them if necessary.
 
         Raises:
             TimeoutError: not all are, within `timeout` seconds.
@@ -183,6 +183,28 @@ class Client:
 
         return self._portal.call(run, timeout, _SEND_LATE)
 
+    def send_many(
+        self,
+        partition: int,
+        appends: Iterable[Append],
+        *,
+        based_on: int | None = None,
+        timeout: float | None = None,
+    ) -> PendingMany:
+        """Queue many appends and return; as many calls of `send` would, at a fraction of their cost.
+
+        Waits only while `client.sendWindow` bytes are under way. Arguments and errors as `append_many`; the outcomes
+        are those of the `PendingMany`. After a TimeoutError some may have been sent.
+        """
+        self._portal.check()
+        wanted = list(appends)  # whatever makes them runs in the caller's thread
+
+        async def run() -> PendingMany:
+            self._tell_mark(partition)
+            return PendingMany(self._portal, await self._client.send_many(partition, wanted, based_on=based_on))
+
+        return self._portal.call(run, timeout, _MANY_LATE)
+
     def flush(self, partition: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until every earlier append of this client (to one partition or all) has an outcome.
 
@@ -230,7 +252,7 @@ class Client:
         return Application(self._portal, app, self._held, timeout)
 
     def partition_of(self, key: int | str) -> int:
-        """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
+        """The partition of a key, which never changes: an int modulo the count, a text by its CRC-32."""
         return self._client.partition_of(key)
 
     def _tell_mark(self, partition: int) -> None:
@@ -317,7 +339,7 @@ def open_client(
 
     Args:
         config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
-        instrument: told what the client does, for metrics; in the client's thread.
+        instrument: gets what the client does, for metrics; called in the client's thread.
         timeout: seconds to wait for the cluster.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import NoReturn
 import waltz_trio as trio_front
 from waltz_core.base.errors import ClientClosedError
 from waltz_sync.portal import Portal
-from waltz_trio.values import Batch, Transaction
+from waltz_trio.client.values import Batch, Transaction
 
 CHUNK = 64  # transactions that cross from the Trio thread at once
 _LATE = "no further transaction has come; iterate again to go on waiting"
@@ -105,7 +105,7 @@ class Feed(Delivery):
         """The next transaction; its payload is there if prefetch is on and `select` wants it.
 
         Raises:
-            TimeoutError: none came within the time-out of the feed; iterating again goes on.
+            TimeoutError: none came within the time-out of the feed; iterating again continues.
             ClientAheadError: the log ends before where the feed began.
             BeforeStartError: the log begins behind where the feed began.
             ClientClosedError: the client or the feed was closed.
@@ -115,7 +115,7 @@ class Feed(Delivery):
         return transaction
 
     def batches(self, count_max: int, *, timeout: float | None = None) -> Batches:
-        """Iterate over batches of 1 to `count_max` transactions: whatever has arrived, without waiting to fill up.
+        """Iterate over batches of 1 to `count_max` transactions: those that have arrived, without waiting for more.
 
         Args:
             count_max: transactions of a batch at most.

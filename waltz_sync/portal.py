@@ -3,7 +3,7 @@
 `waltz_asyncio` goes the same way, and waits without blocking its thread.
 
 A call is a task in that thread. Whoever waits for it either gets its outcome or, by a time-out or a KeyboardInterrupt,
-cancels it and waits until it has ended, so that nothing goes on behind his back.
+cancels it and waits until it has ended, so that nothing continues unseen.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Held(Generic[T]):
         self.ended.add_done_callback(self._on_ended)
 
     def enter(self, timeout: float | None, late: str) -> T:
-        """Enter the block; where that does not come about, nothing of it is left.
+        """Enter the block; if that fails, nothing is left behind.
 
         Raises:
             TimeoutError: the time is over.

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
 class RunningCluster:

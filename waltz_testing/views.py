@@ -1,86 +1,38 @@
-"""The conformance suite for views: what every view must do, whoever wrote it.
+"""The conformance suite for views: what every view must do.
 
 A suite needs a view to run on. A `ViewCase` opens it with an `apply` of the suite's own, and says how a transaction is
-noted in its state, and how to read the notes back. Each check gets a case on an empty database.
+noted in its state, and how to read the notes back. Each check gets a case on an empty database. Those of idempotency
+keys are in `view_keys.py`, those of transactions applied together in `view_together.py`.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import attrs
-
-from waltz_core.base.ids import ReqId
 from waltz_core.base.log import MARKER_HEADER
-from waltz_trio import ApplyError, Batch, Transaction, View, ViewRegressedError
+from waltz_testing.view_case import (
+    REQ_ID,
+    Check,
+    Checks,
+    ViewCase,
+    expect,
+    fails_at_two,
+    patiently,
+    raises,
+    transactions,
+)
+from waltz_testing.view_keys import KEY_CHECKS
+from waltz_testing.view_together import TOGETHER_CHECKS
+from waltz_trio import ApplyError, Batch, Transaction, ViewRegressedError
 
-Apply = Callable[[Transaction, Any], None]
-
-_ATTEMPTS = 1000
-_REQ_ID = ReqId(bytes(16))
-
-
-@attrs.frozen
-class ViewCase:
-    """A view on a database of its own, empty at first.
-
-    Args:
-        open: makes the view with an `apply`; called several times, on the same database.
-        note: writes the partition and the id of a transaction into the state, as an `apply` would.
-        noted: reads the ids that were noted for a partition, in the order in which they were written.
-        put_mark: stores a mark from outside, as a member of another program or a restored backup does; None removes
-            it. Without it the checks of such marks are left out.
-        keeps: the state outlives the view, and several members may share it.
-    """
-
-    open: Callable[[Apply], View]
-    note: Apply
-    noted: Callable[[Any, int], list[int]]
-    put_mark: Callable[[int, int | None], None] | None = None
-    keeps: bool = True
-
-    @contextmanager
-    def opened(self, apply: Apply | None = None, *partitions: int) -> Iterator[View]:
-        """The view, with its marks of some partitions (0) loaded."""
-        view = self.open(self.note if apply is None else apply)
-        try:
-            for partition in partitions or (0,):
-                _patiently(view, view.load_mark, partition)
-            yield view
-        finally:
-            view.close()
-
-    def ids(self, view: View, partition: int = 0) -> list[int]:
-        """What was noted, as this view reads it."""
-        found: list[int] = view.read(partition, self.noted, (partition,))[0]
-        return list(found)
-
-
-Check = Callable[[ViewCase], None]
-_CHECKS: dict[str, tuple[Check, bool, bool]] = {}
-
-
-def _check(*, keeps: bool = False, marks: bool = False) -> Callable[[Check], Check]:
-    """Of views that keep their state; of cases that can set marks from outside."""
-
-    def add(check: Check) -> Check:
-        _CHECKS[check.__name__] = check, keeps, marks
-        return check
-
-    return add
+_checks = Checks()
 
 
 def view_checks(case: ViewCase | None = None) -> tuple[Check, ...]:
     """Every check, or those that concern a case; to parametrize a test. Their `__name__` says what is wanted."""
-    return tuple(
-        check
-        for check, keeps, marks in _CHECKS.values()
-        if case is None or ((case.keeps or not keeps) and (case.put_mark is not None or not marks))
-    )
+    return (*_checks.of(case), *KEY_CHECKS.of(case), *TOGETHER_CHECKS.of(case))
 
 
 def check_view(fresh: Callable[[], ViewCase]) -> list[str]:
@@ -111,108 +63,71 @@ def check_view(fresh: Callable[[], ViewCase]) -> list[str]:
     return names
 
 
-def transactions(first: int, last: int, partition: int = 0) -> Batch:
-    """A batch to apply; payloads are the ids in decimal."""
-    ids = range(first, last + 1)
-    return Batch(partition, tuple(Transaction(partition, n, 0, _REQ_ID, b"%d" % n) for n in ids))
-
-
-def _patiently(view: View, method: Callable[..., int], argument: object) -> int:
-    """Call again while the view says that this may help, as an application does."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return method(argument)
-        except Exception as error:
-            if not view.is_transient(error) or attempt == _ATTEMPTS - 1:
-                raise
-        time.sleep(0.01)
-    raise AssertionError  # never reached
-
-
-def _expect(found: object, expected: object, what: str) -> None:
-    if found != expected:
-        raise AssertionError(f"{what}: expected {expected!r}, found {found!r}")
-
-
-@contextmanager
-def _raises(kind: type[BaseException] | tuple[type[BaseException], ...], what: str) -> Iterator[list[BaseException]]:
-    caught: list[BaseException] = []
-    names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-    try:
-        yield caught
-    except kind as error:
-        caught.append(error)
-    except BaseException as error:
-        raise AssertionError(f"{what}: expected {names}, found {error!r}") from error
-    else:
-        raise AssertionError(f"{what}: expected {names}, and nothing was raised")
-
-
 # ---- every view ------------------------------------------------------------------------------------------------
 
 
-@_check()
+@_checks.add()
 def a_new_view_stands_before_the_first_transaction(case: ViewCase) -> None:
     """`load_mark` is -1 for each partition, however often it is asked."""
     view = case.open(case.note)
     try:
-        _expect([view.load_mark(0), view.load_mark(7), view.load_mark(0)], [-1, -1, -1], "load_mark of a new view")
-        _expect(case.ids(view), [], "noted")
+        expect([view.load_mark(0), view.load_mark(7), view.load_mark(0)], [-1, -1, -1], "load_mark of a new view")
+        expect(case.ids(view), [], "noted")
     finally:
         view.close()
 
 
-@_check()
+@_checks.add()
 def a_batch_moves_data_and_mark_together(case: ViewCase) -> None:
     """`commit` returns the mark, and `read` and `load_mark` know it."""
     with case.opened() as view:
-        _expect(view.commit(transactions(0, 2)), 2, "commit(0 to 2)")
-        _expect(view.commit(transactions(3, 3)), 3, "commit(3)")
-        _expect(view.read(0, case.noted, (0,)), ([0, 1, 2, 3], 3), "read")
-        _expect(view.load_mark(0), 3, "load_mark")
+        expect(view.commit(transactions(0, 2)), 2, "commit(0 to 2)")
+        expect(view.commit(transactions(3, 3)), 3, "commit(3)")
+        expect(view.read(0, case.noted, (0,)), ([0, 1, 2, 3], 3), "read")
+        expect(view.load_mark(0), 3, "load_mark")
 
 
-@_check()
+@_checks.add()
 def partitions_are_apart(case: ViewCase) -> None:
     """Each has its mark."""
     with case.opened(None, 0, 1) as view:
         view.commit(transactions(0, 4, 0))
         view.commit(transactions(0, 1, 1))
-        _expect((case.ids(view, 0), case.ids(view, 1)), ([0, 1, 2, 3, 4], [0, 1]), "noted by partition")
-        _expect((view.load_mark(0), view.load_mark(1)), (4, 1), "marks")
+        expect((case.ids(view, 0), case.ids(view, 1)), ([0, 1, 2, 3, 4], [0, 1]), "noted by partition")
+        expect((view.load_mark(0), view.load_mark(1)), (4, 1), "marks")
 
 
-@_check()
+@_checks.add()
 def what_is_applied_already_is_passed_over(case: ViewCase) -> None:
     """Of a batch that was applied in part only the rest is; of one that was applied nothing."""
     with case.opened() as view:
         view.commit(transactions(0, 2))
-        _expect(view.commit(transactions(1, 2)), 2, "commit of an applied batch")
-        _expect(view.commit(transactions(1, 4)), 4, "commit of a batch that overlaps")
-        _expect(case.ids(view), [0, 1, 2, 3, 4], "noted")
+        expect(view.commit(transactions(1, 2)), 2, "commit of an applied batch")
+        expect(view.commit(transactions(1, 4)), 4, "commit of a batch that overlaps")
+        expect(case.ids(view), [0, 1, 2, 3, 4], "noted")
 
 
-@_check()
+@_checks.add()
 def a_gap_is_refused(case: ViewCase) -> None:
     """A transaction that is not the next one is not applied."""
     with case.opened() as view:
         view.commit(transactions(0, 1))
-        with _raises(ViewRegressedError, "commit(5 to 6) behind mark 1"):
+        with raises(ViewRegressedError, "commit(5 to 6) behind mark 1"):
             view.commit(transactions(5, 6))
-        _expect((case.ids(view), view.load_mark(0)), ([0, 1], 1), "afterwards")
+        expect((case.ids(view), view.load_mark(0)), ([0, 1], 1), "afterwards")
 
 
-@_check()
+@_checks.add()
 def markers_only_move_the_mark(case: ViewCase) -> None:
     """Transactions with `MARKER_HEADER` are not the application's."""
     headers = (0, MARKER_HEADER, 0, MARKER_HEADER)
-    batch = Batch(0, tuple(Transaction(0, n, header, _REQ_ID, b"") for n, header in enumerate(headers)))
+    batch = Batch(0, tuple(Transaction(0, n, header, REQ_ID, b"") for n, header in enumerate(headers)))
     with case.opened() as view:
-        _expect(view.commit(batch), 3, "commit")
-        _expect(case.ids(view), [0, 2], "noted")
+        expect(view.commit(batch), 3, "commit")
+        expect(case.ids(view), [0, 2], "noted")
 
 
-@_check()
+@_checks.add()
 def what_cannot_be_applied_is_named_and_leaves_nothing_behind(case: ViewCase) -> None:
     """`ApplyError` with the transaction and the cause; data and mark agree, and the view goes on."""
     picky = True
@@ -223,23 +138,17 @@ def what_cannot_be_applied_is_named_and_leaves_nothing_behind(case: ViewCase) ->
             raise ArithmeticError("not this one")
 
     with case.opened(apply) as view:
-        with _raises(ApplyError, "commit(0 to 4), of which 2 fails") as caught:
-            view.commit(transactions(0, 4))
-        error = caught[0]
-        assert isinstance(error, ApplyError)
-        _expect((error.transaction.id, repr(error.__cause__)), (2, repr(ArithmeticError("not this one"))), "ApplyError")
-        mark = view.load_mark(0)
-        _expect(case.ids(view), list(range(mark + 1)), f"noted at mark {mark}")
+        mark = fails_at_two(case, view)
         picky = False
-        _expect(view.commit(transactions(mark + 1, 4)), 4, "commit once it can be applied")
-        _expect(case.ids(view), [0, 1, 2, 3, 4], "noted")
+        expect(view.commit(transactions(mark + 1, 4)), 4, "commit once it can be applied")
+        expect(case.ids(view), [0, 1, 2, 3, 4], "noted")
 
 
 class _StopError(BaseException):
     """As a KeyboardInterrupt comes."""
 
 
-@_check()
+@_checks.add()
 def an_interruption_leaves_nothing_behind(case: ViewCase) -> None:
     """What is no `Exception` passes as it is; data and mark agree."""
     stop = True
@@ -250,26 +159,26 @@ def an_interruption_leaves_nothing_behind(case: ViewCase) -> None:
             raise _StopError
 
     with case.opened(apply) as view:
-        with _raises(_StopError, "commit that is interrupted"):
+        with raises(_StopError, "commit that is interrupted"):
             view.commit(transactions(0, 2))
         stop = False
         mark = view.load_mark(0)
-        _expect(view.commit(transactions(mark + 1, 2)), 2, "commit afterwards")
-        _expect(case.ids(view), [0, 1, 2], "noted")
+        expect(view.commit(transactions(mark + 1, 2)), 2, "commit afterwards")
+        expect(case.ids(view), [0, 1, 2], "noted")
 
 
-@_check()
+@_checks.add()
 def an_apply_that_would_change_nothing_is_refused(case: ViewCase) -> None:
     """An `async def`, when the view is made or when it is called."""
 
     async def apply(txn: Transaction, state: Any) -> None:
         raise AssertionError("never awaited")
 
-    with _raises((TypeError, ApplyError), "a view of `async def apply`"), case.opened(apply) as view:  # type: ignore[arg-type]
+    with raises((TypeError, ApplyError), "a view of `async def apply`"), case.opened(apply) as view:  # type: ignore[arg-type]
         view.commit(transactions(0, 0))
 
 
-@_check()
+@_checks.add()
 def reading_hands_over_arguments_results_and_errors(case: ViewCase) -> None:
     """`decide(state, *args)`: what it returns and raises is the caller's."""
 
@@ -278,34 +187,34 @@ def reading_hands_over_arguments_results_and_errors(case: ViewCase) -> None:
 
     with case.opened() as view:
         view.commit(transactions(0, 0))
-        _expect(view.read(0, lambda state, a, b: (b, a), (1, "x")), (("x", 1), 0), "read")
-        with _raises(LookupError, "an error of decide"):
+        expect(view.read(0, lambda state, a, b: (b, a), (1, "x")), (("x", 1), 0), "read")
+        with raises(LookupError, "an error of decide"):
             view.read(0, fails, ())
-        _expect(case.ids(view), [0], "afterwards")
+        expect(case.ids(view), [0], "afterwards")
 
 
-@_check()
+@_checks.add()
 def what_decides_cannot_change_the_state(case: ViewCase) -> None:
     """It is refused with an error, every time, and nothing is left."""
     txn = transactions(1, 1).transactions[0]
     with case.opened() as view:
         view.commit(transactions(0, 0))
         for _ in range(2):
-            with _raises(Exception, "a decide that writes"):
+            with raises(Exception, "a decide that writes"):
                 view.read(0, lambda state: case.note(txn, state), ())
-        _expect((case.ids(view), view.load_mark(0)), ([0], 0), "afterwards")
-        _expect(view.commit(transactions(1, 1)), 1, "commit afterwards")
-        _expect(case.ids(view), [0, 1], "noted")
+        expect((case.ids(view), view.load_mark(0)), ([0], 0), "afterwards")
+        expect(view.commit(transactions(1, 1)), 1, "commit afterwards")
+        expect(case.ids(view), [0, 1], "noted")
 
 
-@_check()
+@_checks.add()
 def errors_of_the_application_are_not_worth_another_try(case: ViewCase) -> None:
     """`is_transient` is for the database's own troubles."""
     with case.opened() as view:
-        _expect([view.is_transient(error) for error in (ValueError(), KeyError("x"))], [False, False], "is_transient")
+        expect([view.is_transient(error) for error in (ValueError(), KeyError("x"))], [False, False], "is_transient")
 
 
-@_check()
+@_checks.add()
 def closing_twice_does_no_harm(case: ViewCase) -> None:
     """`close` may come before anything else, too."""
     view = case.open(case.note)
@@ -316,28 +225,28 @@ def closing_twice_does_no_harm(case: ViewCase) -> None:
 # ---- views that keep their state -------------------------------------------------------------------------------
 
 
-@_check(keeps=True)
+@_checks.add(keeps=True)
 def an_opened_view_goes_on_where_it_was(case: ViewCase) -> None:
     """Data and mark are there again."""
     with case.opened() as view:
         view.commit(transactions(0, 4))
     with case.opened() as view:
-        _expect((view.load_mark(0), case.ids(view)), (4, [0, 1, 2, 3, 4]), "mark and notes of the view opened again")
-        _expect(view.commit(transactions(5, 5)), 5, "commit")
+        expect((view.load_mark(0), case.ids(view)), (4, [0, 1, 2, 3, 4]), "mark and notes of the view opened again")
+        expect(view.commit(transactions(5, 5)), 5, "commit")
 
 
-@_check(keeps=True)
+@_checks.add(keeps=True)
 def each_transaction_is_applied_by_one_of_two_members(case: ViewCase) -> None:
     """Each gets the whole feed, in batches of its own."""
-    with case.opened() as one, case.opened() as other:
-        _expect(one.commit(transactions(0, 1)), 1, "commit(0 to 1) by one")
-        _expect(other.commit(transactions(0, 3)), 3, "commit(0 to 3) by the other")
-        _expect(one.commit(transactions(2, 2)), 3, "commit(2) by one, which is behind")
-        _expect(one.commit(transactions(3, 4)), 4, "commit(3 to 4) by one")
-        _expect(case.ids(other), [0, 1, 2, 3, 4], "noted")
+    with case.opened() as first, case.opened() as other:
+        expect(first.commit(transactions(0, 1)), 1, "commit(0 to 1) by one")
+        expect(other.commit(transactions(0, 3)), 3, "commit(0 to 3) by the other")
+        expect(first.commit(transactions(2, 2)), 3, "commit(2) by one, which is behind")
+        expect(first.commit(transactions(3, 4)), 4, "commit(3 to 4) by one")
+        expect(case.ids(other), [0, 1, 2, 3, 4], "noted")
 
 
-@_check(keeps=True)
+@_checks.add(keeps=True)
 def members_that_commit_at_the_same_time_apply_each_transaction_once(case: ViewCase) -> None:
     """Three threads, batches of different sizes, one log."""
     end = 59
@@ -350,7 +259,7 @@ def members_that_commit_at_the_same_time_apply_each_transaction_once(case: ViewC
                 start.wait()
                 mark = -1
                 while mark < end:
-                    mark = _patiently(view, view.commit, transactions(mark + 1, min(end, mark + size)))
+                    mark = patiently(view, view.commit, transactions(mark + 1, min(end, mark + size)))
         except BaseException as error:
             failures.append(error)
             start.abort()
@@ -363,10 +272,10 @@ def members_that_commit_at_the_same_time_apply_each_transaction_once(case: ViewC
     if failures:
         raise failures[0]
     with case.opened() as view:
-        _expect((view.load_mark(0), case.ids(view)), (end, list(range(end + 1))), "mark and notes")
+        expect((view.load_mark(0), case.ids(view)), (end, list(range(end + 1))), "mark and notes")
 
 
-@_check(keeps=True)
+@_checks.add(keeps=True)
 def reading_sees_one_snapshot(case: ViewCase) -> None:
     """What is committed in the middle of a `read` is not seen by it, and its mark is that of what it saw."""
     with case.opened() as view, case.opened() as other:
@@ -379,25 +288,25 @@ def reading_sees_one_snapshot(case: ViewCase) -> None:
             committed.join()
             return before, list(case.noted(state, 0))
 
-        _expect(view.read(0, decide, ()), (([0, 1], [0, 1]), 1), "read")
-        _expect(view.read(0, case.noted, (0,)), ([0, 1, 2, 3], 3), "the next read")
+        expect(view.read(0, decide, ()), (([0, 1], [0, 1]), 1), "read")
+        expect(view.read(0, case.noted, (0,)), ([0, 1, 2, 3], 3), "the next read")
 
 
 # ---- marks that others store -----------------------------------------------------------------------------------
 
 
-@_check(keeps=True, marks=True)
+@_checks.add(keeps=True, marks=True)
 def what_another_program_applied_is_left_to_it(case: ViewCase) -> None:
     """A member that only shares the marks, as one of 0.13.2 does, has applied up to 3."""
     assert case.put_mark is not None
     with case.opened() as view:
         view.commit(transactions(0, 1))
         case.put_mark(0, 3)
-        _expect(view.commit(transactions(2, 5)), 5, "commit(2 to 5) with mark 3 stored")
-        _expect(case.ids(view), [0, 1, 4, 5], "noted")
+        expect(view.commit(transactions(2, 5)), 5, "commit(2 to 5) with mark 3 stored")
+        expect(case.ids(view), [0, 1, 4, 5], "noted")
 
 
-@_check(keeps=True, marks=True)
+@_checks.add(keeps=True, marks=True)
 def a_mark_that_went_back_stops_the_view(case: ViewCase) -> None:
     """The database was restored: to skip what follows, or to apply it to other data, would be silent damage."""
     assert case.put_mark is not None
@@ -405,11 +314,11 @@ def a_mark_that_went_back_stops_the_view(case: ViewCase) -> None:
         view.commit(transactions(0, 4))
         case.put_mark(0, 1)
         for what, use in (("commit", lambda: view.commit(transactions(5, 6))), ("read", lambda: case.ids(view))):
-            with _raises(ViewRegressedError, f"{what} with mark 1 stored instead of 4"):
+            with raises(ViewRegressedError, f"{what} with mark 1 stored instead of 4"):
                 use()
 
 
-@_check(keeps=True, marks=True)
+@_checks.add(keeps=True, marks=True)
 def a_mark_that_is_gone_stops_the_view(case: ViewCase) -> None:
     """The row was deleted."""
     assert case.put_mark is not None
@@ -417,5 +326,5 @@ def a_mark_that_is_gone_stops_the_view(case: ViewCase) -> None:
         view.commit(transactions(0, 4))
         case.put_mark(0, None)
         for what, use in (("commit", lambda: view.commit(transactions(5, 6))), ("read", lambda: case.ids(view))):
-            with _raises(ViewRegressedError, f"{what} without a stored mark"):
+            with raises(ViewRegressedError, f"{what} without a stored mark"):
                 use()

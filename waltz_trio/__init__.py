@@ -25,21 +25,27 @@ if TYPE_CHECKING:
         ViewIdentityError,
         ViewRegressedError,
         WaltzError,
+        WrongThreadError,
     )
     from waltz_core.base.lock import Lock
     from waltz_core.client.calls import PartitionStatus, Phase
-    from waltz_trio.application import Application, ApplicationStatus
-    from waltz_trio.calls import Submission
-    from waltz_trio.client import Client, Pending
-    from waltz_trio.codecs import Codec, Codecs, Json, Raw, Utf8
-    from waltz_trio.connect import open_client
-    from waltz_trio.feed import Batches, Feed
-    from waltz_trio.instrument import Instrument
-    from waltz_trio.mysql_view import MySqlView
-    from waltz_trio.postgres_view import PostgresView
-    from waltz_trio.sqlite_view import SqliteView
-    from waltz_trio.values import TAIL, Append, Batch, Key, Receipt, Retry, Transaction
-    from waltz_trio.views import ApplyError, DictView, KeyedView, Keys, View
+    from waltz_trio.client.application import Application, ApplicationStatus
+    from waltz_trio.client.calls import Submission
+    from waltz_trio.client.client import Client
+    from waltz_trio.client.codecs import Codec, Codecs, Json, Raw, Utf8
+    from waltz_trio.client.connect import open_client
+    from waltz_trio.client.events import Avro, Events, MsgPack, Protobuf, UnknownEvent
+    from waltz_trio.client.feed import Batches, Feed
+    from waltz_trio.client.instrument import Instrument, TimedInstrument
+    from waltz_trio.client.many import Outcomes, PendingMany
+    from waltz_trio.client.mysql_view import MySqlView
+    from waltz_trio.client.otel import OpenTelemetryInstrument
+    from waltz_trio.client.pending import Pending
+    from waltz_trio.client.postgres_view import PostgresView
+    from waltz_trio.client.prometheus import PrometheusInstrument
+    from waltz_trio.client.sqlite_view import SqliteView
+    from waltz_trio.client.values import TAIL, Append, Batch, Key, Receipt, Retry, Transaction
+    from waltz_trio.client.views import ApplyError, DictView, KeyedView, Keys, View
 
 __all__ = [
     "TAIL",
@@ -48,6 +54,7 @@ __all__ = [
     "ApplicationStatus",
     "ApplyError",
     "ApplyFailedError",
+    "Avro",
     "Batch",
     "Batches",
     "BeforeStartError",
@@ -60,6 +67,7 @@ __all__ = [
     "Codecs",
     "ConfigError",
     "DictView",
+    "Events",
     "Feed",
     "FeedBusyError",
     "Instrument",
@@ -70,15 +78,21 @@ __all__ = [
     "Keys",
     "Lock",
     "LockConflictError",
+    "MsgPack",
     "MySqlView",
     "NotCommittedError",
+    "OpenTelemetryInstrument",
+    "Outcomes",
     "PartitionNotFoundError",
     "PartitionStatus",
     "PartitionUnavailableError",
     "PayloadInvalidError",
     "Pending",
+    "PendingMany",
     "Phase",
     "PostgresView",
+    "PrometheusInstrument",
+    "Protobuf",
     "Raw",
     "Receipt",
     "RetriesExhaustedError",
@@ -86,13 +100,16 @@ __all__ = [
     "SqliteView",
     "StateReadOnlyError",
     "Submission",
+    "TimedInstrument",
     "Transaction",
+    "UnknownEvent",
     "UnknownHeaderError",
     "Utf8",
     "View",
     "ViewIdentityError",
     "ViewRegressedError",
     "WaltzError",
+    "WrongThreadError",
     "open_client",
 ]
 
@@ -101,19 +118,24 @@ __all__ = [
 _MODULES = (
     "waltz_core.base.errors",
     "waltz_core.locks.table",
-    "waltz_trio.values",
-    "waltz_trio.codecs",
-    "waltz_trio.views",
-    "waltz_trio.sqlite_view",
-    "waltz_trio.postgres_view",
-    "waltz_trio.mysql_view",
-    "waltz_trio.instrument",
+    "waltz_trio.client.values",
+    "waltz_trio.client.codecs",
+    "waltz_trio.client.events",
+    "waltz_trio.client.views",
+    "waltz_trio.client.sqlite_view",
+    "waltz_trio.client.postgres_view",
+    "waltz_trio.client.mysql_view",
+    "waltz_trio.client.instrument",
+    "waltz_trio.client.prometheus",
+    "waltz_trio.client.otel",
     "waltz_core.client.calls",
-    "waltz_trio.feed",
-    "waltz_trio.client",
-    "waltz_trio.application",
-    "waltz_trio.calls",
-    "waltz_trio.connect",
+    "waltz_trio.client.feed",
+    "waltz_trio.client.pending",
+    "waltz_trio.client.many",
+    "waltz_trio.client.client",
+    "waltz_trio.client.application",
+    "waltz_trio.client.calls",
+    "waltz_trio.client.connect",
 )
 
 

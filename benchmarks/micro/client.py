@@ -22,8 +22,9 @@ from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import AppendRequest, FeedRequest, FeedSuspended, MountRequest, MountResponse
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
-from waltz_trio.client import Client, ClientLimits
-from waltz_trio.values import Append
+from waltz_trio.client.appends import ClientLimits
+from waltz_trio.client.client import Client
+from waltz_trio.client.values import Append
 
 IN_FLIGHT = 1000
 DATA = os.urandom(200)
@@ -129,18 +130,18 @@ def sends() -> float:
     bench = Bench(deliver=False, public=True)
     client = bench.client
     assert client is not None
-    client.num_partitions = 1
+    client._life.num_partitions = 1
     events: list[Any] = []
-    client._post = events.append
+    client._life.post = events.append
     best = float("inf")
     for _ in range(50):
         events.clear()
         start = time.perf_counter()
-        pendings = [client._submit(0, Append(DATA), None) for _ in range(IN_FLIGHT)]
+        pendings = [client._appends.submit(0, Append(DATA), None) for _ in range(IN_FLIGHT)]
         spent = time.perf_counter() - start
         outcomes: list[tuple[object, int]] = [(pending, at) for at, pending in enumerate(pendings)]
         start = time.perf_counter()
-        client._on_committed(Committed(0, outcomes))
+        client._appends.on_committed(Committed(0, outcomes))
         best = min(best, spent + time.perf_counter() - start)
     return best / IN_FLIGHT * 1e6
 

@@ -18,8 +18,8 @@ import trio
 
 from waltz_core.base.edge import Closed, Dial, Dialed, Port, Received, Send
 from waltz_core.base.ids import Endpoint
+from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.tls import ClientTls, TlsSettings, server_context
-from waltz_trio.process import NodeDriver
 
 
 class Echo:

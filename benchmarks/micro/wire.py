@@ -87,8 +87,8 @@ def main() -> None:
     print(f"encode AppendRequest, 200 B, no locks   {best(lambda: encoded(appends)):6.2f} us")
     print(f"encode AppendRequest, 200 B, 3 locks    {best(lambda: encoded(locked)):6.2f} us")
     print(f"encode_frames                           {best(lambda: encode_frames(0, RECORDS)):6.2f} us")
-    print(f"encode_run, per record                  {best(lambda: storage_codec.encode_run(0, RECORDS)):6.2f} us")
-    batch = storage_codec.encode_run(0, RECORDS)
+    print(f"encode_run, per record                  {best(lambda: storage_codec.encode_records(0, RECORDS)):6.2f} us")
+    batch = storage_codec.encode_records(0, RECORDS)
     out = bytearray()
     storage_codec.encode_append(out, 1, 2, 3, COUNT, batch, False, version=1)
     print(

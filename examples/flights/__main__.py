@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from examples.flights import truth
 from examples.flights.source import ROWS, SourceError, archive
-from waltz_trio.background import first_of
+from waltz_trio.base.background import first_of
 from waltz_trio.demo.children import Child, ChildError, cancel_on_signal
 
 _TICK = 0.2  # seconds

@@ -13,7 +13,7 @@ import trio
 import waltz_trio as waltz
 from examples.flights import model, source, truth
 from examples.flights.source import Flight
-from waltz_trio import log
+from waltz_trio.base import log
 from waltz_trio.demo.children import obey, tell
 
 _REPORT_EVERY = 0.2  # seconds

@@ -50,6 +50,9 @@ def test_tasks_append_and_one_reads_all_of_it(cluster: ClusterThread) -> None:
         receipts = await asyncio.gather(*(client.append(0, waltz.Append(str(i), TEXT)) for i in range(50)))
         many = await client.append_many(0, (waltz.Append(str(i), TEXT) for i in range(50, 60)))
         assert sorted(map(int, [*receipts, *many])) == list(range(before + 1, before + 61))
+        pending = await client.send_many(1, (waltz.Append(str(i), TEXT) for i in range(5)))
+        outcomes = await pending.outcomes()
+        assert (len(pending), pending.done, pending.partition, outcomes.committed) == (5, True, 1, 5)
         texts = []
         async with client.feed(0, after=before) as feed:
             async for txn in feed:

@@ -1,49 +1,281 @@
-"""The cluster that is attacked: its ports, and what its processes hold."""
+"""What is attacked: a cluster of processes, with certificates and roles or without, or one `waltz dev`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tests.processes.cluster import ROOT, Cluster
+import attrs
+import yaml
 
-PORTS = {  # what is attacked: process, key of its port, protocol
-    "client": ("server-0", "server.port", "client"),
-    "storage": ("storage-0", "storage.port", "storage"),
-    "admin": ("storage-0", "storage.admin.port", "admin"),
-    "server http": ("server-0", "server.jetty.port", "http"),
-    "storage http": ("storage-0", "storage.jetty.port", "http"),
-}
+from tests.attacks.honest import acknowledged, missing
+from tests.attacks.peers import Target
+from tests.processes.cluster import ROOT, Child, Cluster, poll
+from tests.witness.log import read_replica
+from waltz_trio.cli.main import main
+
 LIMITS = {"network.handshakeTimeout": 2000, "network.requestTimeout": 3000}  # so that places are free again soon
+OPEN, GUARDED, DEV = "open", "guarded", "dev"
+FIELDS = (OPEN, GUARDED, DEV)
+ATTACKERS = ("writer", "reader", "stranger")  # names of certificates that attack, where there are any
+_HOSTS = "localhost,127.0.0.1"
+_PARTITION = 0
 
 
-def attack(cluster: Cluster, name: str, port: str, seconds: float) -> subprocess.Popen[str]:
-    """A hostile process, under way."""
-    process, key, protocol = PORTS[port]
-    number = cluster.addresses[process][key]
-    command = [sys.executable, "-m", "tests.attacks.peers", name, protocol, str(number), str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+@attrs.frozen
+class Port:
+    """One port."""
+
+    name: str
+    process: str
+    number: int
+    protocol: str
 
 
-def result(hostile: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it did, once it has ended; it ends by itself."""
-    text, _ = hostile.communicate(timeout=120)
-    assert hostile.returncode == 0, "the attacker failed"
-    found: dict[str, Any] = json.loads(text)
-    return found
+class Processes(Protocol):
+    """What a field stands on."""
+
+    children: dict[str, Child]
 
 
-def descriptors(cluster: Cluster, process: str) -> int:
-    """Open files and sockets of a process."""
-    return len(os.listdir(f"/proc/{cluster.children[process].pid}/fd"))
+class Field:
+    """The attacked processes, and the honest client beside the attack."""
+
+    def __init__(
+        self, directory: Path, processes: Processes, ports: list[Port], client: str, disks: list[Path]
+    ) -> None:
+        self.directory = directory
+        self.ports = ports
+        self.certificates: dict[str, Path] = {}  # by name, those that attack
+        self.honest_certificates: Mapping[str, Path] = {}  # by protocol
+        self.key = ""  # of the cluster
+        self._processes = processes
+        self._disks = disks
+        self._journal = directory / "honest.journal"
+        arguments = ["-m", "tests.attacks.honest", client, str(_PARTITION), str(self._journal)]
+        self.honest = Child("honest", [sys.executable, *arguments], directory)
+
+    # ---- processes -------------------------------------------------------------------------------
+
+    @property
+    def children(self) -> dict[str, Child]:
+        """All processes, by name."""
+        return self._processes.children
+
+    def text(self, process: str) -> str:
+        """What it has logged."""
+        return self.children[process].text()
+
+    def descriptors(self, process: str) -> int:
+        """Open files and sockets of a process."""
+        return len(os.listdir(f"/proc/{self.children[process].pid}/fd"))
+
+    def memory(self, process: str) -> int:
+        """Resident bytes of a process."""
+        status = Path(f"/proc/{self.children[process].pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    def cpu(self, process: str) -> float:
+        """Seconds of processor time that a process has taken."""
+        stat = Path(f"/proc/{self.children[process].pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    # ---- the honest client -----------------------------------------------------------------------
+
+    def commits(self) -> int:
+        """Appends of the honest client that were acknowledged."""
+        return acknowledged(self._journal)
+
+    def wait_commits(self, count: int) -> None:
+        """Until so many more are."""
+        begin = self.commits()
+        poll(f"{count} more acknowledged appends", lambda: self.commits() >= begin + count)
+
+    def judge(self) -> None:
+        """End the honest client, and look for everything that it was promised.
+
+        Raises:
+            AssertionError: something is not on a majority of the disks, or a process complains of itself.
+        """
+        self.honest.interrupt()
+        assert self.honest.wait() == 0, f"the honest client ended:\n{self.honest.text()[-3_000:]}"
+        need = len(self._disks) // 2 + 1
+
+        def lost() -> list[str]:
+            copies = Counter(
+                (entry.transaction_id, entry.data) for disk in self._disks for entry in read_replica(disk, _PARTITION)
+            )
+            return missing(self._journal, (one for one, count in copies.items() if count >= need))
+
+        assert not lost(), lost()[:10]
+        for child in self.children.values():
+            assert child.running, f"{child.name} ended with status {child.status}"
+            text = child.text()
+            assert "an error in this process" not in text, f"{child.name} complains of itself"
+            assert "Traceback" not in text, f"{child.name} wrote a traceback:\n{text[text.index('Traceback') :][:3000]}"
+
+    # ---- others ----------------------------------------------------------------------------------
+
+    def target(self, port: Port, attack: str, message: str, certificate: str, seconds: float) -> Target:
+        """What an attacker is given: the key of the cluster only where certificates guard it."""
+        guarded = bool(self.certificates)
+        return Target(
+            attack,
+            port.protocol,
+            port.number,
+            seconds,
+            message=message,
+            certificate=str(self.certificates[certificate]) if certificate else "",
+            key=self.key if guarded else "",
+            victim=1 if guarded else 3_999_999,
+        )
+
+    def neighbour(self, target: Target, *, held: int, rate: float, share: float) -> dict[str, Any]:
+        """What an honest peer as heavy as an attacker is given."""
+        certificate = str(self.honest_certificates.get(target.protocol, ""))
+        honest = attrs.evolve(target, attack="", certificate=certificate, key=self.key, client_id=5_000_000)
+        return {"target": attrs.asdict(honest), "held": held, "rate": rate, "share": share}
 
 
-def memory(cluster: Cluster, process: str) -> int:
-    """Resident bytes of a process."""
-    status = Path(f"/proc/{cluster.children[process].pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
+@contextmanager
+def running(module: str, given: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """A peer as a process of its own, once it has begun; it ends by itself."""
+    command = [sys.executable, "-m", f"tests.attacks.{module}", json.dumps(given)]
+    peer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert peer.stdout is not None
+    assert peer.stdout.readline() == "begun\n", f"{module} failed"
+    try:
+        yield peer
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            peer.wait(60)
+        if peer.poll() is None:
+            peer.kill()
+            peer.wait()
+        peer.stdout.close()
+
+
+def result(peer: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a peer did, once it has ended."""
+    assert peer.stdout is not None
+    text = peer.stdout.read()
+    assert peer.wait(60) == 0, "the peer failed"
+    done: dict[str, Any] = json.loads(text)
+    return done
+
+
+# ---- fields ----------------------------------------------------------------------------------
+
+
+class _Guarded(Cluster):
+    """Every configuration holds the keys that `waltz certificates make` wrote for its process."""
+
+    folder: Path
+
+    def write_file(self, name: str, keys: Mapping[str, object]) -> Path:
+        written = yaml.safe_load((self.folder / f"{name}.keys.yml").read_text())
+        return super().write_file(name, {**keys, **written})
+
+
+def _certificates(folder: Path, storage_nodes: int) -> None:
+    """One for each process and each attacker; no rule matches the stranger's."""
+    nodes = [word for number in range(storage_nodes) for word in ("--storage", f"storage-{number}={_HOSTS}")]
+    clients = [word for name in ("client", "writer", "stranger") for word in ("--client", name)]
+    words = [*nodes, "--server", f"server-0={_HOSTS}", "--admin", "tools", "--reader", "reader", *clients]
+    assert main(["certificates", "make", str(folder), *words]) == 0
+    roles = folder / "roles.yml"
+    roles.write_text("".join(line for line in roles.read_text().splitlines(True) if "stranger" not in line))
+
+
+@contextmanager
+def _cluster(directory: Path, zookeeper: str, storage_nodes: int, *, guarded: bool) -> Iterator[Field]:
+    options: dict[str, Any] = {"storage_nodes": storage_nodes, "tls": False, "settings": LIMITS, "flags": ()}
+    kind: type[Cluster] = Cluster
+    folder = directory / "certificates"
+    if guarded:
+        _certificates(folder, storage_nodes)
+        kind = type("Guarded", (_Guarded,), {"folder": folder})
+    cluster = kind(directory / "cluster", zookeeper, **options)
+    try:
+        cluster.directory.mkdir(exist_ok=True)
+        cluster.set_up()
+        server, storage = cluster.addresses["server-0"], cluster.addresses["storage-0"]
+        ports = [
+            Port("client", "server-0", server["server.port"], "client"),
+            Port("storage", "storage-0", storage["storage.port"], "storage"),
+            Port("admin", "storage-0", storage["storage.admin.port"], "admin"),
+            Port("server http", "server-0", server["server.jetty.port"], "http"),
+            Port("storage http", "storage-0", storage["storage.jetty.port"], "http"),
+        ]
+        disks = [cluster.directory / name for name in cluster.storage_names]
+        field = Field(directory, cluster, ports, str(cluster.client_file), disks)
+        field.key = _key(cluster)
+        if guarded:
+            field.ports = ports[:3]  # certificates and roles do not guard the HTTP ports
+            field.certificates = {name: folder / f"{name}.pem" for name in ATTACKERS}
+            tools = folder / "tools.pem"
+            field.honest_certificates = {"client": folder / "client.pem", "storage": tools, "admin": tools}
+        yield field
+    except BaseException as error:
+        error.add_note(cluster.story())
+        raise
+    finally:
+        cluster.end()
+
+
+def _key(cluster: Cluster) -> str:
+    """The key of the cluster, as the operator's tool shows it."""
+    text = cluster.tool("zookeeper", "show-cluster-key", "-c", str(cluster.tools_file))
+    found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text)
+    assert found is not None, text
+    return found.group()
+
+
+class _Dev:
+    def __init__(self, directory: Path) -> None:
+        words = ["dev", "--port", "0", "--partitions", "1", "--directory", str(directory / "data")]
+        command = [sys.executable, "-m", "waltz_trio.cli.main", *words]
+        self.child = Child("dev", command, directory)
+        self.children = {"dev": self.child}
+
+
+@contextmanager
+def _dev(directory: Path) -> Iterator[Field]:
+    dev = _Dev(directory)
+    try:
+        dev.child.start()
+        line = r"waltz://127.0.0.1:(\d+)\S*"
+        url = poll("`waltz dev` prints its address", lambda: re.search(line + r"(?=\n)", dev.child.text()))
+        console = poll("and that of its console", lambda: re.search(r"http://localhost:(\d+)", dev.child.text()))
+        ports = [
+            Port("dev", "dev", int(url.group(1)), "client"),
+            Port("dev http", "dev", int(console.group(1)), "http"),
+        ]
+        yield Field(directory, dev, ports, url.group(), [directory / "data" / f"storage-{at}" for at in range(3)])
+    finally:
+        dev.child.end()
+
+
+@contextmanager
+def field_of(name: str, directory: Path, zookeeper: str, *, storage_nodes: int = 3) -> Iterator[Field]:
+    """A field that serves, its honest client under way; judged when the block has ended well."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = _dev(directory) if name == DEV else _cluster(directory, zookeeper, storage_nodes, guarded=name == GUARDED)
+    with made as field:
+        try:
+            field.honest.start()
+            field.wait_commits(50)
+            yield field
+            field.judge()
+        finally:
+            field.honest.end()

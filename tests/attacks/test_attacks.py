@@ -1,46 +1,66 @@
-"""The quick form: every attack on every port for a moment. Nothing is timed: conditions come true, or they do not."""
+"""The quick form: attacks on every port for a moment. Nothing is timed: conditions come true, or they do not."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import attrs
 import pytest
 
-from tests.attacks.field import LIMITS, PORTS, attack, descriptors, result
-from tests.attacks.peers import ATTACKS, WIDTH
-from tests.processes.cluster import Cluster, poll, running_cluster
-from tests.processes.load import Load
+from tests.attacks.field import ATTACKERS, DEV, GUARDED, OPEN, Field, Port, field_of, result, running
+from tests.attacks.peers import CONNECTING, SAYING, WIDTH
+from tests.processes.cluster import poll
 from tests.processes.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-def test_nobody_notices_a_hostile_peer(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    options = {"storage_nodes": 1, "tls": False, "settings": LIMITS}
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), **options) as cluster:
-        load = Load(cluster)
-        load.start()
-        cluster.wait_commits(20)
-        for port in PORTS:
-            withstood(cluster, port)
-        load.finish()
+def test_nobody_notices_hostile_peers_without_certificates(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with field_of(OPEN, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
+        for port in field.ports:
+            withstood(field, port, [(name, "") for name in CONNECTING])
+            withstood(field, port, [(name, "") for name in SAYING])
         for process in ("server-0", "storage-0"):
-            text = cluster.children[process].text()
-            assert "an error in this process" not in text
-            assert "WARNING" in text
-            assert "127.0.0.1" in text, "a line names the peer"
+            named(field, process)
 
 
-def withstood(cluster: Cluster, port: str) -> None:
-    """Every attack on one port at once: commits go on, and afterwards nothing is left of it."""
-    process = PORTS[port][0]
-    before = descriptors(cluster, process)
-    hostile = [attack(cluster, name, port, 2) for name in ATTACKS]
-    cluster.wait_commits(20)
-    for one in hostile:
-        assert result(one)["connections"] > 0
-    cluster.wait_commits(20)
-    assert cluster.children[process].running
+def test_nobody_notices_hostile_peers_with_certificates(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with field_of(GUARDED, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
+        for port in field.ports:
+            for certificate in ATTACKERS:
+                withstood(field, port, [(name, certificate) for name in SAYING])
+        for process in ("server-0", "storage-0"):
+            named(field, process)
+        assert "certificate 'stranger'" in field.text("server-0")
+        assert "certificate 'reader'" in field.text("server-0")
+
+
+def test_a_development_cluster_goes_on_beside_hostile_peers(tmp_path: Path) -> None:
+    with field_of(DEV, tmp_path, "") as field:
+        for port in field.ports:
+            withstood(field, port, [(name, "") for name in CONNECTING])
+            withstood(field, port, [(name, "") for name in SAYING])
+        named(field, "dev")
+
+
+def withstood(field: Field, port: Port, attacks: list[tuple[str, str]]) -> None:
+    """Attacks on one port, several at a time: appends go on, and afterwards nothing is left of them."""
+    before = field.descriptors(port.process)
+    with contextlib.ExitStack() as stack:
+        targets = [field.target(port, name, "", certificate, 2) for name, certificate in attacks]
+        hostile = [stack.enter_context(running("peers", attrs.asdict(target))) for target in targets]
+        field.wait_commits(20)
+        for one, (name, _) in zip(hostile, attacks, strict=True):
+            assert result(one)["connections"] > 0, name
+    field.wait_commits(20)
+    assert field.children[port.process].running, f"{port.process} ended at {attacks} on its {port.name} port"
     # Some descriptors come and go with the load; a leak would be hundreds.
-    poll(f"{process} lets go of descriptors", lambda: descriptors(cluster, process) < before + WIDTH // 10)
-    assert cluster.get(process, "/ping") == "pong\n"
+    what = f"{port.process} lets go of descriptors"
+    poll(what, lambda: field.descriptors(port.process) < before + WIDTH // 10)
+
+
+def named(field: Field, process: str) -> None:
+    """The log has lines of who it was."""
+    lines = [line for line in field.text(process).splitlines() if "WARNING" in line and "127.0.0.1:" in line]
+    assert lines, f"no line in the log of {process} names a peer"

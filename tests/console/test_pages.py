@@ -17,12 +17,12 @@ import waltz_trio as waltz
 from waltz_core.access.web import Door
 from waltz_core.base.errors import ConfigError
 from waltz_core.operations.page import Console
-from waltz_trio.config import Config
-from waltz_trio.console.of_server import door_of
+from waltz_trio.config.config import Config
 from waltz_trio.console.pages import Pages
 from waltz_trio.console.watch import Watch
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
-from waltz_trio.http import HttpServer
+from waltz_trio.net.http import HttpServer
+from waltz_trio.node.console import door_of
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
 @pytest.fixture

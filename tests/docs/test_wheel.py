@@ -6,35 +6,47 @@ README.md shows the commands; here the wheel is built, installed and used.
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.test_pages import Reader
+from tests.docs.typed import CASES, errors_wanted
 
 PACKAGES = {
     "waltz_core",
+    "waltz_speedups",
     "waltz_trio",
     "waltz_sync",
     "waltz_asyncio",
     "waltz_testing",
+    "waltz_dcb",
     "waltz_spark",
     "pyspark_waltz",
     "pyspark_waltz_journal",
 }
 SIZE_MAX = 100 << 20  # of everything that a client needs
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-IMPORTED_AS = {"PyYAML": "yaml", "PyMySQL": "pymysql", "trio-util": "trio_util"}
+IMPORTED_AS = {
+    "PyYAML": "yaml",
+    "PyMySQL": "pymysql",
+    "trio-util": "trio_util",
+    "prometheus-client": "prometheus_client",
+    "opentelemetry-api": "opentelemetry",
+}
 IMPORTED_BY = {  # what others import for us
     "pure-sasl": "kazoo, where ZooKeeper asks for a login",
+    "protobuf": "messages that protoc made",
     "pandas": "pyspark, before it runs anything on Arrow batches",
     "s3fs": "fsspec, for addresses of S3",
     "grpcio": "pyspark, as a client of Spark Connect",
@@ -44,6 +56,8 @@ IMPORTED_BY = {  # what others import for us
     "fastapi": "examples/bank",
     "uvicorn": "examples/bank",
     "flask": "examples/bank",
+    "django": "examples/bank",
+    "celery": "examples/bank",
 }
 
 
@@ -71,7 +85,8 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     assert {name for name in declared if IMPORTED_AS.get(name, name) not in imported} == IMPORTED_BY.keys()
     known = {IMPORTED_AS.get(name, name) for name in declared} | PACKAGES | sys.stdlib_module_names
     known |= {"_typeshed", "typing_extensions"}  # there for whoever checks types
-    assert imported - known == {"fsspec", "pytest"}, "fsspec comes with s3fs, pytest is there where it loads its plugin"
+    others = {"fsspec": "comes with s3fs", "pytest": "loads its plugin"}
+    assert imported - known == others.keys()
 
 
 def test_every_extra_is_described() -> None:
@@ -84,8 +99,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy: building writes into the tree."""
     tree = tmp_path_factory.mktemp("tree")
     for name in (*PACKAGES, "examples", "tests/docs"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.c"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tree / "dist", tree)
     (found,) = (tree / "dist").glob("*.whl")
@@ -140,7 +155,18 @@ def test_the_first_program_runs(programs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/howto/idempotency.md", "docs/howto/saga.md", "docs/howto/threads.md"]
+    "page",
+    [
+        "README.md",
+        "docs/howto/embedding.md",
+        "docs/howto/idempotency.md",
+        "docs/howto/many-at-once.md",
+        "docs/howto/outbox.md",
+        "docs/howto/rebuild.md",
+        "docs/howto/saga.md",
+        "docs/howto/schema-change.md",
+        "docs/howto/threads.md",
+    ],
 )
 def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, page: str) -> None:
     for block in blocks_of(page):
@@ -151,63 +177,45 @@ def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, pag
     print(run(*mypy, *cache, *tmp_path.glob("*.py"), cwd=tmp_path))
 
 
-LOADS = """
-import attrs
-import waltz_trio as waltz
-
-@attrs.frozen
-class Move:
-    amount: int
-
-def of(txn: waltz.Transaction) -> None:
-    reveal_type(txn.load())
-    reveal_type(txn.load(waltz.Utf8()))
-    reveal_type(txn.load(waltz.Json(Move)))
-    reveal_type(txn.load(waltz.Json(dict)))
-    reveal_type(txn.load(waltz.Codecs({})))
-"""
+def lines_refused_by_mypy(python: Path, folder: Path) -> dict[str, set[int]]:
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
+    command += ["--cache-dir", str(python.parents[1] / "mypy"), *CASES]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    print(done.stdout)
+    refused: dict[str, set[int]] = {name: set() for name in CASES}
+    for name, line in re.findall(r"^([^:\n]+):(\d+): error:", done.stdout, re.MULTILINE):
+        refused[name].add(int(line))
+    return refused
 
 
-def test_what_is_loaded_has_the_type_of_its_codec(programs: Path, tmp_path: Path) -> None:
-    (tmp_path / "loads.py").write_text(LOADS)
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", programs / "python")
-    text = run(*mypy, "--cache-dir", programs.parent / "mypy", "loads.py", cwd=tmp_path)
-    found = re.findall(r'Revealed type is "([^"]+)"', text)
-    assert [name.replace("builtins.", "") for name in found] == ["bytes", "str", "loads.Move", "dict[Any, Any]", "Any"]
+def lines_refused_by_pyright(python: Path, folder: Path) -> dict[str, set[int]]:
+    """In strict mode; with the cases goes the program of README, in which nothing may be refused."""
+    programs = [block for block in blocks_of("README.md") if "file" in block.marks]
+    for block in programs:
+        (folder / block.marks["file"]).write_text(block.text)
+    (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict"}))
+    # The copy inside the package: any other it would have to download.
+    environment = os.environ | {"PYRIGHT_PYTHON_USE_BUNDLED_PYRIGHT": "1", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    command = [sys.executable, "-m", "pyright", "--pythonpath", str(python), "--outputjson", "--project", "."]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    print(done.stdout)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(CASES) + len(programs)
+    refused: dict[str, set[int]] = {name: set() for name in [*CASES, *(block.marks["file"] for block in programs)]}
+    for each in report["generalDiagnostics"]:
+        refused[Path(each["file"]).name].add(each["range"]["start"]["line"] + 1)
+    return refused
 
 
-ARGUMENTS = """
-import sqlite3
-import waltz_trio as waltz
-
-def apply(txn: waltz.Transaction, db: sqlite3.Cursor) -> None: ...
-def withdraw(db: sqlite3.Cursor, account: int, amount: int) -> waltz.Append | None: ...
-def of_dict(state: dict[int, int], account: int) -> waltz.Append | None: ...
-def balance(db: sqlite3.Cursor, account: int) -> int:
-    return account
-
-async def main(client: waltz.Client) -> None:
-    async with client.materialize(waltz.SqliteView("bank.db", apply)) as bank:
-        reveal_type(bank)
-        await bank.submit(withdraw, 7, 30, partition=0)
-        await bank.submit(withdraw, 7, "30", partition=0)  # error
-        await bank.submit(withdraw, 7, partition=0)  # error
-        await bank.submit(of_dict, 7, partition=0)  # error
-        await bank.submit(withdraw, 7, 30, partition=0, until="done")  # error
-        await bank.submit_many(withdraw, [(7, 30)], partition=0)
-        await bank.submit_many(withdraw, [(7, "30")], partition=0)  # error
-        reveal_type((await bank.read(balance, 7, partition=0))[0])
-        await bank.read(balance, "7", partition=0)  # error
-"""
-
-
-def test_arguments_of_submit_are_checked_against_decide_and_the_state(programs: Path, tmp_path: Path) -> None:
-    (tmp_path / "arguments.py").write_text(ARGUMENTS)
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(programs / "python")]
-    command += ["--cache-dir", str(programs.parent / "mypy"), "arguments.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    wrong = [int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line]
-    expected = [number for number, line in enumerate(ARGUMENTS.splitlines(), 1) if line.endswith("# error")]
-    assert sorted(set(wrong)) == expected, done.stdout
-    types = re.findall(r'Revealed type is "(?:builtins\.)?([^"]+)"', done.stdout)
-    assert types == ["waltz_trio.application.Application[sqlite3.Cursor]", "int"]
+@pytest.mark.parametrize("lines_refused", [lines_refused_by_mypy, lines_refused_by_pyright])
+def test_wrong_arguments_of_submit_decide_and_views_are_refused(
+    programs: Path, tmp_path: Path, lines_refused: Callable[[Path, Path], dict[str, set[int]]]
+) -> None:
+    for name, text in CASES.items():
+        (tmp_path / name).write_text(text)
+    refused = lines_refused(programs / "python", tmp_path)
+    assert refused == {name: set(errors_wanted(CASES.get(name, ""))) for name in refused}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
+import os
 import queue
 import random
 import ssl
@@ -18,15 +20,20 @@ import attrs
 import trio
 from cryptography import x509
 
-from tests.driver_crashes.disk import Content, lay_out
+from tests.disks.remainders import Tree, volume_of
+from tests.disks.versions import Versions
+from tests.driver_crashes.disk import lay_out
 from tests.driver_crashes.recorder import Recorder
 from tests.model import crash_sweep
+from tests.spark.logs import make_log, random_payloads
 from waltz_core.base.edge import Send, ZkCreate, ZkDone, ZkSet
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint
 from waltz_core.operations.restart import Kind, Progress, Step, marked
+from waltz_core.operations.transparency import Checkpoint
 from waltz_core.server.journal import JournalWrite, JournalWritten
-from waltz_core.server.journal_format import Gap, Mode, Started, decode_entries, encode_entry, sound_size
+from waltz_core.server.journal_format import Gap, Mode, Started, Synced, decode_entries, encode_entry, sound_size
+from waltz_core.storage import control
 from waltz_core.storage.effects import (
     Create,
     DiskBatch,
@@ -39,16 +46,27 @@ from waltz_core.storage.effects import (
     SyncFile,
     WriteAt,
 )
-from waltz_spark.objects import LocalStore
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.archive.restore import restore
+from waltz_spark.base.objects import LocalStore
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
+from waltz_spark.seal.keys import make_key
+from waltz_spark.seal.tiles import Growth, Tiles, read_checkpoint, write_checkpoint
+from waltz_testing.simulation.volume import Volume
+from waltz_trio.base import durable
 from waltz_trio.cli import main as waltz
 from waltz_trio.cli.restart_plan import PlanFile
-from waltz_trio.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
-from waltz_trio.journal import SUFFIX, JournalFiles
+from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import KeyPair, load_pair
+from waltz_trio.node.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
+from waltz_trio.node.journal import JournalFiles
+from waltz_trio.node.journal_directory import SUFFIX, JournalDirectory
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.zk.embedded import open_embedded_znodes, read_znodes
 
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where directories come and go quickly
 PATIENCE = 30.0  # seconds for one answer of a real disk
 _KEY = bytes(range(16))
 _CLUSTER = "00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -61,7 +79,7 @@ class Life:
 
     name: str
     run: Callable[[Path, Recorder], Awaitable[None]]
-    judge: Callable[[Content, Any], str | None]  # why what was acknowledged is not there
+    judge: Callable[[Tree, Any], str | None]  # why what was acknowledged is not there
 
 
 def _never(reason: str) -> None:
@@ -108,7 +126,7 @@ class _Process(crash_sweep.Process):
 
     def __init__(self, real: _RealDisk, now: int) -> None:
         self.real = real
-        super().__init__(crash_sweep.Disk(), now)
+        super().__init__(Volume(Versions), now)
 
     def step(self, events: Sequence[Any]) -> None:
         todo, pending = list(events), 0
@@ -134,7 +152,7 @@ class _StorageLife(crash_sweep.Life):
     def __init__(self, root: Path) -> None:
         self.real = _RealDisk(root)
         self.promise = crash_sweep.Promise()
-        self.disk = crash_sweep.Disk()
+        self.volume = Volume(Versions)
         self.process = _Process(self.real, 0)
         self.process.dial()
         self._assign()
@@ -162,14 +180,13 @@ async def _run_storage(word: str, root: Path, recorder: Recorder) -> None:
     await trio.to_thread.run_sync(story)
 
 
-def _judge_storage(content: Content, acknowledged: Any) -> str | None:
+def _judge_storage(content: Tree, acknowledged: Any) -> str | None:
     if acknowledged is None:
         return None  # the node was still being made
     promise, now = acknowledged
     files = tuple((name, data) for name, data in content.items() if data is not None)
-    directories = [name for name, data in content.items() if data is None]
     try:
-        crash_sweep.judge(crash_sweep.Disk(files, directories), promise, now)
+        crash_sweep.judge(volume_of(content), promise, now)
     except crash_sweep.Violation as violation:
         return str(violation)
     # Ours rebuilds an index. 0.13.2 takes the highest id from its size, and must find the low-water mark there.
@@ -178,7 +195,7 @@ def _judge_storage(content: Content, acknowledged: Any) -> str | None:
         for path, data in ((PurePath(name), data) for name, data in files)
         if path.suffix == ".idx"
     ]
-    if promise.floor >= promise.start and max(indexed, default=-1) < promise.floor:
+    if promise.held and promise.floor >= promise.start and max(indexed, default=-1) < promise.floor:
         return f"the indexes end at {max(indexed, default=-1)}, the low-water mark is {promise.floor}"
     return None
 
@@ -238,7 +255,7 @@ async def _run_groups(seed: int, whole: bool, root: Path, recorder: Recorder) ->
     await disk.close()
 
 
-def _judge_groups(content: Content, acknowledged: Any) -> str | None:
+def _judge_groups(content: Tree, acknowledged: Any) -> str | None:
     for name, offset, data in acknowledged:
         held = content.get(name)
         if held is None or held[offset : offset + len(data)] != data:
@@ -273,12 +290,24 @@ async def _run_journal(root: Path, recorder: Recorder) -> None:
             first = number
             for _ in range(2):
                 number += 1
-                data = encode_entry(Gap(number, 0, 0, "x"))
+                # Some groups lie in two sectors, of which a power failure may leave the second alone.
+                long = Gap(number, 0, 0, "x" * (500 if number % 4 < 2 else 1))
+                data = encode_entry(long) + encode_entry(Gap(number, 0, 0, "y"))
                 files.perform(JournalWrite(number, number % 2, _KEY, data, True))
             with trio.fail_after(PATIENCE):
                 while {answer.ticket for answer in answers} < set(range(first + 1, number + 1)):
                     await changed.wait()
         await files.close()
+        _kill_between_write_and_sync(root / "journal")
+
+
+def _kill_between_write_and_sync(journal: Path) -> None:
+    """Of every partition the last file gets what another process wrote, and had not synced when it ended."""
+    for folder in sorted(journal.glob("?")):
+        path = max(folder.iterdir())
+        handle = durable.open_file(path, os.O_WRONLY)
+        durable.write_at(handle, encode_entry(Synced()) + encode_entry(Gap(0, 0, 0, "z")), path.stat().st_size)
+        durable.close(handle)
 
 
 def _counted(data: bytes, name: str) -> int:
@@ -287,7 +316,7 @@ def _counted(data: bytes, name: str) -> int:
     return first[1].previous_size if first is not None and isinstance(first[1], Started) else -1
 
 
-def _judge_journal(content: Content, acknowledged: Any) -> str | None:
+def _judge_journal(content: Tree, acknowledged: Any) -> str | None:
     held: set[tuple[int, int]] = set()
     names = sorted(name for name, data in content.items() if data is not None and name.endswith(SUFFIX))
     for at, name in enumerate(names):
@@ -300,11 +329,49 @@ def _judge_journal(content: Content, acknowledged: Any) -> str | None:
             counted = _counted(content[following] or b"", following)
             if counted > size:
                 return f"{name} has {size} sound bytes, the next file counts {counted}"
-        elif not torn and size < len(data):
+        elif not torn:
             return f"{name} is damaged at {size}"
         held |= {(partition, entry.count) for _, entry in decode_entries(data[:size], name) if isinstance(entry, Gap)}
     missing = sorted(set(acknowledged) - held)
     return f"entries {missing} (partition, number) were acknowledged" if missing else None
+
+
+_ENTRIES_KEPT = 2  # of the last ones that were acknowledged, in the room that the life below has
+
+
+async def _run_trimmed(root: Path, recorder: Recorder) -> None:
+    """A journal that has room for few files: the oldest are deleted, and never one between others."""
+    acknowledged: list[int] = []
+    recorder.acknowledged = lambda: tuple(acknowledged)
+    size_max = 0
+    for process in range(2):
+        directory = JournalDirectory(
+            root,
+            Mode.SYNC,
+            Endpoint("a", 1),
+            lambda level, text: None,
+            file_max=1,
+            size_max=size_max,
+            now_us=lambda: 7,
+        )
+        for number in range(4 * process, 4 * process + 4):
+            write = JournalWrite(number, 0, _KEY, encode_entry(Gap(number, 0, 0, "x")), True)
+            acknowledged.extend(number for _ in directory.carry_out([write]))
+        directory.close()
+        size_max = sum(len(call.data) for call in recorder.calls) // 4 * (_ENTRIES_KEPT + 1)
+
+
+def _judge_trimmed(content: Tree, acknowledged: Any) -> str | None:
+    numbers = sorted(int(PurePath(name).stem) for name, data in content.items() if data is not None)
+    if numbers and numbers != [*range(numbers[0], numbers[-1] + 1)]:
+        return f"the files that are left have the numbers {numbers}"
+    held = set()
+    for name, data in content.items():
+        if data is not None:
+            entries = decode_entries(data[: sound_size(data)[0]], name)
+            held |= {entry.count for _, entry in entries if isinstance(entry, Gap)}
+    missing = sorted({*acknowledged[-_ENTRIES_KEPT:]} - held)
+    return f"entries {missing} were acknowledged last" if missing else None
 
 
 # ---- the files of an embedded cluster --------------------------------------------------------
@@ -334,8 +401,8 @@ async def _run_znodes(root: Path, recorder: Recorder) -> None:
                 acknowledged[path] = data
 
 
-def _on_disk(content: Content, look: Callable[[Path], str | None]) -> str | None:
-    with tempfile.TemporaryDirectory() as directory:
+def _on_disk(content: Tree, look: Callable[[Path], str | None]) -> str | None:
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as directory:
         root = Path(directory)
         lay_out(content, root)
         try:
@@ -344,7 +411,7 @@ def _on_disk(content: Content, look: Callable[[Path], str | None]) -> str | None
             return f"{type(error).__name__}: {error}"
 
 
-def _judge_znodes(content: Content, acknowledged: Any) -> str | None:
+def _judge_znodes(content: Tree, acknowledged: Any) -> str | None:
     def look(root: Path) -> str | None:
         stored = read_znodes(root / "znodes")
         held = {} if stored is None else {node.path: node.data for node in stored.znodes}
@@ -360,13 +427,14 @@ async def _run_layout(root: Path, recorder: Recorder) -> None:
     """A cluster's directory is made ready, then says that it is complete."""
     stage = 0
     recorder.acknowledged = lambda: stage
-    path, layout = open_directory(root / "deep" / "cluster", 2, 3)
+    with HeldPorts() as ports:
+        path, layout = open_directory(root / "deep" / "cluster", 2, 3, ports)
     stage = 1
     write_layout(path, Layout(layout.partitions, layout.storage_ports, True))
     stage = 2
 
 
-def _judge_layout(content: Content, acknowledged: Any) -> str | None:
+def _judge_layout(content: Tree, acknowledged: Any) -> str | None:
     def look(root: Path) -> str | None:
         path = root / "deep" / "cluster"
         if not acknowledged and not (path / "cluster.json").exists():
@@ -386,7 +454,7 @@ async def _run_certificates(root: Path, recorder: Recorder) -> None:
     authority = (root / "tls" / "ca.pem").read_bytes()
 
 
-def _judge_certificates(content: Content, acknowledged: Any) -> str | None:
+def _judge_certificates(content: Tree, acknowledged: Any) -> str | None:
     def look(root: Path) -> str | None:
         make_certificates(root / "tls")  # the next start makes what is missing
         held = (root / "tls" / "ca.pem").read_bytes()
@@ -409,7 +477,7 @@ async def _run_authority(root: Path, recorder: Recorder) -> None:
     written |= {path.relative_to(root).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _judge_authority(content: Content, acknowledged: Any) -> str | None:
+def _judge_authority(content: Tree, acknowledged: Any) -> str | None:
     lost = sorted(name for name, data in acknowledged.items() if content.get(name) != data)
     return f"{', '.join(lost)} were written" if lost else None
 
@@ -425,6 +493,71 @@ async def _run_archive(root: Path, recorder: Recorder) -> None:
         published[f"deep/vault/{name}"] = data
 
 
+async def _run_restore(root: Path, recorder: Recorder) -> None:
+    """A log that comes back from an archive: all of it when the command is through, and no control file before."""
+    written: dict[str, bytes] = {}
+    through = False
+    recorder.acknowledged = lambda: (through, dict(written))
+    with tempfile.TemporaryDirectory() as elsewhere:
+        log, archive, again = (Path(elsewhere) / name for name in ("log", "archive", "again"))
+        make_log(log, [random_payloads(count, seed=at) for at, count in enumerate((40, 9))], threshold=2000)
+        run_archive(plan_archive(parse_options({"directory": str(log)}), str(archive), partial=True), Here())
+        restore(str(archive), again, Here())
+        whole = {path.relative_to(again).as_posix(): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+        del whole[control.NAME]  # which has a time in it
+        written |= {f"deep/storage/{name}": data for name, data in whole.items()}
+        restore(str(archive), root / "deep" / "storage", Here())
+        made = f"deep/storage/{control.NAME}"
+        written[made] = (root / made).read_bytes()
+        through = True
+
+
+def _judge_restore(content: Tree, acknowledged: Any) -> str | None:
+    through, written = acknowledged
+    if not through and f"deep/storage/{control.NAME}" not in content:
+        return None  # no node starts on it
+    if content.get(f"deep/storage/{control.NAME}") is None:
+        return "the control file is gone"
+    return _judge_authority(content, written)
+
+
+async def _run_seal(root: Path, recorder: Recorder) -> None:
+    """A log that is sealed twice: what a checkpoint was signed for can be proved for ever."""
+    sealed: tuple[int, bytes] = (0, b"")
+    kept: dict[str, bytes] = {}
+    recorder.acknowledged = lambda: (sealed, dict(kept))
+    signer = make_key(root / "key", "example.com/ledger")
+    kept |= {name: (root / name).read_bytes() for name in ("key", "key.pub")}
+    folder = root / "seal" / "0"
+    growth = Growth(Tiles(folder, 0))
+    for size in (3, 256):  # a full tile whose directory nothing else syncs
+        old_size = growth.size
+        while growth.size < size:
+            growth.add(hashlib.sha256(str(growth.size).encode()).digest())
+        tiles = growth.finish()
+        write_checkpoint(folder, signer.sign(Checkpoint("example.com/ledger", size, tiles.root())), old_size)
+        sealed = size, tiles.root()
+        growth = Growth(tiles)
+
+
+def _judge_seal(content: Tree, acknowledged: Any) -> str | None:
+    (size, root_hash), kept = acknowledged
+
+    def look(directory: Path) -> str | None:
+        folder = directory / "seal" / "0"
+        signed = read_checkpoint(folder)
+        if signed is None:
+            return f"the checkpoint of {size} records is gone" if size else None
+        held = signed.checkpoint
+        if held.size < size or (held.size == size and held.root != root_hash):
+            return f"{size} records were sealed, the checkpoint is for {held.size}"
+        tiles = Tiles(folder, held.size)
+        tiles.check()
+        return None if tiles.root() == held.root else "the tiles lead to another root"
+
+    return _judge_authority(content, kept) or _on_disk(content, look)
+
+
 async def _run_plan(root: Path, recorder: Recorder) -> None:
     """A walk of restarts: what was written down before a node was stopped stays written down."""
     steps = tuple(Step(Kind.STORAGE, f"node-{number}:55280") for number in range(3))
@@ -438,7 +571,7 @@ async def _run_plan(root: Path, recorder: Recorder) -> None:
             steps = marked(steps, steps[number].name, Progress.DONE)
 
 
-def _judge_plan(content: Content, acknowledged: Any) -> str | None:
+def _judge_plan(content: Tree, acknowledged: Any) -> str | None:
     def look(directory: Path) -> str | None:
         steps = PlanFile(directory / "restart-plan.json", _CLUSTER).read() or ()
         kept = [step.progress for step in steps].count(Progress.DONE)
@@ -465,11 +598,14 @@ def group_life(seed: int, *, whole: bool = False) -> Life:
 
 OTHERS = (
     Life("journal", _run_journal, _judge_journal),
+    Life("journal with little room", _run_trimmed, _judge_trimmed),
     Life("znodes", _run_znodes, _judge_znodes),
     Life("layout", _run_layout, _judge_layout),
     Life("certificates", _run_certificates, _judge_certificates),
     Life("authority", _run_authority, _judge_authority),
     Life("archive", _run_archive, _judge_authority),
+    Life("restore", _run_restore, _judge_restore),
+    Life("seal", _run_seal, _judge_seal),
     Life("restart plan", _run_plan, _judge_plan),
 )
 WORDS = ("abm", "bbtw", "amrab", "babsw", "bmjra", "aabbmtr")

@@ -1,4 +1,4 @@
-"""What a driver asked of the operating system: every call of `waltz_trio.durable`, carried out and written down.
+"""What a driver asked of the operating system: every call of `waltz_trio.base.durable`, carried out and written down.
 
 Calls name files by descriptor; here they stand by path below one directory, so that they can be replayed on a disk that
 loses power. Each call carries what had been acknowledged when it was made.
@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from waltz_trio import durable
+from waltz_trio.base import durable
 
 _ROOT = Path(__file__).parents[2]
 SYNCS = ("sync_data", "sync_directory", "sync_file_system")
@@ -26,7 +26,7 @@ SYNCS = ("sync_data", "sync_directory", "sync_file_system")
 class Call:
     """One call, once it has returned."""
 
-    name: str  # of the function of `waltz_trio.durable`
+    name: str  # of the function of `waltz_trio.base.durable`
     path: str  # below the root, "" for the root itself
     site: str  # file and function that asked for it
     data: bytes = b""
@@ -38,7 +38,7 @@ class Call:
 
 
 class Recorder:
-    """Stands in for the functions of `waltz_trio.durable` while a life runs.
+    """Stands in for the functions of `waltz_trio.base.durable` while a life runs.
 
     Args:
         root: calls outside of it are carried out and not written down.
@@ -166,7 +166,7 @@ def _site() -> str:
     names: list[str] = []
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith("waltz_trio/durable.py"):
+        if file.endswith("waltz_trio/base/durable.py"):
             names.append(f"durable.{frame.f_code.co_name}")
         elif "/tests/driver_crashes/recorder.py" not in file:
             place = Path(file).relative_to(_ROOT).as_posix()

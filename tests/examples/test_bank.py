@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 
-from tests.processes.cluster import ROOT, Ports, poll
+from tests.processes.cluster import ROOT, poll
+from waltz_trio.net.ports import HeldPorts
 
 
 def call(port: int, method: str, path: str) -> tuple[int, dict[str, Any]]:
@@ -32,9 +37,9 @@ def answers(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("program", ["with_fastapi", "with_flask"])
+@pytest.mark.parametrize("program", ["with_fastapi", "with_flask", "with_django"])
 def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
-    ports = Ports()
+    ports = HeldPorts()
     port = ports.take()
     process = subprocess.Popen(
         [sys.executable, "-m", f"examples.bank.{program}", "--port", str(port)],
@@ -70,3 +75,26 @@ def test_a_script_of_threads_loses_no_money() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("; 1000 in 10 accounts\n")
+
+
+@pytest.mark.slow  # Celery looks at a broker of files once a second
+def test_orders_that_celery_delivers_twice_are_carried_out_once() -> None:
+    command = [sys.executable, "-m", "examples.bank.with_celery"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n40 tasks, 20 transactions, account 7 holds 200\n"), done.stdout
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONDEVMODE", "")
+    notebook = nbformat.read(ROOT / "examples" / "bank" / "notebook.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    results = [
+        ast.literal_eval(output["data"]["text/plain"])
+        for cell in notebook.cells[1:]
+        for output in cell.get("outputs", ())
+        if output["output_type"] == "execute_result" and "Client" not in output["data"]["text/plain"]
+    ]
+    assert results == [3, [(0, 100), (1, -30), (2, -30), (3, -30)], ({7: 10}, 3)]

@@ -1,4 +1,4 @@
-"""Histories of real clusters under kills, pauses and cut networks, judged.
+"""Histories of real clusters under kills, pauses, cut networks and clocks that jump, judged.
 
     python -m tests.histories [--runs 20] [--seconds 25] [--clients 3] [--seed N] [--keep DIRECTORY] [--json PATH]
     python -m tests.histories --check FILE...      judge histories again
@@ -11,18 +11,22 @@ checkers read them. Exit status 1 if an anomaly was found, 3 if something needed
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.histories.checker import AnomalyError, check
 from tests.histories.history import elle, final_lists, load, porcupine
 from tests.histories.runs import Result, record
+from tests.processes import clocks
 from tests.processes.zookeeper import missing
+from tests.views.servers import MariaServer, PostgresServer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,16 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         print(f"{check(load(options.check), final_lists(options.check))} operations, no anomaly")
         return 0
-    problem = missing()
+    problem = missing() or clocks.missing()
     if problem is not None:
         print(problem, file=sys.stderr)
         return 3
-    results = [_one(number, options) for number in range(options.runs)]
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(contextlib.closing(make())) for make in (PostgresServer, MariaServer)]
+        results = [_one(number, options, servers) for number in range(options.runs)]
     report = {
         "runs": len(results),
         "operations": sum(one["operations"] for one in results),
         "unknown": sum(one["unknown"] for one in results),
-        "faults": sum(one["faults"] for one in results),
+        "faults": _total(one["faults"] for one in results),
+        "clients": _total(one["clients"] for one in results),
         "anomalies": [one["anomaly"] for one in results if one["anomaly"]],
         "seed": options.seed,
     }
@@ -59,10 +66,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if report["anomalies"] else 0
 
 
-def _one(number: int, options: argparse.Namespace) -> dict[str, Any]:
+def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return {"all": total.total(), **dict(sorted(total.items()))}
+
+
+def _one(number: int, options: argparse.Namespace, servers: Sequence[PostgresServer | MariaServer]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="waltz-histories-") as scratch:
         directory = Path(scratch)
-        result = record(directory, options.seed + number, options.seconds, options.clients)
+        result = record(directory, options.seed + number, options.seconds, options.clients, servers)
         operations = load(result.files)
         anomaly = ""
         try:
@@ -74,7 +88,8 @@ def _one(number: int, options: argparse.Namespace) -> dict[str, Any]:
     faults = sum(result.faults.values())
     unknown = sum(not one.known for one in operations)
     print(f"run {number + 1}: {len(operations)} operations, {unknown} unknown, {faults} faults {anomaly}", flush=True)
-    return {"operations": len(operations), "unknown": unknown, "faults": faults, "anomaly": anomaly}
+    figures = {"operations": len(operations), "unknown": unknown, "anomaly": anomaly}
+    return {**figures, "faults": result.faults, "clients": result.clients}
 
 
 def keep(directory: Path, name: str, result: Result) -> None:

@@ -7,7 +7,7 @@ looked at once. Lists: `tests.witness.cycles`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -91,10 +91,11 @@ def _apply(one: Operation, value: Any) -> tuple[bool, Any]:
 
 def lists(
     operations: Iterable[Operation], final: Mapping[int, Sequence[int]] | None = None
-) -> tuple[list[ListTransaction], dict[int, list[int]]]:
+) -> tuple[list[ListTransaction], dict[Hashable, list[Hashable]]]:
     """Transactions as `check_lists` takes them, named by what they append, and the lists in the end."""
-    found, longest = [], {key: list(elements) for key, elements in (final or {}).items()}
-    for one in operations:
+    transactions: list[ListTransaction] = []
+    longest: dict[Hashable, list[Hashable]] = {key: list(elements) for key, elements in (final or {}).items()}
+    for at, one in enumerate(operations):
         if one.kind != "txn":
             continue
         appended = {key: element for what, key, element in one.argument if what == "append"}
@@ -102,12 +103,16 @@ def lists(
         if final is None:
             for key, elements in read.items():
                 longest[key] = max(longest.get(key, []), elements, key=len)
-        (name,) = set(appended.values())
-        found.append(ListTransaction(name, one.call, one.back if one.known else None, False, list(appended), read))
+        (name,) = set(appended.values()) or {f"the reader {at}"}
+        back = one.back if one.known else None
+        transactions.append(ListTransaction(name, one.call, back, False, list(appended), read))
     if final is None:
         shown = {element for elements in longest.values() for element in elements}
-        found = [one if one.name in shown else attrs.evolve(one, appended=[]) for one in found]
-    return found, longest
+        transactions = [
+            one if not one.appended or one.name in shown else attrs.evolve(one, appended=[], read={})
+            for one in transactions
+        ]
+    return transactions, longest
 
 
 def _shown(stuck: Operation, operations: Sequence[Operation]) -> str:

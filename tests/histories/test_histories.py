@@ -6,16 +6,19 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.histories.checker import AnomalyError, check, linearize
-from tests.histories.history import NEVER, Operation, Recorder, elle, final_lists, load, porcupine
-from tests.histories.runs import record, record_calm
+from tests.histories.history import NEVER, REGISTER, Operation, Recorder, elle, final_lists, load, porcupine
+from tests.histories.runs import Clients, record, record_calm
+from tests.histories.worker import VIEWS
 from tests.processes.cluster import Cluster, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
+from tests.views.servers import MariaServer, PostgresServer
 
 
 def op(kind: str, argument: Any, result: Any, call: int, back: int = NEVER, process: str = "p") -> Operation:
@@ -132,6 +135,44 @@ def test_lists_that_two_transactions_saw_in_different_orders_are_found() -> None
         check(skewed, {1: [10], 2: [20]})
 
 
+def look(call: int, back: int, **seen: list[int]) -> Operation:
+    """A transaction that only reads; lists by name, as l1."""
+    lists = {int(name[1:]): elements for name, elements in seen.items()}
+    asked = [["r", key, None] for key in lists]
+    return Operation("q", "txn", 0, asked, [["r", key, elements] for key, elements in lists.items()], call, back)
+
+
+def add(key: int, value: int, call: int, back: int) -> Operation:
+    asked = [["r", 9, None], ["append", key, value]]
+    return Operation("p", "txn", key, asked, [["r", 9, []], asked[1]], call, back)
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [look(0, 9, l1=[], l2=[]), look(0, 9, l1=[10], l2=[])],
+        [look(6, 9, l1=[10], l2=[20]), look(0, 9, l1=[10], l2=[]), look(0, 9, l1=[10], l2=[])],
+    ],
+)
+def test_transactions_that_only_read_agree_on_one_order(readers: list[Operation]) -> None:
+    both = [add(1, 10, 1, 5), add(2, 20, 1, 5)]
+    assert check([*both, *readers], {1: [10], 2: [20]}) == 2 + len(readers)
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [look(0, 9, l1=[10], l2=[]), look(0, 9, l1=[], l2=[20])],
+        [look(6, 9, l1=[10], l2=[])],
+        [look(6, 9, l1=[30])],
+    ],
+)
+def test_what_a_transaction_that_only_reads_cannot_have_seen_is_found(readers: list[Operation]) -> None:
+    both = [add(1, 10, 1, 5), add(2, 20, 1, 5)]
+    with pytest.raises(AnomalyError, match="the reader"):
+        check([*both, *readers], {1: [10], 2: [20]})
+
+
 def test_what_a_killed_process_had_called_may_have_taken_place(tmp_path: Path) -> None:
     with Recorder(tmp_path / "one", "c1") as recorder:
         recorder.event("0", "call", 1, kind="write", key=7, argument=5)
@@ -177,13 +218,36 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["locks", "reads"])
 def test_without_locks_or_with_reads_of_the_past_an_anomaly_is_found(cluster: Cluster, broken: str) -> None:
+    """Among the registers as well as among the lists: each public checker judges one of the two."""
     files = record_calm(cluster, 1_500, broken=broken)
-    with pytest.raises(AnomalyError):
-        check(load(files), final_lists(files))
+    operations, final = load(files), final_lists(files)
+    for kinds in (REGISTER, ("txn",)):
+        with pytest.raises(AnomalyError):
+            check([one for one in operations if one.kind in kinds], final)
 
 
 @pytest.mark.slow
 def test_a_cluster_under_faults_gives_histories_that_are_linearizable(tmp_path: Path) -> None:
-    result = record(tmp_path, seed=7, seconds=12, clients=3)
+    with closing(PostgresServer()) as postgres, closing(MariaServer()) as maria:
+        result = record(tmp_path, seed=7, seconds=12, clients=4, servers=[postgres, maria])
     assert sum(result.faults.values()) >= 2
+    assert {way.partition(" ")[2] for way in result.clients} == set(VIEWS)
     assert check(load(result.files), final_lists(result.files)) >= 200
+
+
+@pytest.mark.slow
+def test_clocks_that_jump_on_every_process_change_nothing_that_clients_see(tmp_path: Path) -> None:
+    with (
+        running_zookeeper() as zookeeper,
+        running_cluster(tmp_path, zookeeper.fresh_chroot(), servers=2, flags=(), clocks=True) as cluster,
+    ):
+        assert cluster.clocks is not None
+        rng = random.Random(5)
+        clients = Clients(cluster, 2)
+        clients.start()
+        for _ in range(12):
+            for name in (*cluster.storage_names, *cluster.server_names, *clients.names):
+                cluster.clocks.jump(name, rng)
+            cluster.wait_commits(20)
+        clients.finish()
+    assert check(load(clients.files), final_lists(clients.files)) >= 240

@@ -5,10 +5,10 @@ python -m tests.histories.worker JOB.json     ends in order on SIGTERM
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import signal
-import sqlite3
 import sys
 import threading
 import time
@@ -18,14 +18,19 @@ from typing import Any
 import attrs
 import trio
 
+import waltz_asyncio
 import waltz_sync
 import waltz_trio as waltz
 from tests.histories.history import Recorder
 
-FRONTS = ("trio", "sync")
-VIEWS = ("dict", "sqlite")
+FRONTS = ("trio", "sync", "asyncio")
+VIEWS = ("dict", "sqlite", "postgres", "mysql")
 BROKEN = ("", "locks", "reads")
 _KEYS = 4  # in use at a time, of registers and of lists each
+_SCHEMA = """CREATE TABLE IF NOT EXISTS registers (register BIGINT NOT NULL PRIMARY KEY, value BIGINT NOT NULL);
+    CREATE TABLE IF NOT EXISTS elements (
+        id BIGINT NOT NULL PRIMARY KEY, list BIGINT NOT NULL, element BIGINT NOT NULL
+    )"""
 
 
 @attrs.frozen
@@ -35,7 +40,7 @@ class Job:
     name: str  # unique for each start
     number: int  # likewise
     client: str  # configuration file
-    database: str
+    database: Any  # what the view takes
     history: str
     front: str = "trio"
     view: str = "dict"
@@ -70,9 +75,11 @@ class Calls:
             # All processes move on with the clock, so that keys are shared and each history stays short.
             epoch = int(time.monotonic() / 4) * _KEYS
             key = epoch + rng.randrange(_KEYS)
-            kind = rng.choices(("read", "write", "cas", "txn"), (4, 2, 3, 3))[0]
+            kind = rng.choices(("read", "write", "cas", "txn"), (4, 2, 3, 4))[0]
             if kind == "txn":
                 other = epoch + rng.randrange(_KEYS)
+                if rng.random() < 0.25:  # only reads, two lists in one transaction of the view
+                    return kind, key, [["r", other, None], ["r", key, None]]
                 return kind, key, [["r", other, None], ["append", key, value]]
             return kind, key, {"read": None, "write": value, "cas": [0, value]}[kind]
 
@@ -98,40 +105,48 @@ class Calls:
 def apply(txn: Any, state: Any) -> None:
     """One transaction, in a dict or a database."""
     kind, key, value = json.loads(txn.load())
-    if isinstance(state, dict) or not hasattr(state, "execute"):
+    if not hasattr(state, "execute"):
         if kind == "register":
             state[f"r{key}"] = value
         else:
             state[f"l{key}"] = [*state.get(f"l{key}", ()), value]
-    elif kind == "register":
-        state.execute("INSERT OR REPLACE INTO registers VALUES (?, ?)", (key, value))
+    elif kind == "list":
+        state.execute(f"INSERT INTO elements VALUES ({txn.id}, {key}, {value})")
     else:
-        state.execute("INSERT INTO lists (list, element) VALUES (?, ?)", (key, value))
+        state.execute(f"DELETE FROM registers WHERE register = {key}")
+        state.execute(f"INSERT INTO registers VALUES ({key}, {value})")
 
 
 def _register(state: Any, key: int) -> int | None:
     if not hasattr(state, "execute"):
         return state.get(f"r{key}")  # type: ignore[no-any-return]
-    row = state.execute("SELECT value FROM registers WHERE register = ?", (key,)).fetchone()
+    state.execute(f"SELECT value FROM registers WHERE register = {key}")
+    row = state.fetchone()
     return int(row[0]) if row else None
 
 
 def _list(state: Any, key: int) -> list[int]:
     if not hasattr(state, "execute"):
         return list(state.get(f"l{key}", ()))
-    return [row[0] for row in state.execute("SELECT element FROM lists WHERE list = ? ORDER BY at", (key,))]
+    state.execute(f"SELECT element FROM elements WHERE list = {key} ORDER BY id")
+    return [int(row[0]) for row in state.fetchall()]
+
+
+def _lists(state: Any, keys: list[int]) -> list[list[int]]:
+    return [_list(state, key) for key in keys]
+
+
+def reads_only(argument: Any) -> bool:
+    """Whether a transaction appends nothing."""
+    return all(what == "r" for what, _, _ in argument)
 
 
 def view_of(job: Job, module: Any) -> Any:
     """The view of a process."""
     if job.view == "dict":
         return module.DictView(apply)
-    schema = """CREATE TABLE IF NOT EXISTS registers (register INTEGER PRIMARY KEY, value INTEGER);
-        CREATE TABLE IF NOT EXISTS lists (at INTEGER PRIMARY KEY AUTOINCREMENT, list INTEGER, element INTEGER);"""
-    with sqlite3.connect(job.database) as database:
-        database.executescript(schema)
-    database.close()
-    return module.SqliteView(job.database, apply)
+    make = {"sqlite": module.SqliteView, "postgres": module.PostgresView, "mysql": module.MySqlView}[job.view]
+    return make(job.database, apply, schema=_SCHEMA)
 
 
 def answer(kind: str, argument: Any, receipt: Any, seen: dict[str, Any]) -> Any:
@@ -142,6 +157,11 @@ def answer(kind: str, argument: Any, receipt: Any, seen: dict[str, Any]) -> Any:
         (_, other, _), append = argument
         return [["r", other, seen["read"]], append]
     return None
+
+
+def with_lists(argument: Any, lists: list[list[int]]) -> Any:
+    """What a transaction returned that only reads."""
+    return [["r", key, elements] for (_, key, _), elements in zip(argument, lists, strict=True)]
 
 
 # ---- fronts ----------------------------------------------------------------------------------------
@@ -157,29 +177,45 @@ async def by_trio(job: Job, calls: Calls) -> None:
             trio.open_nursery() as nursery,
         ):
             stopped = trio.Event()
-
-            async def task(number: int) -> None:
-                while not stopped.is_set():
-                    kind, key, argument = calls.draw()
-                    if kind == "cas":
-                        argument[0] = (await app.read(_register, key, partition=0))[0]
-                    seen: dict[str, Any] = {}
-                    calls.recorder.event(
-                        str(number), "call", time.monotonic_ns(), kind=kind, key=key, argument=argument
-                    )
-                    if kind == "read":
-                        fresh = job.broken != "reads"
-                        result: Any = (await app.read(_register, key, partition=0, fresh=fresh))[0]
-                    else:
-                        receipt = await app.submit(calls.decide, kind, key, argument, seen, partition=0)
-                        result = answer(kind, argument, receipt, seen)
-                    calls.answered(number, result)
-
             for number in range(job.tasks):
-                nursery.start_soon(task, number)
+                nursery.start_soon(_calls, app, calls, number, stopped)
             async for _ in signals:
                 stopped.set()
                 break
+
+
+async def _calls(app: Any, calls: Calls, number: int, stopped: trio.Event | asyncio.Event) -> None:
+    """One call after the other, of Trio's and asyncio's front alike."""
+    while not stopped.is_set():
+        kind, key, argument = calls.draw()
+        if kind == "cas":
+            argument[0] = (await app.read(_register, key, partition=0))[0]
+        seen: dict[str, Any] = {}
+        calls.called(number, kind, key, argument)
+        fresh = calls.job.broken != "reads"
+        if kind == "read":
+            result: Any = (await app.read(_register, key, partition=0, fresh=fresh))[0]
+        elif kind == "txn" and reads_only(argument):
+            keys = [micro[1] for micro in argument]
+            result = with_lists(argument, (await app.read(_lists, keys, partition=0, fresh=fresh))[0])
+        else:
+            receipt = await app.submit(calls.decide, kind, key, argument, seen, partition=0)
+            result = answer(kind, argument, receipt, seen)
+        calls.answered(number, result)
+
+
+async def by_asyncio(job: Job, calls: Calls) -> None:
+    """Tasks of `waltz_asyncio`, until SIGTERM."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    print("heeds signals", flush=True)
+    async with (
+        waltz_asyncio.open_client(job.client) as client,
+        client.materialize(view_of(job, waltz_asyncio)) as app,
+        asyncio.TaskGroup() as group,
+    ):
+        for number in range(job.tasks):
+            group.create_task(_calls(app, calls, number, stopped))
 
 
 def by_sync(job: Job, calls: Calls) -> None:
@@ -196,8 +232,12 @@ def by_sync(job: Job, calls: Calls) -> None:
                     argument[0] = app.read(_register, key, partition=0)[0]
                 seen: dict[str, Any] = {}
                 calls.called(number, kind, key, argument)
+                fresh = job.broken != "reads"
                 if kind == "read":
-                    result: Any = app.read(_register, key, partition=0, fresh=job.broken != "reads")[0]
+                    result: Any = app.read(_register, key, partition=0, fresh=fresh)[0]
+                elif kind == "txn" and reads_only(argument):
+                    keys = [micro[1] for micro in argument]
+                    result = with_lists(argument, app.read(_lists, keys, partition=0, fresh=fresh)[0])
                 else:
                     receipt = app.submit(calls.decide, kind, key, argument, seen, partition=0)
                     result = answer(kind, argument, receipt, seen)
@@ -215,5 +255,7 @@ if __name__ == "__main__":
     with Recorder(Path(made.history), made.name) as written:
         if made.front == "trio":
             trio.run(by_trio, made, Calls(made, written))
+        elif made.front == "asyncio":
+            asyncio.run(by_asyncio(made, Calls(made, written)))
         else:
             by_sync(made, Calls(made, written))

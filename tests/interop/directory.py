@@ -17,11 +17,11 @@ from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.base.log import Record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.zookeeper.paths import cluster_paths
-from waltz_trio.admin import RefusedError, open_admin
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config, tls_settings
+from waltz_trio.config.config import Config, tls_settings
 from waltz_trio.net.tls import ClientTls
-from waltz_trio.storage_port import StoragePort, open_storage_port
+from waltz_trio.ports.admin import RefusedError, open_admin
+from waltz_trio.ports.storage import StoragePort, open_storage_port
+from waltz_trio.zk.admin import read_store_params
 from waltz_trio.zk.client import open_znode_client
 
 OURS, JAVA = Kind.OURS, Kind.JAVA

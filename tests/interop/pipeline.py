@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.scenarios import Outcome, Scene
 from waltz_core.base.log import MARKER_HEADER
-from waltz_spark.options import parse_options
-from waltz_spark.source import BatchReader
+from waltz_spark.read.options import parse_options
+from waltz_spark.spark.source import BatchReader
 
 OURS, JAVA = Kind.OURS, Kind.JAVA
 _ROWS = 4000

@@ -12,11 +12,11 @@ from tests.lock_names import pack_names
 from tests.model.cluster import ROOT
 from tests.model.durable import split
 from tests.model.observer import Observer, Token
-from tests.model.world import SimNode
+from tests.payloads import numbered
+from tests.twin_0132.client import ClientNode0132
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.client.calls import (
     ClusterLost,
     Committed,
@@ -38,7 +38,7 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import VERSIONS
+from waltz_testing.simulation.world import SimNode
 
 _READS = 0.1  # share of an application's acts after which it asks for the committed mark
 
@@ -98,9 +98,9 @@ class App:
             membership = ServerMembership(Endpoint("server0", 6000), settings)
         else:
             membership = ZkMembership(ROOT, Tickets(), rng)
-        rules = LEGACY if self.habits.legacy else SAFE
-        versions = versions_0132.CLIENT if self.habits.legacy else VERSIONS
-        return ClientNode(membership, settings, rng, rules=rules, versions=versions)
+        if self.habits.legacy:
+            return ClientNode0132(membership, settings, rng, versions=versions_0132.CLIENT)
+        return ClientNode(membership, settings, rng)
 
     def start(self) -> None:
         """Start the process and follow every partition from where the application stands."""
@@ -196,8 +196,8 @@ class App:
         late = [one for one in tokens if not one.outcome]
         assert not late, f"{self.name}: flushed, and {late[0]} has no outcome"
 
-    def _fetched(self, partition: int, payloads: Sequence[tuple[int, bytes]]) -> None:
-        for transaction_id, data in payloads:
+    def _fetched(self, partition: int, payloads: Sequence[tuple[int, Sequence[bytes]]]) -> None:
+        for transaction_id, data in numbered(payloads):
             self.waiting_fetches.pop((partition, transaction_id), None)
             expected = split(self.observer.logs[partition][transaction_id])[3]
             assert data == expected, f"{self.name} read another payload of {partition}/{transaction_id}"

@@ -1,4 +1,4 @@
-"""The application layer by seed: real submitters, appliers and key tables, real `apply` and `decide` functions, and a
+"""The application layer by seed: real machines and key tables, real `apply` and `decide` functions, and a
 simulated view that crashes between any two steps, is put back, locked, slow, or shared by two members.
 
 The cluster is reduced to what an application can tell of it: a log with locks that grows, appends that are lost or
@@ -17,9 +17,7 @@ import attrs
 
 from tests.model.invariants.application import check_application
 from waltz_core.client.applier import (
-    Advanced,
     Applied,
-    Applier,
     ApplyFailed,
     BatchArrived,
     Commit,
@@ -27,10 +25,11 @@ from waltz_core.client.applier import (
     TakeNext,
     ViewDown,
 )
+from waltz_core.client.calls import Failed, Reason
 from waltz_core.client.keys import KeyEntry, KeyTable, key_lock, request_hash
+from waltz_core.client.materialized import MaterializedPartition
 from waltz_core.client.retry import Retry
-from waltz_core.client.submitter import (
-    AppendJudged,
+from waltz_core.client.submit_calls import (
     AppendSent,
     AskMark,
     Decide,
@@ -45,14 +44,11 @@ from waltz_core.client.submitter import (
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
-    Submitter,
-    Verdict,
-    ViewApplied,
     Withdrawn,
+    judge,
 )
 
 ACCOUNTS = 3
-_APPLY_ATTEMPTS = 3
 
 
 @attrs.frozen
@@ -140,17 +136,16 @@ class InFlight:
     move: Move
     based_on: int
     locks: tuple[int, ...]
-    judged: AppendJudged | None = None
+    judged: int | Failed | None = None
 
 
 class Member:
-    """One process: a submitter and an applier, and what is under way between them and everything else."""
+    """One process: the machine, and what is under way between it and everything else."""
 
     def __init__(self, world: ApplicationWorld, database: Database) -> None:
         self.world, self.database = world, database
         self.expected = database.mark  # what this process has seen stored
-        self.submitter = Submitter(database.mark, world.rng.randint(1, 5), world.rng)
-        self.applier = Applier(Retry(cap=0.2), _APPLY_ATTEMPTS, world.rng)
+        self.machine = MaterializedPartition(database.mark, world.rng.randint(1, 5), world.rng, Retry(cap=0.2))
         self.deciding: list[Call] = []
         self.asked: list[int] = []  # questions for the committed mark: what it was when each left
         self.commit: Commit | None = None  # to be run
@@ -159,12 +154,12 @@ class Member:
         self.idle = True
         self.dead = False
 
-    # ---- machines ------------------------------------------------------------------------------------
+    # ---- the machine ---------------------------------------------------------------------------------
 
     def tell(self, *events: Any) -> None:
-        """Step the submitter."""
+        """Step it, and take up what it says."""
         out: list[Any] = []
-        self.submitter.step(self.world.now, events, out)
+        self.machine.step(self.world.now, events, out)
         for effect in out:
             match effect:
                 case AskMark():
@@ -172,26 +167,17 @@ class Member:
                 case Decide(call):
                     assert isinstance(call, Call)
                     self.deciding.append(call)
-                case _:
-                    self.world.ended(effect.token, effect)
-
-    def tell_applier(self, *events: Any) -> None:
-        """Step the applier."""
-        out: list[Any] = []
-        self.applier.step(self.world.now, events, out)
-        for effect in out:
-            match effect:
                 case Commit():
                     assert self.commit is None
                     self.commit = effect
-                case Advanced(mark):
-                    self.expected = max(self.expected, mark)
-                    self.tell(ViewApplied(mark))
                 case TakeNext():
                     self.idle = True
                 case Poisoned(transaction_id):
                     assert self.expected == transaction_id - 1, "everything before it was kept"
                     self.crash("cannot apply")  # the block ends, and somebody starts the program again
+                    return
+                case _:
+                    self.world.ended(effect.token, effect)
 
     # ---- what may happen to it -----------------------------------------------------------------------
 
@@ -214,7 +200,7 @@ class Member:
         first = self.expected + 1
         last = min(len(self.world.log) - 1, first + self.world.rng.randrange(6))
         self.idle, self.batch = False, (first, last)
-        self.tell_applier(BatchArrived(first, last))
+        self.tell(BatchArrived(first, last))
 
     def _run_commit(self) -> None:
         """The view's own transaction: all or nothing, and a process that dies in it leaves nothing."""
@@ -251,7 +237,9 @@ class Member:
 
     def _hear_view(self) -> None:
         answer, self.answer = self.answer, None
-        self.tell_applier(answer)
+        if isinstance(answer, Applied):
+            self.expected = max(self.expected, answer.mark)
+        self.tell(answer)
 
     def _decide(self) -> None:
         """One snapshot: the mark, who carries the key, and the decision."""
@@ -330,6 +318,8 @@ class ApplicationWorld:
         self.faulty = False
         for database in self.databases:
             database.locked = False
+        # A database that was put back while there was nothing to commit is noticed at the next commit.
+        self.log.append(Move(0, 0, next(self._numbers), None, b""))
         for _ in range(200_000):
             if self._quiet():
                 break
@@ -430,7 +420,6 @@ class ApplicationWorld:
         self.now += self.rng.randrange(20)
         for member in self.members:
             member.tell()
-            member.tell_applier()
 
     def _fly(self) -> None:
         """An append is judged, or its outcome arrives; those of one member keep their order."""
@@ -443,22 +432,22 @@ class ApplicationWorld:
             return
         self.flying.remove(chosen)
         if not chosen.member.dead:
-            chosen.member.tell(chosen.judged)
+            chosen.member.tell(judge(chosen.call, chosen.judged, lambda: frozenset(chosen.locks)))
 
-    def _judge(self, append: InFlight) -> AppendJudged:
+    def _judge(self, append: InFlight) -> int | Failed:
         if self.chance(self.loss):
-            return AppendJudged(append.call, Verdict.LOST)
+            return Failed(0, append, Reason.OVERTAKEN)
         blocking = max((self.taken.get(lock, -1) for lock in append.locks), default=-1)
         if blocking > append.based_on:
             self.counts["conflicts"] += 1
-            return AppendJudged(append.call, Verdict.CONFLICT, blocking, frozenset(append.locks))
+            return Failed(0, append, Reason.LOCK, blocking)
         self.log.append(append.move)
         for lock in append.locks:
             self.taken[lock] = len(self.log) - 1
-        return AppendJudged(append.call, Verdict.COMMITTED, len(self.log) - 1)
+        return len(self.log) - 1
 
     def _quiet(self) -> bool:
         return not self.flying and all(
-            member.submitter.waiting == 0 and not member.choices() and member.expected == len(self.log) - 1
+            member.machine.submitter.waiting == 0 and not member.choices() and member.expected == len(self.log) - 1
             for member in self.members
         )

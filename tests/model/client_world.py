@@ -11,9 +11,9 @@ import attrs
 
 from tests.fixed_membership import FixedMembership
 from tests.model.small_server import ServerConn, SmallLog, SmallServer
+from tests.payloads import numbered
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send, Writable
 from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import (
     CloseClient,
     Committed,
@@ -59,13 +59,13 @@ class Feed:
 class SimClient:
     """A client process with an application that checks what it is told."""
 
-    def __init__(self, world: World, client_id: int, settings: ClientSettings, rules: SafetyRules) -> None:
+    def __init__(self, world: World, client_id: int, settings: ClientSettings) -> None:
         self.world = world
         self.client_id = client_id
         self.rng = random.Random(world.rng.random())
         endpoints = world.endpoint_map()
         self.membership = FixedMembership(client_id, len(world.logs), endpoints)
-        self.node = ClientNode(self.membership, settings, self.rng, rules=rules)
+        self.node = ClientNode(self.membership, settings, self.rng)
         self.wires: dict[int, Wire] = {}
         self.dialing: deque[Dial] = deque()
         self.outcomes: dict[object, object] = {}
@@ -119,7 +119,7 @@ class SimClient:
                     assert (record.req_id, record.header) == (made.req_id, made.header)
                     feed.delivered += 1
             case Fetched(partition=partition, payloads=payloads):
-                for transaction_id, data in payloads:
+                for transaction_id, data in numbered(payloads):
                     assert (partition, transaction_id) in self.wanted
                     assert self.world.logs[partition].records[transaction_id].data == data
                     assert (partition, transaction_id) not in self.fetched
@@ -237,7 +237,7 @@ class Faults:
 class World:
     """One seed: partitions, servers, clients and everything that happens between them."""
 
-    def __init__(self, seed: int, *, settings: ClientSettings | None = None, rules: SafetyRules = SAFE) -> None:
+    def __init__(self, seed: int, *, settings: ClientSettings | None = None) -> None:
         self.rng = random.Random(seed)
         self.now = 0
         self.generation = 1
@@ -264,7 +264,7 @@ class World:
             rng.choice(list(self.servers.values())).own(partition, self.generation)
         self.dying: list[tuple[Wire, ServerConn]] = []
         settings = settings or ClientSettings(feed_buffer_max=rng.choice((1, 4, 50, 1000)), fetch_in_flight_max=2)
-        self.clients = [SimClient(self, number + 1, settings, rules) for number in range(rng.randint(1, 2))]
+        self.clients = [SimClient(self, number + 1, settings) for number in range(rng.randint(1, 2))]
 
     def endpoint_map(self) -> list[tuple[Endpoint, list[tuple[int, int]]]]:
         return [(server.endpoint, sorted(server.owned.items())) for server in self.servers.values()]
@@ -409,10 +409,7 @@ class World:
                 server.disown(partition, self.rng.randint(0, 5))
         target.own(partition, self.generation)
         for client in self.clients:
-            out: list[Any] = []
-            client.node.endpoints_changed(self.endpoint_map(), self.now, out)
-            for effect in out:
-                client._perform(effect)
+            client.membership.change(self.endpoint_map())
             client.step()
 
     def _load(self, client: SimClient) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from zlib import crc32
 
-from tests.model.world_disk import WorldDisk
-from waltz_core.storage.effects import Create, Cut, Operation, SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_testing.simulation.world_disk import WorldDisk
 
 _HEAD = Struct(">q16siii")
 _SUM = Struct(">I")
@@ -27,7 +26,7 @@ class _Segment:
 class DurableLog:
     """Durable records of one storage node: partition → id → bytes of the record without its checksum.
 
-    Follows the disk operation by operation; `changed` is called with a partition and the ids whose records
+    Follows the disk call by call; `changed` is called with a partition and the ids whose records
     went away or became others.
     """
 
@@ -36,7 +35,7 @@ class DurableLog:
         self._disk = disk
         self._changed = changed
         self._segments: dict[str, _Segment] = {}
-        disk.on_operation = self._on_operation
+        disk.on_call = self._on_call
         disk.on_content = self.rebuild
 
     def rebuild(self) -> None:
@@ -51,21 +50,24 @@ class DurableLog:
             if gone:
                 self._changed(partition, gone)
 
-    def _on_operation(self, operation: Operation) -> None:
-        match operation:
-            case WriteAt(path, offset):
-                segment = self._segments.get(path)
+    def _on_call(self, call: str, path: str, offset: int) -> None:
+        segment = self._segments.get(path)
+        match call:
+            case "write_at":
                 if segment is not None and offset < segment.end:
                     segment.dirty = True
-            case Cut(path) | Create(path) | Unlink(path):
-                if path in self._segments:
-                    self._segments[path].dirty = True
-            case SyncFile(path):
+            case "truncate" | "open_file" | "unlink":
+                if segment is not None:
+                    segment.dirty = True
+            case "sync_data":
                 if path.endswith(".seg"):
                     self._refresh(path)
-            case SyncDirectory(path):
+            case "sync_directory":
                 if path:
                     self._refresh_names(path)
+            case "sync_file_system":
+                for one in [*self._disk.disk.durable_names(suffix=".seg"), *self._segments]:
+                    self._refresh(one)
 
     def _refresh_names(self, directory: str) -> None:
         """Look at segments whose names came or went, or to which something happened."""

@@ -12,9 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.model.cluster import ROOT, RawPeer, SimStorage
-from tests.model.disk import SimDisk
 from tests.model.moving import Plan
-from tests.model.world import SimNode
 from waltz_core.base.edge import Shutdown, ZkSet
 from waltz_core.base.errors import StorageError
 from waltz_core.base.ids import Endpoint, make_req_id
@@ -25,6 +23,8 @@ from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
+from waltz_testing.simulation.disk import SimDisk
+from waltz_testing.simulation.world import SimNode
 
 if TYPE_CHECKING:
     from tests.model.run import Run

@@ -93,7 +93,12 @@ def _many(seeds: Iterable[int], options: argparse.Namespace) -> int:
     _write(report, options.json)
     if options.json != "-":
         for name, value in report.items():
-            print(f"{name:>26}: {value}")
+            shown = (
+                f"{len(value)} kinds, {sum(value.values())} in all (--json has each)"
+                if isinstance(value, dict)
+                else value
+            )
+            print(f"{name:>26}: {shown}")
     missed = summary.missed() if options.bar else []
     if not options.as_shipped:
         missed += summary.marks_missed()

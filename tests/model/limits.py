@@ -34,7 +34,7 @@ _SERVER: dict[str, tuple[Any, ...]] = {
     "frame_size_max": (9_000,),
     "places": (
         Places(unproven_ms=3_000, idle_ms=25_000),
-        Places(per_address_max=3, unproven_ms=5_000),
+        Places(per_address_max=3, unproven_ms=5_000, idle_ms=25_000),
     ),
 }
 _STORAGE: dict[str, tuple[Any, ...]] = {

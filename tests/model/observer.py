@@ -11,11 +11,11 @@ from tests.model.durable import DurableLog, split
 from tests.model.invariants import Invariant, make_all
 from tests.model.invariants.quiet import Quiet
 from tests.model.marks import Marks
-from tests.model.world import SimNode
 from waltz_core.base.edge import ZkRequest, ZkSet
 from waltz_core.server.node import ServerNode
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata
+from waltz_testing.simulation.world import SimNode
 
 if TYPE_CHECKING:
     from tests.model.app import App

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tests.model.cluster import KEY, RawPeer, SimStorage
-from tests.model.disk import SimDisk
 from tests.model.moving import Moving
-from tests.model.world import SimNode
-from waltz_core.base.rules import LEGACY
 from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
+from waltz_testing.simulation.disk import SimDisk
+from waltz_testing.simulation.world import SimNode
 
 if TYPE_CHECKING:
     from tests.model.run import Run
@@ -209,7 +208,7 @@ class Operator:
 
     def _mend(self, storage: SimStorage) -> None:
         """The faults are over: restart what stopped, replace what is damaged for good."""
-        if storage.rules is LEGACY and self._leftovers(storage):
+        if storage.is_0132 and self._leftovers(storage):
             return
         for replica in storage.node.machine.replicas:
             if replica.state is State.STOPPED or replica.reason.startswith("the disk failed"):

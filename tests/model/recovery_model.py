@@ -38,7 +38,6 @@ import attrs
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
 from waltz_core.base.log import SessionInfo
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import decide, majority
@@ -174,9 +173,8 @@ _FAULTS = ("restart", "wipe", "limbo", "repair")
 class Model:
     """Successors of a state, and the invariants."""
 
-    def __init__(self, bounds: Bounds, rules: SafetyRules, recovery: type[rec.Recovery] = rec.Recovery) -> None:
+    def __init__(self, bounds: Bounds, recovery: type[rec.Recovery] = rec.Recovery) -> None:
         self.bounds = bounds
-        self.rules = rules
         self._recovery = recovery
 
     # ---- actions -------------------------------------------------------------------------------
@@ -258,9 +256,7 @@ class Model:
         at.metadata = attrs.evolve(at.metadata, generation=1, session_id=at.metadata.session_id + 1)
         at.version += 1
         session_id = at.metadata.session_id
-        recovery = self._recovery(
-            PARTITION, session_id, 1, at.metadata, at.version, tuple(at.assigned), rules=self.rules
-        )
+        recovery = self._recovery(PARTITION, session_id, 1, at.metadata, at.version, tuple(at.assigned))
         at.sessions.append(Session(session_id, at.assigned, recovery))
         del at.sessions[: -1 - self.bounds.lingering]
 
@@ -420,11 +416,10 @@ class Model:
                     log = tuple(map(writer_of, at.storages[replica].log[: resolved + 1]))
                     if at.storages[replica].fence == session.session_id and log != at.committed[: resolved + 1]:
                         raise ViolationError(f"S2: {replica} follows the log with {log}, committed is {at.committed}")
-        if self.rules.marked_before_named:
-            for replica, named in states_by_storage(at.metadata).items():
-                stored = at.storages[replica].session
-                if named.closing_mark == UNRESOLVED and stored < named.session_id and replica not in at.wiped:
-                    raise ViolationError(f"S12: {replica} is named in {named.session_id} and was marked by {stored}")
+        for replica, named in states_by_storage(at.metadata).items():
+            stored = at.storages[replica].session
+            if named.closing_mark == UNRESOLVED and stored < named.session_id and replica not in at.wiped:
+                raise ViolationError(f"S12: {replica} is named in {named.session_id} and was marked by {stored}")
 
     def _check_cut(self, at: State, session: Session, replica: str, mark: int) -> None:
         entry = states_by_storage(at.metadata).get(replica)
@@ -469,7 +464,7 @@ class Model:
 def availability(model: Model, at: State) -> Counter[str]:
     """With which pairs and triples of replicas the next session opens, and with which it could.
 
-    "could" is the rule of ruling R3: the voters that are present are so many that every write quorum has one of
+    "could" is the rule of availability: the voters that are present are so many that every write quorum has one of
     them. "decided as they arrive" is the decision on the marks that replicas came with, nothing copied before.
     """
     found: Counter[str] = Counter()
@@ -667,7 +662,7 @@ BAR: tuple[Bounds, ...] = (
 def _search(bounds: Bounds) -> tuple[Bounds, Outcome, float, Counter[str]]:
     started = time.monotonic()
     counts: Counter[str] = Counter()
-    outcome = explore(Model(bounds, SAFE), liveness_every=100, availability_every=400, counts=counts)
+    outcome = explore(Model(bounds), liveness_every=100, availability_every=400, counts=counts)
     return bounds, outcome, time.monotonic() - started, counts
 
 
@@ -727,17 +722,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="every search that the bar asks for, instead of one")
     parser.add_argument("--jobs", type=int, default=2, help="processes, with --all")
     parser.add_argument("--json", metavar="PATH", help="write one object, with --all")
-    parser.add_argument("--off", nargs="*", default=[], help="safety rules to switch off")
     options = vars(parser.parse_args(arguments))
     everything, jobs, where = (options.pop(name) for name in ("all", "jobs", "json"))
     if everything:
         return search_all(jobs, where)
     limits = {name: options.pop(name) for name in ("states_max", "liveness_every", "availability_every")}
-    rules = SafetyRules(**dict.fromkeys(options.pop("off"), False))
     bounds = Bounds(**options | {"assignments": tuple(options["assignments"])})
     started = time.monotonic()
     counts: Counter[str] = Counter()
-    outcome = explore(Model(bounds, rules), **limits, counts=counts)
+    outcome = explore(Model(bounds), **limits, counts=counts)
     print(_line(bounds, outcome, time.monotonic() - started))
     if counts:
         print(dict(sorted(counts.items())))

@@ -16,14 +16,15 @@ from tests.model.app import App, Habits
 from tests.model.application_world import ApplicationWorld
 from tests.model.cluster import SimCluster
 from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSE_ID, LOSING, MEMBERSHIP, OUTAGE, Faults
+from tests.model.hostile import Hostile
 from tests.model.limits import AS_SHIPPED, Limits, draw_limits
+from tests.model.marks import HOSTILE
 from tests.model.observer import Observer
 from tests.model.operator import Operator
+from tests.model.whole_application import play_seed
 from waltz_core.base.record import record
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.journal_format import Mode
 from waltz_core.store.followers import SessionConfig
-from waltz_core.store.session import StoreSession
 
 SAFETY_MS = 54_000
 """How long load and faults last."""
@@ -41,7 +42,7 @@ _LOOK_EVERY_MS = 1_700
 
 _EXPECTED_ERRORS = re.compile(
     r"stays out|cannot be read: input/output error|is damaged on this storage node|stopped: |is in limbo|does not start"
-    r"|disk|no space"
+    r"|disk|[Nn]o space"
 )
 
 
@@ -174,10 +175,6 @@ def _draw_habits(rng: Random, appends: int) -> Habits:
     )
 
 
-def _awaited(session: StoreSession) -> str:
-    return ", ".join(sorted({type(what).__name__ for what in session._requests}))
-
-
 class Run:
     """One cluster from its creation to the reckoning."""
 
@@ -186,7 +183,6 @@ class Run:
         seed: int,
         without: Collection[str] = (),
         *,
-        rules: SafetyRules = SAFE,
         verbose: bool = False,
         limits: bool = True,
     ) -> None:
@@ -208,14 +204,13 @@ class Run:
             partitions=plan.partitions,
             storage_nodes=plan.storages,
             servers=plan.servers,
-            rules=rules,
             segment_size=plan.segment_size,
             server_options=self._server_options(plan.server_options),
             storage_options=dict(self.limits.storage),
             preferred=plan.preferred,
         )
         for storage in self.cluster.storages[: plan.legacy_storages]:
-            storage.rules = LEGACY
+            storage.is_0132 = True
             storage.disk.write_through = True  # 0.13.2 does not sync directories: its machines must not lose power
         self.world = self.cluster.world
         self.world.verbose = verbose
@@ -237,6 +232,8 @@ class Run:
             for app in self.apps:
                 self._set_clock(app.node)
         self.faults = Faults(self)
+        self.hostile = Hostile(self)
+        self.hostile.on = self.hostile.on and limits and HOSTILE not in without
         self.operator: Operator
 
     def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
@@ -274,6 +271,7 @@ class Run:
         start = self.world.now + 500
         for kind in self.kinds:
             self.faults.schedule(kind, start, SAFETY_MS - 2_000)
+        self.hostile.start(SAFETY_MS - 2_000)
         self.world.run(SAFETY_MS)
         self.settle()
 
@@ -291,6 +289,7 @@ class Run:
     def settle(self) -> None:
         """The faults are over; everything comes to rest, and is judged."""
         self.faults.stop()
+        self.hostile.stop()
         self.world.trace("the faults are over")
         world, observer = self.world, self.observer
         end = world.now + LIVENESS_MS
@@ -369,11 +368,11 @@ class Run:
 
     def _complaint(self, what: str) -> str:
         served = [
-            f"{server.name}/{partition_id} {partition.phase.value} {partition.reason!r} "
-            + ("" if (session := partition.session) is None else f"links {session.links()} awaits {_awaited(session)}")
+            f"{server.name}/{partition.partition_id} {partition.phase} {partition.reason!r} links {partition.links} "
+            f"awaits {dict(partition.awaited)}"
             for server in self.cluster.servers
             if server.alive
-            for partition_id, partition in sorted(server.machine.partitions.items())
+            for partition in server.machine.snapshot(server.clock).partitions
         ]
         held = [
             f"{storage.node.name}/{replica.partition_id} {replica.state.value} {replica.reason!r} "
@@ -389,14 +388,13 @@ def run_seed(
     seed: int,
     without: Collection[str] = (),
     *,
-    rules: SafetyRules = SAFE,
     verbose: bool = False,
     limits: bool = True,
 ) -> Result:
     """Run a seed and report; never raises for what the run finds."""
     began = time.process_time()
-    run = Run(seed, without, rules=rules, verbose=verbose, limits=limits)
-    failure = ""
+    run = Run(seed, without, verbose=verbose, limits=limits)
+    failure, hostile = "", run.hostile.on
     try:
         run.go()
     except Exception as error:
@@ -410,6 +408,10 @@ def run_seed(
     except Exception as error:
         failure = failure or f"application layer: {type(error).__name__}: {error}"
     counts.update({f"application: {name}": count for name, count in layer.counts.items()})
+    whole = play_seed(seed)
+    if whole.failure is not None:
+        failure = failure or f"whole application: {whole.failure.name}: {whole.failure.text}"
+    counts.update({f"whole application: {name}": count for name, count in whole.counts.items()})
     if run.world.zookeeper.stale_reads:
         counts["stale ZooKeeper reads"] = run.world.zookeeper.stale_reads
     faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}
@@ -424,7 +426,7 @@ def run_seed(
         counts["recoveries"],
         faults,
         dict(sorted(counts.items())),
-        run.kinds,
+        (*run.kinds, HOSTILE) if hostile else run.kinds,
         run.limits.names,
         run.world.digest(),
         tuple(run.world.log[-400:]),

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+import attrs
+
 from waltz_core.base.log import Record, RecordHeader, SessionInfo
-from waltz_core.base.rules import SafetyRules
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 
@@ -32,10 +33,27 @@ class Partition:
         self.fence = -1
 
 
+@attrs.frozen
+class Rules:
+    """Which of our rules a node of lists keeps; each of them can be tried alone."""
+
+    open_required: bool = True
+    fence_persisted: bool = True
+    sessions_plausible: bool = True
+    append_atomic: bool = True
+    truncation_floor: bool = True
+    unassigned_refused: bool = True
+
+
+OURS = Rules()
+NONE = Rules(*[False] * 6)
+"""As 0.13.2."""
+
+
 class StorageTwin:
     """Answers like a node; `segment_firsts` tells where truncating below -1 leaves 0.13.2."""
 
-    def __init__(self, key: UUID, count: int, rules: SafetyRules, first_segment_end: int | None = None) -> None:
+    def __init__(self, key: UUID, count: int, rules: Rules, first_segment_end: int | None = None) -> None:
         self.key = key
         self.count = count
         self.rules = rules

@@ -7,11 +7,16 @@ from collections import Counter
 import pytest
 
 from tests.model.application_world import ApplicationWorld
+from tests.model.whole_application import play_seed
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_what_an_application_is_told_is_true_whatever_happens(seed: int) -> None:
     ApplicationWorld(seed).run()
+
+
+def test_a_database_that_is_put_back_while_nothing_is_written_is_noticed_at_the_next_commit() -> None:
+    ApplicationWorld(1795387667119).run()
 
 
 def test_a_seed_does_the_same_every_time() -> None:
@@ -33,3 +38,13 @@ def test_the_seeds_reach_what_they_are_for() -> None:
         assert counts[name] > 50, name
     for name in ("between two steps", "in a commit", "behind a commit", "view regressed"):
         assert counts[f"crashes: {name}"] > 5, name
+
+
+def test_the_same_holds_of_the_whole_client_on_a_whole_cluster() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(40):
+        played = play_seed(seed)
+        assert played.failure is None, (seed, "\n".join(played.lines))
+        counts.update(played.counts)
+    for name, least in (("committed", 200), ("conflicts", 100), ("faults", 40), ("gave up", 10), ("declined", 3)):
+        assert counts[name] >= least, counts

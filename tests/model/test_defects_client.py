@@ -1,16 +1,16 @@
-"""Defects of the original's client, each with its harm (rule off) and without it (rule on)."""
+"""Defects of the original's client, each with its harm (its twin) and without it (ours)."""
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
+from tests.twin_0132.client import ClientNode0132
 from tests.unit.client.desk import A, B, Desk, failures, foreign, own
 from waltz_core.base.edge import Closed, Dialed
 from waltz_core.base.ids import req_generation
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import CloseClient, Open, ReadMark, Reason
 from waltz_core.client.link import Kind
+from waltz_core.client.node import ClientNode
 from waltz_core.wire.client_messages import (
     AppendRequest,
     FlushRequest,
@@ -22,18 +22,18 @@ from waltz_core.wire.client_messages import (
     ServerPartitionsAssignmentRequest,
 )
 
-both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
 
-def without(on: bool, *names: str) -> SafetyRules:
-    """All rules, or all but `names`."""
-    return SAFE if on else attrs.evolve(SAFE, **dict.fromkeys(names, False))
+def desk_of(ours: bool) -> Desk:
+    """With our client, or with one of 0.13.2."""
+    return Desk(node=ClientNode if ours else ClientNode0132)
 
 
 @both
 def test_a_peer_that_breaks_off_at_once_is_not_dialed_in_a_loop(on: bool) -> None:
     """client-C15: 0.13.2 dials again without a pause."""
-    desk = Desk(rules=without(on, "reconnect_paced"))
+    desk = desk_of(on)
     desk.step(Open(0, -1, True))
     dials = 0
     while desk.now < 3_000 and dials < 200:
@@ -48,7 +48,7 @@ def test_a_peer_that_breaks_off_at_once_is_not_dialed_in_a_loop(on: bool) -> Non
 @both
 def test_a_server_that_never_answers_a_mount_is_given_up(on: bool) -> None:
     """client-C7, protocol-16.5."""
-    desk = Desk(rules=without(on, "silent_peer_dropped"))
+    desk = desk_of(on)
     desk.step(Open(0, -1, True))
     desk.connect()
     desk.wait(300_000)
@@ -58,7 +58,7 @@ def test_a_server_that_never_answers_a_mount_is_given_up(on: bool) -> None:
 @both
 def test_an_unanswered_question_for_the_mark_is_asked_again(on: bool) -> None:
     """client-C7, server-D16: the server says nothing about a partition that is elsewhere."""
-    desk = Desk(rules=without(on, "mark_asked_again"))
+    desk = desk_of(on)
     desk.step(ReadMark(0, "m"))
     desk.connect()
     desk.wait(5_000)
@@ -69,9 +69,9 @@ def test_an_unanswered_question_for_the_mark_is_asked_again(on: bool) -> None:
 @both
 def test_a_partition_that_was_away_and_is_back_is_mounted_again(on: bool) -> None:
     """The fix of 2020-03-13 (never mounted), and server-D14: the server made the partition anew, unseen by us."""
-    desk = Desk(rules=without(on, "remount_on_generation"))
+    desk = desk_of(on)
     desk.mounted()
-    desk.node.endpoints_changed([(A, [(0, 4), (1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 4), (1, 1)])])
     desk.step()
     mounts = [one for one in desk.take() if isinstance(one, MountRequest)]
     assert [req_generation(one.req_id) for one in mounts] == ([4] if on else [])
@@ -80,7 +80,7 @@ def test_a_partition_that_was_away_and_is_back_is_mounted_again(on: bool) -> Non
 @both
 def test_a_server_that_forgot_us_is_told_again(on: bool) -> None:
     """protocol-16.5: appends that vanish are the only sign."""
-    desk = Desk(rules=without(on, "remount_after_loss"))
+    desk = desk_of(on)
     desk.mounted()
     desk.submit("x")
     (append,) = desk.take()
@@ -153,7 +153,7 @@ def test_an_append_whose_server_went_is_sent_nowhere_twice() -> None:
     desk.mounted()
     desk.submit("x")
     (append,) = desk.take()
-    desk.node.endpoints_changed([(B, [(0, 2), (1, 1)])], desk.now, desk.told)
+    desk.change([(B, [(0, 2), (1, 1)])])
     desk.step()
     desk.connect()
     sent = desk.take(server=B)

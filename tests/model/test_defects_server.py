@@ -9,19 +9,19 @@ import pytest
 
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import PATHS, Client, opened, session_of
-from tests.unit.server.test_appender import append, appender_with, launch
+from tests.twin_0132.server import Appender0132
+from tests.unit.server.test_appender import append, appender_with, launch, sender
 from waltz_core.base.edge import Shutdown, ZkSet
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
-from waltz_core.base.rules import LEGACY, SAFE
+from waltz_core.server.appender import Appender
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed
 from waltz_core.server.feed_cache import FeedCache
 from waltz_core.wire import client_messages as messages
 from waltz_core.zookeeper import znodes
 
-both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
-GAP_RULES = ("leftovers_by_req_id", "locks_reset_on_gap")
+both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
 
 def healthy(cluster: SimCluster, server: int) -> bool:
@@ -39,8 +39,7 @@ class Gap:
     """A server loses its partition, another one commits, and it comes back to the same server."""
 
     def __init__(self, on: bool) -> None:
-        rules = SAFE if on else attrs.evolve(SAFE, **dict.fromkeys(GAP_RULES, False))
-        self.cluster = opened(servers=2, seed=3, rules=rules)
+        self.cluster = opened(servers=2, seed=3, servers_0132=() if on else (0, 1))
         self.world = self.cluster.world
         self.owner = owner_of(self.cluster)
         self.client = Client(self.cluster, server=self.owner)
@@ -124,7 +123,7 @@ def test_what_was_in_flight_is_not_taken_for_what_metadata_that_was_set_back_hid
 @both
 def test_one_failed_read_of_a_payload_is_not_for_ever(on: bool) -> None:
     """server-D13: asked for before it exists, a payload is there once it does."""
-    cluster = opened(rules=attrs.evolve(SAFE, failed_fetch_forgotten=on))
+    cluster = opened(servers_0132=() if on else (0,))
     client = Client(cluster)
     client.mount()
     assert not client.ask(messages.TransactionDataRequest(client.req_id(), 0)).success
@@ -136,7 +135,7 @@ def test_one_failed_read_of_a_payload_is_not_for_ever(on: bool) -> None:
 @both
 def test_preferred_partitions_that_make_no_sense_are_refused_by_an_answer(on: bool) -> None:
     """server-D26: an empty list costs the connection, a negative id is accepted."""
-    cluster = opened(rules=attrs.evolve(SAFE, preferences_checked=on))
+    cluster = opened(servers_0132=() if on else (0,))
     client = Client(cluster)
     answer = client.ask(messages.AddPreferredPartitionRequest(client.req_id(), (-1,)))
     assert answer.result is not on
@@ -175,7 +174,7 @@ def test_a_storage_node_that_hangs_holds_nobody_up() -> None:
     cluster.until_open()
 
 
-@pytest.mark.parametrize("appends", [1, 3_000])
+@pytest.mark.parametrize("appends", [1, 1_500])
 def test_appends_that_wait_when_a_session_ends_are_committed_by_the_next(appends: int) -> None:
     """server-D11, server-D12, server-D29: none is dropped, none keeps its locks, whatever ended the session."""
     cluster = opened(server_options={"batch_count_max": 100})
@@ -416,8 +415,8 @@ def test_the_mark_is_known_as_soon_as_a_restarted_server_has_opened() -> None:
 @both
 def test_an_append_that_conflicts_with_one_in_flight_holds_nobody_up(on: bool) -> None:
     """server-5: 0.13.2 lets the whole queue wait for the lock."""
-    appender = appender_with(rules=attrs.evolve(SAFE, conflicts_in_flight_refused=on))
-    appender.enqueue(1, [append(1, write=[5]), append(2, write=[5]), append(3)])
+    appender = appender_with(kind=Appender if on else Appender0132)
+    appender.enqueue(sender(1), [append(1, write=[5]), append(2, write=[5]), append(3)])
     launch(appender)
     launch(appender)
     assert appender.in_flight == (2 if on else 1)
@@ -489,7 +488,7 @@ def test_a_session_that_another_server_announced_first_is_not_written_over() -> 
 
 def test_what_a_replica_damaged_is_not_copied_to_another() -> None:
     """storage-10.11: 0.13.2 gives out what it finds, and its server wrote it with a fresh checksum elsewhere."""
-    cluster = SimCluster(12, storage_rules=LEGACY)
+    cluster = SimCluster(12, storages_0132=True)
     cluster.start()
     cluster.until_open()
     client = Client(cluster)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.model.cluster import SimCluster, SimStorage
 from tests.model.test_server import Client, session_of
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store.calls import StorageCall, StorageEffect
 from waltz_core.store.followers import SessionConfig
 from waltz_core.wire.storage_messages import RecordListRequest
@@ -23,9 +22,9 @@ def damage(storage: SimStorage, transaction_id: int) -> None:
     storage.disk.disk.flip(path, content.index(bytes([100 + transaction_id]) * 50) + 9)
 
 
-def behind(rules: SafetyRules, **options: Any) -> tuple[SimCluster, Client]:
+def behind(of_0132: bool, **options: Any) -> tuple[SimCluster, Client]:
     """Storage node 2 is away since before the first of `COUNT` transactions."""
-    cluster = SimCluster(12, storage_rules=rules, **options)
+    cluster = SimCluster(12, storages_0132=of_0132, **options)
     cluster.start()
     cluster.until_open()
     client = Client(cluster)
@@ -56,10 +55,10 @@ def level(cluster: SimCluster) -> bool:
     )
 
 
-@pytest.mark.parametrize("rules", [LEGACY, SAFE], ids=["0.13.2", "ours"])
-def test_a_late_replica_is_copied_from_the_third_one(rules: SafetyRules) -> None:
+@pytest.mark.parametrize("of_0132", [True, False], ids=["0.13.2", "ours"])
+def test_a_late_replica_is_copied_from_the_third_one(of_0132: bool) -> None:
     """Before, the session ended for ever and ever, always with the same source."""
-    cluster, client = behind(rules, server_options={"session": SessionConfig(copy_count_max=5)})
+    cluster, client = behind(of_0132, server_options={"session": SessionConfig(copy_count_max=5)})
     damage(cluster.storages[0], 23)
     damage(cluster.storages[1], 41)  # each of the two sources needs the other one
     before, session = ended(cluster), session_of(cluster).session_id
@@ -79,7 +78,7 @@ def test_a_late_replica_is_copied_from_the_third_one(rules: SafetyRules) -> None
 
 def test_a_record_that_nobody_gives_out_is_asked_for_again_and_costs_no_session() -> None:
     """The lagging replica stays out, with a reason; once a source is mended it comes in by itself."""
-    cluster, client = behind(LEGACY)
+    cluster, client = behind(True)
     for storage in cluster.storages[:2]:
         damage(storage, 23)
     before = ended(cluster)
@@ -106,10 +105,10 @@ def _mend(storage: SimStorage, transaction_id: int) -> None:
     storage.disk.disk.flip(path, content.index(good * 9 + bytes([good[0] ^ 0xFF])) + 9)
 
 
-def slow_follower(rules: SafetyRules) -> tuple[SimCluster, Client]:
+def slow_follower(of_0132: bool) -> tuple[SimCluster, Client]:
     """Storage node 2 follows the session, and what it lacks is in memory no more."""
     config = SessionConfig(link_flight_bytes_max=100, tail_bytes_max=500, copy_count_max=5)
-    cluster = SimCluster(13, storage_rules=rules, server_options={"session": config, "batch_count_max": 1})
+    cluster = SimCluster(13, storages_0132=of_0132, server_options={"session": config, "batch_count_max": 1})
     cluster.start()
     cluster.until_open()
     client = Client(cluster)
@@ -124,10 +123,10 @@ def slow_follower(rules: SafetyRules) -> tuple[SimCluster, Client]:
     return cluster, client
 
 
-@pytest.mark.parametrize("rules", [LEGACY, SAFE], ids=["0.13.2", "ours"])
-def test_a_follower_that_fell_behind_the_tail_is_copied_from_the_third_one(rules: SafetyRules) -> None:
+@pytest.mark.parametrize("of_0132", [True, False], ids=["0.13.2", "ours"])
+def test_a_follower_that_fell_behind_the_tail_is_copied_from_the_third_one(of_0132: bool) -> None:
     """It lost nothing but time: its disk was slow."""
-    cluster, _ = slow_follower(rules)
+    cluster, _ = slow_follower(of_0132)
     for n in range(10, 50):
         damage(cluster.storages[n // 30], n)
     before = ended(cluster)
@@ -140,7 +139,7 @@ def test_a_follower_that_fell_behind_the_tail_is_copied_from_the_third_one(rules
 
 def test_a_follower_for_which_no_source_is_left_waits_without_asking_all_the_time() -> None:
     """Each source once in ten seconds, one report, no session lost; then it follows again."""
-    cluster, client = slow_follower(LEGACY)
+    cluster, client = slow_follower(True)
     for storage in cluster.storages[:2]:
         damage(storage, 33)
     before = ended(cluster)

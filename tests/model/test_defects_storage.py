@@ -1,35 +1,36 @@
-"""Defects of the original's storage node, each with its harm (rule off) and without it (rule on)."""
+"""Defects of the original's storage node, each with its harm (its twin) and without it (ours)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import DATA, INDEX, KEY, Desk, Wire, append, desk, filled, flush_marks, mark, replica, some
+from tests.twin_0132 import disk
+from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Port
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control
 from waltz_core.storage.effects import FaultKind, SyncFile
+from waltz_core.storage.node import StorageNode
 from waltz_core.storage.repair import verdict
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.admin_messages import RepairOutcome
+from waltz_testing.simulation.disk import SimDisk
 
-both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
 
-def without(on: bool, *names: str) -> SafetyRules:
-    """All rules, or all but `names`."""
-    return SAFE if on else attrs.evolve(SAFE, **dict.fromkeys(names, False))
+def kind_of(ours: bool) -> type[StorageNode]:
+    """Whose node runs."""
+    return StorageNode if ours else StorageNode0132
 
 
 def again(node: Desk) -> Desk:
-    """The next process on the same disk, with the same rules."""
-    return desk(node.disk, partitions=node.partition_count, rules=node.node.rules)
+    """The next process on the same disk, of the same kind."""
+    return desk(node.disk, partitions=node.partition_count, kind=type(node.node))
 
 
 def refused(answer: Any) -> bool:
@@ -39,7 +40,7 @@ def refused(answer: Any) -> bool:
 @both
 def test_a_session_that_was_answered_shuts_older_ones_out_also_after_a_restart(on: bool) -> None:
     """storage-10.1."""
-    node = filled(2, rules=without(on, "fence_persisted"))
+    node = filled(2, kind=kind_of(on))
     assert not refused(node.storage(wire.LastSessionInfoRequest(9, 1, 0, False)))
     assert refused(append(node, 2, 1, session=5))
     assert refused(append(again(node), 2, 1, session=5)) is on
@@ -48,7 +49,7 @@ def test_a_session_that_was_answered_shuts_older_ones_out_also_after_a_restart(o
 @both
 def test_a_connection_that_did_not_open_shuts_nobody_out(on: bool) -> None:
     """storage-10.2."""
-    node = filled(2, rules=without(on, "open_required"))
+    node = filled(2, kind=kind_of(on))
     stranger = Wire(node, 99, Port.STORAGE)
     stranger.greet()
     stranger.ask(wire.MaxTransactionIdRequest(9, 1, 0, False))
@@ -67,7 +68,7 @@ def test_a_late_answer_to_an_older_session_does_not_bring_it_back() -> None:
 @both
 def test_a_batch_with_a_hole_stores_nothing(on: bool) -> None:
     """storage-10.4."""
-    node = filled(0, rules=without(on, "append_atomic"))
+    node = filled(0, kind=kind_of(on))
     assert refused(node.storage(wire.AppendRequest(5, 1, 0, (*some(0, 6), *some(7, 1)), False)))
     assert replica(node).max_id == (-1 if on else 5)
 
@@ -86,7 +87,7 @@ def test_an_append_that_begins_anywhere_but_at_the_end_is_refused(first: int) ->
 @pytest.mark.parametrize("target", [-2, 2])
 def test_what_lies_below_the_low_water_mark_is_never_cut(on: bool, target: int) -> None:
     """storage-10.5, recovery-D5."""
-    node = filled(10, rules=SAFE if on else LEGACY)
+    node = filled(10, kind=kind_of(on))
     assert not refused(mark(node, 9))
     append(node, 10, 2)
     node.storage(wire.TruncateRequest(5, 1, 0, target, False))
@@ -110,7 +111,7 @@ def test_what_was_copied_by_a_catch_up_that_was_interrupted_may_be_cut() -> None
 @both
 def test_unassigning_what_is_not_assigned_is_answered_and_changes_nothing(on: bool) -> None:
     """storage-10.7, tools-T12."""
-    node = filled(2, rules=without(on, "unassigned_refused"))
+    node = filled(2, kind=kind_of(on))
     before = node.disk.content(control.NAME)
     answer = node.admin(admin.PartitionAssignmentRequest(1, (1,), False, False))
     assert isinstance(answer, admin.AdminFailureResponse) is on
@@ -120,7 +121,7 @@ def test_unassigning_what_is_not_assigned_is_answered_and_changes_nothing(on: bo
 @both
 def test_a_damaged_record_is_not_served(on: bool) -> None:
     """disk-8.11, storage-10.11."""
-    node = filled(12, rules=without(on, "reads_verified"))
+    node = filled(12, kind=kind_of(on))
     node.disk.flip(DATA, 128 + 60)
     answer = node.storage(wire.RecordRequest(5, 1, 0, 0))
     assert refused(answer) is on
@@ -130,8 +131,7 @@ def test_a_damaged_record_is_not_served(on: bool) -> None:
 @both
 def test_damage_in_one_partition_leaves_the_others_in_service(on: bool) -> None:
     """disk-8.5."""
-    rules = without(on, "partitions_isolated")
-    node = desk(rules=rules, assigned=(0, 1))
+    node = desk(kind=kind_of(on), assigned=(0, 1))
     for partition in (0, 1):
         append(node, 0, 12, partition=partition)
     node.disk.flip(DATA, 13)
@@ -143,7 +143,7 @@ def test_damage_in_one_partition_leaves_the_others_in_service(on: bool) -> None:
 @both
 def test_damage_below_what_was_synced_is_not_taken_for_a_torn_write(on: bool) -> None:
     """disk-8.3: the newest segment is not cut; its replica does not vote with a shorter log."""
-    node = filled(12, rules=without(on, "torn_not_corrupt"))
+    node = filled(12, kind=kind_of(on))
     flush_marks(node)
     segment = "0/0000000000000000008.seg"
     before = len(node.disk.content(segment))
@@ -157,7 +157,7 @@ def test_damage_below_what_was_synced_is_not_taken_for_a_torn_write(on: bool) ->
 @pytest.mark.parametrize("lost", ["entry", "file", "header"])
 def test_an_index_is_made_again(on: bool, lost: str) -> None:
     """disk-8.1, disk-8.2."""
-    node = desk(rules=SAFE if on else LEGACY, threshold=1 << 30)
+    node = desk(kind=kind_of(on), threshold=1 << 30)
     append(node, 0, 1_010, size=1)
     right = node.disk.content(INDEX)
     if lost == "file":
@@ -166,7 +166,7 @@ def test_an_index_is_made_again(on: bool, lost: str) -> None:
         node.disk.flip(INDEX, 13)
     else:
         node.disk.put(INDEX, right[: 128 + 8_000] + bytes(80))
-    found = desk(node.disk, rules=node.node.rules, threshold=1 << 30)
+    found = desk(node.disk, kind=type(node.node), threshold=1 << 30)
     assert (found.failure is None) is on
     assert not on or replica(found).max_id == 1_009
 
@@ -174,7 +174,7 @@ def test_an_index_is_made_again(on: bool, lost: str) -> None:
 @both
 def test_a_segment_header_that_contradicts_its_name_is_noticed(on: bool) -> None:
     """disk-8.4."""
-    node = filled(12, rules=without(on, "headers_checked"))
+    node = filled(12, kind=kind_of(on))
     path = "0/0000000000000000004.seg"
     at = next(
         at for at in range(128) if int.from_bytes(node.disk.content(path)[at : at + 8]) == 4
@@ -187,9 +187,9 @@ def test_a_segment_header_that_contradicts_its_name_is_noticed(on: bool) -> None
 @both
 def test_a_short_control_file_is_no_new_node(on: bool) -> None:
     """disk-8.6."""
-    node = filled(12, rules=without(on, "control_file_kept"))
+    node = filled(12, kind=kind_of(on))
     node.disk.put(control.NAME, b"short")
-    found = Desk(node.disk, KEY, 2, rules=node.node.rules)
+    found = Desk(node.disk, KEY, 2, kind=type(node.node))
     assert (found.failure is not None) is on
     assert (node.disk.content(control.NAME) == b"short") is on
 
@@ -203,21 +203,20 @@ def test_a_reset_interrupted_anywhere_leaves_a_node_that_starts() -> None:
     def watch(operation: Any) -> None:
         apply(operation)
         crashed = node.disk.clone()
-        del crashed.apply
         crashed.lose_unsynced()
         steps.append(crashed)
 
     node.disk.apply = watch  # type: ignore[method-assign]  # listens only
     assert node.admin(admin.PartitionAssignmentRequest(1, (0,), False, True)) == admin.AdminSuccessResponse(1)
     assert len(steps) > 2
-    for disk in steps:
-        assert Desk(disk, KEY, 2).failure is None
+    for crashed in steps:
+        assert Desk(crashed, KEY, 2).failure is None
 
 
 @both
 def test_a_leftover_index_stops_nobody(on: bool) -> None:
     """disk-8.8, disk-8.9."""
-    node = filled(4, rules=SAFE if on else LEGACY)
+    node = filled(4, kind=kind_of(on))
     node.disk.put("0/0000000000000000004.idx", b"x")
     assert refused(append(node, 4, 1)) is not on
 
@@ -230,9 +229,8 @@ def test_sequence_numbers_of_the_control_file_wrap(on: bool) -> None:
     def struct(sequence: int, low: int) -> bytes:
         return control.encode_struct(control.ControlStruct(5, low, low, 0, sequence))
 
-    entry = control.decode_entry(
-        bytes(4) + struct(last, 10) + struct(first, 20), 0, without(on, "sequence_wraps").sequence_wraps
-    )
+    decode = control.decode_entry if on else disk.decode_entry
+    entry = decode(bytes(4) + struct(last, 10) + struct(first, 20), 0)
     assert isinstance(entry, control.ControlEntry)
     assert entry.current.low_water_mark == (20 if on else 10)
 
@@ -281,7 +279,7 @@ def test_a_new_segment_has_its_name_on_the_disk_before_the_answer() -> None:
 @both
 def test_a_message_with_surplus_bytes_is_not_carried_out(on: bool) -> None:
     """storage-10 (a message longer than its fields): 0.13.2 does what the beginning says."""
-    node = filled(12, rules=without(on, "surplus_refused"))
+    node = filled(12, kind=kind_of(on))
     peer = node.dial(Port.STORAGE)
     data = bytearray()
     peer.connection.encode(wire.TruncateRequest(5, 1, 0, 4, False), data)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
 from tests.model.cluster import ROOT, SimCluster
+from tests.twin_0132.cluster import Coordinator0132, IncompleteAssignmentError, assign_0132
 from tests.unit.cluster.coordinators import PATHS, World
 from waltz_core.base.edge import ZkSet
-from waltz_core.base.rules import SAFE
-from waltz_core.cluster.assignment import IncompleteAssignmentError, Member, assign
+from waltz_core.cluster.assignment import Member, assign
+from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import EMPTY_ASSIGNMENT
 
-both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
 
 @both
 def test_a_preferred_partition_leaves_no_partition_without_a_server(on: bool) -> None:
     """zk-D1: two servers, three partitions, one claim."""
     members = [Member(1), Member(2, (2,))]
-    rules = attrs.evolve(SAFE, assignment_complete=on)
     try:
-        made = assign(EMPTY_ASSIGNMENT, 3, members, 1, rules=rules)
+        made = (assign if on else assign_0132)(EMPTY_ASSIGNMENT, 3, members, 1)
     except IncompleteAssignmentError:
         assert not on
     else:
@@ -37,11 +36,11 @@ def test_a_preferred_partition_leaves_no_partition_without_a_server(on: bool) ->
 def test_one_server_that_cannot_be_read_keeps_nobody_from_joining(on: bool) -> None:
     """zk-D4."""
     world = World()
-    rules = attrs.evolve(SAFE, bad_children_skipped=on)
-    first = world.server(rules=rules)
+    kind = Coordinator if on else Coordinator0132
+    first = world.server(kind=kind)
     world.put(f"{PATHS.servers}/stray", None)
     world.settle()
-    world.server(rules=rules)
+    world.server(kind=kind)
     world.settle()
     assert (len(first.owned) < 4) is on
 

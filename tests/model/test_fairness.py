@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.model.test_server import Client, opened
 from waltz_core.base.edge import Writable
+from waltz_core.base.ids import make_req_id
+from waltz_core.server.feed import Feed, SendFrames
+from waltz_core.server.feed_cache import FeedCache
 from waltz_core.wire import client_messages as messages
 
 FLOOD = 4_000
@@ -150,6 +154,164 @@ def test_only_who_sends_too_much_is_held_back() -> None:
     writer.wait(lambda: len(writer.feed()) == 451, 60_000)
 
 
+@pytest.mark.parametrize("flood", [flushes, marks])
+def test_while_appends_wait_few_requests_of_a_flood_are_handled(flood: Callable[..., Any]) -> None:
+    """Else each of the steps that an append needs takes as long as hundreds of requests, and the server never rests."""
+    cluster = opened()
+    world, server = cluster.world, cluster.servers[0]
+    writer = filled(cluster, 1)
+    flooder = Client(cluster, client_id=8)
+    for storage in cluster.storages:
+        storage.node.freeze()
+    writer.append(b"x")
+    world.run(world.now + 50)
+    flooder.send(*flood(flooder, FLOOD))
+    world.run(world.now + 5)
+    unanswered, begun = [handled_of(server.machine)], world.now
+
+    def look(node: Any) -> None:
+        if node is server:
+            unanswered.append(handled_of(server.machine))
+
+    world.after_step = look
+    world.run(world.now + 40)
+    handled = [after - before for before, after in pairwise(unanswered)]
+    assert sum(handled)
+    assert max(handled) <= 40
+    assert sum(handled) <= 10 * (world.now - begun) + 40
+    for storage in cluster.storages:
+        storage.node.thaw()
+    world.after_step = None
+    writer.wait(lambda: len(writer.feed()) == 2, 60_000)
+
+
+def handled_of(server: Any) -> int:
+    """Requests that were looked at and not answered: all that were, while nothing can be committed or confirmed."""
+    return int(server.waiting - server._clients.in_turns)
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_gets_no_more_between_the_appends_of_a_client_that_waits_for_each(flood: Callable[..., Any]) -> None:
+    """Its next append is on its way; a server that works for others meanwhile takes the processor from its client."""
+    cluster = opened()
+    world = cluster.world
+    writer = filled(cluster, 1)
+    flooder = Client(cluster, client_id=8)
+    requests = flood(flooder, 3 * FLOOD)
+    flooder.send(*requests)
+    begun, count = world.now, 1
+    while world.now < begun + 300:
+        writer.append(b"y")
+        count += 1
+        writer.wait(lambda: len(writer.feed()) == count)  # noqa: B023  # called at once
+        world.run(world.now + 10)
+    flooder.wait(lambda: True)
+    answered = len(flooder.received)
+    assert 0 < answered < 3 * FLOOD
+    # Ten a millisecond of those that cost least.
+    assert answered <= 10 * (world.now - begun) + 40
+
+
+def test_small_batches_in_a_row_are_bounded_too_while_appends_wait() -> None:
+    cluster = opened()
+    world, server = cluster.world, cluster.servers[0]
+    writer = filled(cluster, 1)
+    flooders = [Client(cluster, client_id=8 + number) for number in range(5)]
+    for storage in cluster.storages:
+        storage.node.freeze()
+    writer.append(b"x")
+    world.run(world.now + 50)
+    before, begun = handled_of(server.machine), world.now
+    while world.now < begun + 40:
+        for flooder in flooders:
+            flooder.send(*marks(flooder, 90))
+        world.run(world.now + 1)
+    assert 500 < handled_of(server.machine) - before <= 60 * (world.now - begun) + 240
+    for storage in cluster.storages:
+        storage.node.thaw()
+    writer.wait(lambda: len(writer.feed()) == 2, 60_000)
+
+
+def test_what_is_answered_for_every_partition_costs_by_their_number() -> None:
+    cluster = opened(partitions=40)
+    world, server = cluster.world, cluster.servers[0]
+    flooder = Client(cluster, client_id=8)
+    steps: list[int] = []
+
+    def look(node: Any) -> None:
+        if node is server:
+            flooder.wait(lambda: True)
+            steps.append(len(flooder.received))
+
+    world.run(world.now + 100)
+    flooder.send(*(messages.StatisticsRequest(flooder.req_id(), -1, ()) for _ in range(90)))
+    world.after_step = look
+    world.run(world.now + 100)
+    world.after_step = None
+    flooder.wait(lambda: len(flooder.received) == 90)
+    # 205 each, of 1,000 in a step; the network may bring what two steps have sent together.
+    assert max(after - before for before, after in pairwise(steps)) <= 12
+
+
+def test_what_waits_alone_is_handled_without_a_pause() -> None:
+    cluster = opened()
+    flooder = filled(cluster, 1)
+    cluster.world.run(cluster.world.now + 100)
+    begun = cluster.world.now
+    flooder.send(*flushes(flooder, FLOOD))
+    answers = lambda: [m for m in flooder.received if isinstance(m, messages.FlushResponse)]  # noqa: E731
+    flooder.wait(lambda: len(answers()) == FLOOD)
+    assert cluster.world.now - begun < FLOOD // 50
+
+
+def test_a_crowd_of_requests_is_worth_a_line_that_names_the_peer() -> None:
+    cluster = opened()
+    cluster.world.network.piece = 1 << 16  # as a socket gives them
+    flooder = Client(cluster, client_id=8, certificate="greedy")
+    for _ in range(2):
+        flooder.send(*flushes(flooder, FLOOD))
+        cluster.world.run(cluster.world.now + 1_000)
+    lines = [report.text for _, report in cluster.servers[0].reports if "more than its part" in report.text]
+    assert len(lines) == 1
+    assert "certificate 'greedy'" in lines[0]
+
+
+def test_a_connection_is_counted_anew_as_soon_as_nothing_of_it_waits() -> None:
+    """Not when it sends again: it may never do so, and the count would look like work that nobody does."""
+    cluster = opened()
+    cluster.world.network.piece = 1 << 16
+    flooder = Client(cluster, client_id=8)
+    flooder.send(*flushes(flooder, FLOOD))
+    cluster.world.run(cluster.world.now + 1_000)
+    assert any("more than its part" in report.text for _, report in cluster.servers[0].reports)
+    assert {conn.queued for conn in cluster.servers[0].machine._clients._conns.values()} == {0}
+
+
+def test_who_mounts_again_and_again_is_dropped() -> None:
+    """Each mount begins a feed, and buffers hold many thousands of them: they took time long after the peer's end."""
+    cluster = opened()
+    cluster.world.network.piece = 1 << 16
+    flooder = Client(cluster, client_id=8)
+    flooder.send(*(messages.MountRequest(flooder.req_id(), -1, 0) for _ in range(FLOOD)))
+    cluster.world.run(cluster.world.now + 100)
+    assert flooder.peer.closed
+    assert not cluster.servers[0].machine.waiting
+    assert any("times at once" in report.text for _, report in cluster.servers[0].reports)
+
+
+def test_feeds_that_lag_get_fewer_turns_while_appends_wait() -> None:
+    feed, out = Feed(FeedCache(1 << 20)), list[Any]()
+    feed.restart(-1)
+    feed.committed(0, bytes(36) * 10, [])
+    for conn in range(40):
+        feed.subscribe(conn, make_req_id(conn, 1, 0, 1), -1, 10, messages.FeedSuspended(make_req_id(conn, 1, 0, 1)))
+    feed.serve(0, out, busy=True)
+    few = len([effect for effect in out if isinstance(effect, SendFrames)])
+    feed.serve(0, out)
+    many = len([effect for effect in out if isinstance(effect, SendFrames)]) - few
+    assert 0 < few < many
+
+
 def test_a_partition_that_commits_nothing_while_appends_wait_says_so() -> None:
     cluster = opened()
     world, server = cluster.world, cluster.servers[0]
@@ -217,6 +379,67 @@ def test_a_client_that_takes_nothing_is_seen_to_lag() -> None:
     reader.peer.close()
     cluster.world.run(cluster.world.now + 100)
     assert lags() == {7: 0}
+
+
+class Busy(Client):
+    """Keeps so many appends under way."""
+
+    def __init__(self, cluster: Any, client_id: int, window: int) -> None:
+        super().__init__(cluster, client_id=client_id)
+        self.count = 0  # that came back
+        self._mark = -1
+        self._window = window
+        self._waiting: set[bytes] = set()
+        self.mount()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.peer.closed:
+            return
+        self.connection.receive(self.peer.take_bytes(), self.received)
+        for message in self.received:
+            if isinstance(message, messages.FeedData):
+                self._mark = message.transaction_id
+                self.count += message.req_id in self._waiting
+                self._waiting.discard(message.req_id)
+            elif isinstance(message, messages.FeedSuspended):
+                self.send(messages.FeedRequest(message.req_id, self._mark))
+        self.received.clear()
+        new = [self.req_id() for _ in range(self._window - len(self._waiting))]
+        self._waiting.update(new)
+        if new:
+            self.send(*(messages.AppendRequest(req_id, -1, (), (), (), 0, b"", 0) for req_id in new))
+        self.world.after(1, self._go_on)
+
+    def rate(self) -> int:
+        """Appends that come back in half a second."""
+        before = self.count
+        self.world.run(self.world.now + 500)
+        return self.count - before
+
+
+def test_a_flood_of_appends_leaves_a_client_that_waits_for_each_what_an_honest_load_does() -> None:
+    rates = []
+    for window in (80, 3_000):
+        cluster = opened(server_options={"batch_count_max": 100})
+        cluster.world.network.piece = 1 << 14  # as a socket gives them
+        client = Busy(cluster, 7, 20)
+        before = client.rate()
+        others = [Busy(cluster, 8 + number, window) for number in range(4)]
+        client.rate()
+        rates.append(client.rate())
+        (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+        assert partition.queued > 1_000 or window == 80
+        lines = [report.text for _, report in cluster.servers[0].reports if "more than its part" in report.text]
+        what = "so many appends that those of others would have to wait for them"
+        assert {line.partition(": ")[2] for line in lines} == (set() if window == 80 else {what})
+        for other in others:
+            other.peer.close()
+        client.rate()
+        assert client.rate() >= 0.9 * before
+        (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
+        assert partition.queued <= 20
+    assert rates[1] >= 0.5 * rates[0] > 0, rates
 
 
 def test_more_feeds_than_a_client_can_use_end_the_oldest() -> None:

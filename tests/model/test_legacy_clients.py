@@ -11,7 +11,6 @@ from tests.model.run import Run, draw_plan
 from tests.model.test_defects_server import both, owner_of
 from tests.model.test_phases import HABITS
 from tests.model.test_server import Client, opened
-from waltz_core.base.rules import SAFE
 from waltz_core.client.calls import Phase
 from waltz_core.wire import client_messages as messages
 
@@ -68,7 +67,7 @@ def test_a_client_whose_mount_went_down_with_a_host_is_restarted_though_payloads
 @both
 def test_a_mount_that_waits_when_its_partition_moves_away_is_answered(on: bool) -> None:
     """0.13.2 mounts again after NOT_READY, a cut or a new server, and after nothing else: it may miss that move."""
-    cluster = opened(servers=2, seed=3, rules=attrs.evolve(SAFE, waiting_mounts_answered=on))
+    cluster = opened(servers=2, seed=3, servers_0132=() if on else (0, 1))
     owner = owner_of(cluster)
     for storage in cluster.storages[:2]:
         storage.crash(power=False)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.model.cluster import SimCluster
-from tests.model.disk import SimDisk
 from tests.model.test_server import Client, opened, session_of
 from waltz_core.wire import client_messages as messages
 from waltz_core.zookeeper.znodes import UNRESOLVED
+from waltz_testing.simulation.disk import SimDisk
 
 COUNT = 40
 

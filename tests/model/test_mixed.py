@@ -16,9 +16,7 @@ import pytest
 from tests.model.cluster import ROOT, SimCluster
 from tests.model.durable import DurableLog, split
 from tests.model.test_server import Client
-from tests.model.world import SimNode
 from waltz_core.base.edge import ZkSet
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage.replica import State
 from waltz_core.store.last_resort import ReplicaReport, confirm_metadata
 from waltz_core.zookeeper.paths import cluster_paths
@@ -29,6 +27,7 @@ from waltz_core.zookeeper.znodes import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from waltz_testing.simulation.world import SimNode
 
 PATH = cluster_paths(ROOT).partition(0)
 
@@ -46,8 +45,8 @@ class Mixed:
             1,
             storage_nodes=storage_nodes,
             servers=2,
-            storage_rules=SAFE if nodes else LEGACY,
-            server_rules=(LEGACY, SAFE if heir else LEGACY),
+            storages_0132=not nodes,
+            servers_0132=(0,) if heir else (0, 1),
             server_options={"retry_max_ms": 1_000},
         )
         self.world = self.cluster.world

@@ -58,7 +58,7 @@ class Scene:
     def client_phase(self) -> ClientPhase | None:
         if not self.app.node.alive:
             return None
-        partition = self.app.node.machine._partitions.get(0)
+        partition = self.app.node.machine.partitions.get(0)
         return None if partition is None else partition.phase
 
     def reach(self, condition: Callable[[], bool]) -> None:
@@ -226,12 +226,12 @@ def test_a_partition_of_a_server_meets_every_event_in_every_phase(phase: ServerP
 
 
 def client_in(phase: ClientPhase) -> Scene:
-    scene = Scene(habits=HABITS if phase is not ClientPhase.TAIL else _tail(), follower=phase is ClientPhase.NOT_READY)
+    if phase is ClientPhase.NOT_READY:
+        return client_of_one_that_does_not_know()
+    scene = Scene(habits=HABITS if phase is not ClientPhase.TAIL else _tail())
     if phase is not ClientPhase.WAITING:
         scene.cluster.until_open()
     scene.app.start()
-    if phase is ClientPhase.NOT_READY:
-        give_to_one_that_does_not_know(scene)
     if phase is ClientPhase.CLIENT_AHEAD:
         scene.app.stray()
         scene.app.start()
@@ -254,8 +254,23 @@ def raise_log_start(scene: Scene) -> None:
     raise_to(Client(scene.cluster), _COMMITS - 2)
 
 
-def give_to_one_that_does_not_know(scene: Scene) -> None:
-    """The partition is given to a server whose view of ZooKeeper is behind that of the client."""
+def client_of_one_that_does_not_know() -> Scene:
+    """The partition is given to a server whose view of ZooKeeper is behind that of the client.
+
+    It is so for some milliseconds of the handover; when, depends on how long everything else takes.
+    """
+    for pause in range(0, 300, 10):
+        scene = Scene(habits=HABITS, follower=True)
+        scene.cluster.until_open()
+        scene.app.start()
+        give_to_the_second(scene, pause)
+        if scene.world.run_while(lambda scene=scene: scene.client_phase() is not ClientPhase.NOT_READY, 5_000):
+            return scene
+    raise AssertionError("the phase was not reached")
+
+
+def give_to_the_second(scene: Scene, pause: int) -> None:
+    """After `pause` milliseconds the second server hears nothing new of ZooKeeper any more."""
     zookeeper, second = scene.world.zookeeper, scene.second
     scene.reach(lambda: scene.client_phase() is ClientPhase.MOUNTED)
     start_second(scene)
@@ -265,7 +280,7 @@ def give_to_one_that_does_not_know(scene: Scene) -> None:
         return second.name in zookeeper._behind
 
     scene.reach(followed)
-    scene.world.run(scene.world.now + 100)
+    scene.world.run(scene.world.now + pause)
     zookeeper.lag = 8_000
 
 

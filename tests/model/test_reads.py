@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from tests.model.cluster import SimCluster
 from tests.model.test_server import Client, opened
-from tests.model.world import SimNode
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.marks import PATIENCE_MS
 from waltz_core.wire import client_messages as messages
+from waltz_testing.simulation.world import SimNode
 
-nodes = pytest.mark.parametrize("storage_rules", [SAFE, LEGACY], ids=["our nodes", "nodes of 0.13.2"])
+nodes = pytest.mark.parametrize("old_nodes", [False, True], ids=["our nodes", "nodes of 0.13.2"])
 
 
-def two_servers(storage_rules: SafetyRules, rules: SafetyRules = SAFE) -> tuple[SimCluster, SimNode, int]:
+def two_servers(old_nodes: bool, *, ours: bool = True) -> tuple[SimCluster, SimNode, int]:
     """One partition, two servers; returns the one that serves it, and the number of the other."""
-    cluster = opened(servers=2, storage_rules=storage_rules, server_rules=(rules, rules))
+    cluster = opened(servers=2, storages_0132=old_nodes, servers_0132=() if ours else (0, 1))
     number = next(n for n, server in enumerate(cluster.servers) if server.machine.partitions)
     return cluster, cluster.servers[number], 1 - number
 
@@ -52,14 +50,10 @@ def header_requests(cluster: SimCluster) -> list[int]:
 
 
 @nodes
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
-def test_a_server_deposed_while_it_was_paused_answers_no_mark(
-    storage_rules: SafetyRules, version: int, on: bool
-) -> None:
-    """0.13.2, and ours without the rule, answers what it last knew: an acknowledged append is not in it."""
-    rules = attrs.evolve(SAFE, marks_confirmed=on)
-    cluster, server, successor = two_servers(storage_rules, rules)
+@pytest.mark.parametrize(("on", "version"), [(False, 4), (True, 4), (True, 5)], ids=["0.13.2", "ours-4", "ours-5"])
+def test_a_server_deposed_while_it_was_paused_answers_no_mark(old_nodes: bool, version: int, on: bool) -> None:
+    """0.13.2 answers what it last knew: an acknowledged append is not in it."""
+    cluster, server, successor = two_servers(old_nodes, ours=on)
     reader = Client(cluster, version=version, server=1 - successor)
     server.freeze()
     heir = cluster.servers[successor]
@@ -77,9 +71,9 @@ def test_a_server_deposed_while_it_was_paused_answers_no_mark(
 
 
 @nodes
-def test_without_a_quorum_nobody_gets_a_mark(storage_rules: SafetyRules) -> None:
+def test_without_a_quorum_nobody_gets_a_mark(old_nodes: bool) -> None:
     """Codec 5 is answered NOT_READY after a while; older codecs wait until it can be confirmed."""
-    cluster = opened(storage_rules=storage_rules)
+    cluster = opened(storages_0132=old_nodes)
     writer = Client(cluster)
     writer.mount()
     commit(writer, 3)
@@ -100,8 +94,8 @@ def test_without_a_quorum_nobody_gets_a_mark(storage_rules: SafetyRules) -> None
 
 
 @nodes
-def test_a_question_outlives_the_session_that_was_to_confirm_it(storage_rules: SafetyRules) -> None:
-    cluster = opened(storage_rules=storage_rules)
+def test_a_question_outlives_the_session_that_was_to_confirm_it(old_nodes: bool) -> None:
+    cluster = opened(storages_0132=old_nodes)
     writer, reader = Client(cluster), Client(cluster, client_id=8, version=4)
     writer.mount()
     commit(writer, 3)
@@ -120,8 +114,8 @@ def test_a_question_outlives_the_session_that_was_to_confirm_it(storage_rules: S
 
 
 @nodes
-def test_one_slow_storage_node_delays_no_mark(storage_rules: SafetyRules) -> None:
-    cluster = opened(storage_rules=storage_rules)
+def test_one_slow_storage_node_delays_no_mark(old_nodes: bool) -> None:
+    cluster = opened(storages_0132=old_nodes)
     reader = Client(cluster)
     cluster.storages[2].node.freeze()
     for _ in range(5):
@@ -135,16 +129,16 @@ def test_questions_of_one_moment_share_one_request_to_each_storage_node_and_no_s
     cluster = opened()
     reader = Client(cluster)
     cluster.world.network.piece = 1 << 20
-    operations: list[object] = []
+    calls: list[object] = []
     for storage in cluster.storages:
-        storage.disk.on_operation = operations.append
+        storage.disk.on_call = lambda *call: calls.append(call)
     asked = header_requests(cluster)
     reader.send(*[messages.HighWaterMarkRequest(reader.req_id()) for _ in range(100)])
     reader.wait(lambda: len(reader.received) == 100)
     listen(reader, 100)
     assert marks(reader) == [-1] * 100
     assert [now - before for now, before in zip(header_requests(cluster), asked, strict=True)] == [1, 1, 1]
-    assert operations == []
+    assert calls == []
 
 
 def test_the_vote_of_an_append_that_leaves_with_the_question_confirms_it() -> None:
@@ -164,9 +158,9 @@ def test_the_vote_of_an_append_that_leaves_with_the_question_confirms_it() -> No
 
 
 @nodes
-def test_an_append_that_left_before_the_question_confirms_nothing(storage_rules: SafetyRules) -> None:
+def test_an_append_that_left_before_the_question_confirms_nothing(old_nodes: bool) -> None:
     """Its votes, late, come to a server that has been succeeded since they were given."""
-    cluster, server, successor = two_servers(storage_rules)
+    cluster, server, successor = two_servers(old_nodes)
     client = Client(cluster, server=1 - successor)
     client.mount()
     from_nodes = {(storage.node.name, server.name) for storage in cluster.storages}
@@ -192,7 +186,7 @@ def test_an_append_that_left_before_the_question_confirms_nothing(storage_rules:
 
 
 def test_a_partition_that_moves_answers_those_who_still_wait() -> None:
-    cluster, server, _ = two_servers(SAFE)
+    cluster, server, _ = two_servers(False)
     ours = Client(cluster, server=cluster.servers.index(server))
     older = Client(cluster, server=cluster.servers.index(server), version=4, client_id=8)
     for storage in cluster.storages:

@@ -1,19 +1,17 @@
-"""Schedules with a name: what the rulings on safety decided, in whole clusters and in one recovery."""
+"""Schedules with a name: what safety must win over availability, in whole clusters and in one recovery."""
 
 from __future__ import annotations
 
 import itertools
 
-import attrs
 import pytest
 
 from tests.model.cluster import ROOT
 from tests.model.faults import KINDS
 from tests.model.recovery_world import PARTITION, Storage, World, make_record, state
 from tests.model.run import Run
-from tests.model.world import SimNode
+from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.edge import ZkSet
-from waltz_core.base.rules import SAFE
 from waltz_core.store import recovery as rec
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import (
@@ -22,6 +20,7 @@ from waltz_core.zookeeper.znodes import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from waltz_testing.simulation.world import SimNode
 
 PATH = cluster_paths(ROOT).partition(0)
 
@@ -169,7 +168,7 @@ def test_no_number_of_restarts_climbs_over_rewound_metadata(restarts: int) -> No
     run.settle()
 
 
-# ---- ruling R3: [100, 99] and one replica that is older than the metadata says --------------------
+# ---- [100, 99] and one replica that is older than the metadata says ---------------------------------
 
 
 def three(a: int, b: int, c: Storage) -> dict[str, Storage]:
@@ -187,7 +186,7 @@ def test_two_voters_decide_at_the_higher_mark_whatever_the_third_lost(order: str
     world = World(
         storages,
         PartitionMetadata(1, 6, states),
-        lambda metadata, version: rec.Recovery(PARTITION, 6, 1, metadata, version, ("a", "b", "c"), rules=SAFE),
+        lambda metadata, version: rec.Recovery(PARTITION, 6, 1, metadata, version, ("a", "b", "c")),
     )
     for replica in order:
         world.arrive(replica)
@@ -201,13 +200,11 @@ def test_one_voter_and_one_that_was_set_back_wait() -> None:
     """What the absent voter and the one set back may have committed together is not given up."""
     storages = three(100, 99, Storage(3, 50, 50, []))
     states = tuple(state(replica, 5, UNRESOLVED) for replica in "abc")
-    for rules, resolved in ((SAFE, None), (attrs.evolve(SAFE, rolled_back_is_absent=False), 99)):
+    for kind, resolved in ((rec.Recovery, None), (Recovery0132, 99)):
         world = World(
             {"b": storages["b"], "c": Storage(3, 50, 50, [])},
             PartitionMetadata(1, 6, states),
-            lambda metadata, version, rules=rules: rec.Recovery(
-                PARTITION, 6, 1, metadata, version, ("a", "b", "c"), rules=rules
-            ),
+            lambda metadata, version, kind=kind: kind(PARTITION, 6, 1, metadata, version, ("a", "b", "c")),
         )
         for replica in "bc":
             world.arrive(replica)

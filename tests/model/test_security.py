@@ -10,9 +10,9 @@ from waltz_core.access.admission import Places
 from waltz_core.access.roles import EVERY, Role, Roles, Rule
 from waltz_core.base.edge import Level
 from waltz_core.base.ids import Endpoint
-from waltz_core.store.pool import PoolState
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.dialer import DialState
 
 
 def guarded(*rules: Rule, **options: Any) -> SimCluster:
@@ -270,7 +270,7 @@ def test_too_many_checks_at_once_end_the_connection() -> None:
     storage.frozen = True
     cluster.world.network.reset_between("server0", storage.name)
     client = Client(cluster)
-    assert cluster.world.run_while(lambda: PoolState.DIALING.value not in str(nodes(cluster)), 10_000)
+    assert cluster.world.run_while(lambda: DialState.DIALING.value not in str(nodes(cluster)), 10_000)
     client.send(*(messages.CheckStorageConnectivityRequest(client.req_id()) for _ in range(500)))
     assert ended(cluster, client, 2_000)
     assert told(cluster, "checks of storage nodes at once")

@@ -6,16 +6,17 @@ from typing import Any
 from uuid import UUID
 from zlib import crc32
 
-import attrs
 import pytest
 
+from tests import versions_0132
 from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
 from waltz_core.base.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.server.snapshot import RESPONSE_BOUNDS
 from waltz_core.wire import client_messages as messages
+from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.wire.shared import AWAITED
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import cluster_paths
 
@@ -29,7 +30,7 @@ class Client:
         self,
         cluster: SimCluster,
         *,
-        version: int = 5,
+        version: int | None = None,
         client_id: int = 7,
         server: int = 0,
         certificate: str | None = None,
@@ -39,6 +40,8 @@ class Client:
         self.sequence = 0
         self.generation = 1
         self.received: list[Any] = []
+        if version is None:
+            version = max(versions_0132.CLIENT if server in cluster.servers_0132 else VERSIONS)
         self.connection: Connection[messages.ClientMessage] = Connection(CLIENT_PROTOCOL, "hand", {version})
         self.peer: RawPeer = cluster.raw_peer(Endpoint(f"server{server}", 6000), certificate)
         assert self.world.run_while(lambda: not self.peer.connected, 10_000)
@@ -328,6 +331,21 @@ def test_statistics_tell_the_servers_clock_and_count_by_partition() -> None:
     assert {figure.partition_id for figure in everything.statistics} == {-1, 0, 1}
 
 
+def test_statistics_tell_what_a_partition_waits_for() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    frozen = cluster.storages[:2]
+    for storage in frozen:
+        storage.node.freeze()
+    for data in (b"one", b"two"):
+        client.append(data)
+    cluster.world.run(cluster.world.now + 100)
+    figures = client.ask(messages.StatisticsRequest(client.req_id(), 0, (AWAITED,))).statistics
+    owed = {f"awaited.storage node {storage.node.name}:7000: an append is durable" for storage in frozen}
+    assert {figure.name for figure in figures} == owed
+
+
 def test_ranges_of_records_are_read_without_a_mount_and_cut_by_count_and_size() -> None:
     cluster = opened()
     client = Client(cluster)
@@ -435,11 +453,10 @@ def test_a_preference_is_answered_when_zookeeper_has_it() -> None:
     assert written()[0] is False
 
 
-@pytest.mark.parametrize("rules", [SAFE, LEGACY])
-def test_preferred_partitions_survive_a_restart_of_the_server(rules: SafetyRules) -> None:
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "0.13.2"])
+def test_preferred_partitions_survive_a_restart_of_the_server(ours: bool) -> None:
     """0.13.2 forgets them (tools-T13)."""
-    kept = attrs.evolve(SAFE, preferences_kept=rules.preferences_kept)
-    cluster = opened(servers=2, partitions=4, rules=kept)
+    cluster = opened(servers=2, partitions=4, servers_0132=() if ours else (0, 1))
     client = Client(cluster)
     assert client.ask(messages.AddPreferredPartitionRequest(client.req_id(), (0, 1, 2, 3))).result
     cluster.world.run(cluster.world.now + 2_000)
@@ -449,7 +466,7 @@ def test_preferred_partitions_survive_a_restart_of_the_server(rules: SafetyRules
     cluster.world.run(cluster.world.now + 30_000)
     client = Client(cluster)
     mine = client.ask(messages.ServerPartitionsAssignmentRequest(client.req_id())).partitions
-    assert (mine == (0, 1, 2, 3)) is kept.preferences_kept
+    assert (mine == (0, 1, 2, 3)) is ours
 
 
 def test_a_payload_beyond_the_limit_closes_the_connection_and_names_the_key() -> None:

@@ -8,17 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import attrs
 import pytest
 
 from tests.model.determinism import traces
 from tests.model.faults import MEMBERSHIP
 from tests.model.run import COMMITS_MIN, RUN_MS, draw_plan, run_seed
-from tests.model.world_disk import WorldDisk
-from waltz_core.base.rules import SAFE
 from waltz_core.locks.table import LockTable
 from waltz_core.server.appender import Appender, Barrier
-from waltz_core.storage.effects import SyncFile
+from waltz_testing.simulation.mount import Mount
 
 HERE = Path(__file__).parent
 KEPT = [
@@ -75,20 +72,13 @@ def _blind_locks(patch: pytest.MonkeyPatch) -> None:
 
 def _lying_disks(patch: pytest.MonkeyPatch) -> None:
     """Syncs of data files are said to be done and are not."""
-    carry_out = WorldDisk._carry_out
+    sync_data = Mount.sync_data
 
-    def skip(self: WorldDisk, entry: Any, stop: int) -> None:
-        kept = [
-            operation
-            for operation in entry.batch.operations
-            if not (isinstance(operation, SyncFile) and operation.path.endswith(".seg"))
-        ]
-        if len(kept) != len(entry.batch.operations):
-            entry.batch = attrs.evolve(entry.batch, operations=tuple(kept))
-            entry.trailing = min(entry.trailing, len(kept))
-        carry_out(self, entry, min(stop, len(entry.batch.operations)))
+    def skip(self: Mount[Any], fd: int) -> None:
+        if not self._opened(fd)[1].endswith(".seg"):
+            sync_data(self, fd)
 
-    patch.setattr(WorldDisk, "_carry_out", skip)
+    patch.setattr(Mount, "sync_data", skip)
 
 
 def _double_apply(patch: pytest.MonkeyPatch) -> None:
@@ -97,10 +87,10 @@ def _double_apply(patch: pytest.MonkeyPatch) -> None:
 
     def again(self: Appender, mark: int, out: list[Any]) -> None:
         flying = [item for item in self._flying if not isinstance(item, Barrier)]
-        appends = [(item.conns[0], list(item.appends)) for item in flying]
+        appends = [(item.takes[0].run.sender, list(item.appends)) for item in flying]
         resolved(self, mark, out)
-        for conn, requests in appends:
-            self.enqueue(conn, requests)
+        for sender, requests in appends:
+            self.enqueue(sender, requests)
 
     patch.setattr(Appender, "resolved", again)
 
@@ -129,7 +119,3 @@ def test_a_bug_put_in_on_purpose_is_found(
         if failure:
             break
     assert failure.startswith(tuple(f"InvariantError: {name}" for name in found_by)), failure
-
-
-def test_every_rule_is_on_in_the_runs() -> None:
-    assert all(attrs.astuple(SAFE))

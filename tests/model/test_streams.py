@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.model.test_scenarios import calm, loaded
-from tests.model.world import SimNode
 from waltz_core.base.edge import Closed, Dialed, Received, Writable, ZkChanged, ZkDone, ZkError, ZkFailed
+from waltz_testing.simulation.world import SimNode
 
 STRAYS: tuple[Callable[[Random], Any], ...] = (
     lambda rng: Received(rng.choice((-1, 1)) * 1_000_000, rng.randbytes(30)),

@@ -17,42 +17,52 @@ CORPUS: tuple[Mutant, ...] = (
     # ---- locks and the order of appends ------------------------------------------------------------------------
     Mutant(
         "lock compare off by one",
-        "server.appender",
-        "                if mark > request.client_mark:\n                    explained",
-        "                if mark > request.client_mark + 1:\n                    explained",
+        "locks.table",
+        "            if mark > client_mark:\n",
+        "            if mark > client_mark + 1:\n",
     ),
     Mutant(
         "read locks not compared",
         "locks.table",
-        "        for lock_hash in (*write, *read) if read else write:\n            # `slots`",
-        "        for lock_hash in write:\n            # `slots`",
+        "            for lock_hash in (*write, *read) if read else write:\n                # As",
+        "            for lock_hash in write:\n                # As",
     ),
     Mutant(
         "append locks not recorded",
         "locks.table",
-        "        for lock_hash in (*write, *append) if append else write:",
-        "        for lock_hash in write:",
+        "            continue\n        for lock_hash in (*write, *append) if append else write:",
+        "            continue\n        for lock_hash in write:",
     ),
     Mutant(
         "lock committed one too low",
-        "server.appender",
-        "                commit(write, append, at)",
-        "                commit(write, append, at - 1)",
+        "locks.table",
+        "for transaction_id, request in enumerate(requests, start=first):",
+        "for transaction_id, request in enumerate(requests, start=first - 1):",
     ),
     Mutant(
         "wrong slot on commit",
         "locks.table",
-        "            marks[value % size] = transaction_id\n            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK\n"
-        "            marks[value % size] = transaction_id\n            value",
-        "            marks[value % size] = transaction_id\n            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK\n"
-        "            value",
+        "            marks[value % size] = transaction_id\n            hashes.append(lock_hash)\n",
+        "            hashes.append(lock_hash)\n",
     ),
-    Mutant("conflict in flight overlooked", "server.appender", "if holder > mark:", "if -1 < holder < mark:"),
+    Mutant(
+        "a server drives out whoever shares its address, again and again",
+        "cluster.registration",
+        "left = () if self._registered else self._left_behind(view)",
+        "left = self._left_behind(view)",
+    ),
+    Mutant(
+        "a server waits for the session of its predecessor",
+        "cluster.registration",
+        "left = () if self._registered else self._left_behind(view)",
+        "left = ()",
+    ),
+    Mutant("conflict in flight overlooked", "locks.table", ", taken.get(lock_hash, -1))", ")"),
     Mutant(
         "lock in flight never let go",
-        "server.appender",
-        "if taken.get(lock_hash) == at:",
-        "if taken.get(lock_hash) == at + 1:",
+        "locks.table",
+        "if taken.get(lock_hash) == transaction_id:",
+        "if taken.get(lock_hash) == transaction_id + 1:",
     ),
     Mutant(
         "lock table not reset after a gap",
@@ -69,16 +79,49 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "left-overs of a gap believed",
         "server.ownership",
-        "self.foreign = again or (stored != self._announced and stored not in self._attempts)",
+        "self.foreign = again or (stored != self._announced and stored not in self._attempted)",
         "self.foreign = False",
     ),
     Mutant(
         "retry behind what came later",
-        "server.appender",
-        "self._requeue([*returned, *self._queue])",
-        "self._requeue([*self._queue, *returned])",
+        "server.append_queue",
+        "        self._head.extendleft(reversed(items))\n",
+        "        self._head.extend(items)\n",
     ),
-    Mutant("append lost on retry", "server.appender", "last.appends.append(request)", "last.appends[-1] = request"),
+    Mutant(
+        "append lost on retry",
+        "server.appender",
+        "item.appends[at : at + take.count]",
+        "item.appends[at : at + take.count - (take.count > 1)]",
+    ),
+    Mutant(
+        "appends served in order of arrival",
+        "server.append_queue",
+        "self._turns: Turns[Run | Barrier] = Turns(_TURN)",
+        "self._turns: Turns[Run | Barrier] = Turns(1 << 40)",
+        ("tests/unit/server/test_append_queue.py",),
+    ),
+    Mutant(
+        "a flood in flight holds up those who wait for each append",
+        "server.append_queue",
+        "over = self._now < self._light_until and",
+        "over = self._now < 0 and",
+        ("tests/unit/server/test_append_queue.py",),
+    ),
+    Mutant(
+        "a barrier stands behind its connection alone",
+        "server.append_queue",
+        "for client in {sender.client_id: None} | self._carriers if",
+        "for client in {sender.client_id: None} if",
+        ("tests/unit/server/test_append_queue.py",),
+    ),
+    Mutant(
+        "what one connection has in the queue overtakes what another one of the same client has",
+        "server.append_queue",
+        "            self._turns.put(client, sender.owner, cost, run)",
+        "            self._turns.put(sender.conn, sender.owner, cost, run)",
+        ("tests/unit/server/test_append_queue.py",),
+    ),
     Mutant(
         "double apply on retry",
         "server.appender",
@@ -88,8 +131,27 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "barrier before its appends",
         "server.appender",
-        "(behind if flight.appends else self._flying).append(head)",
-        "self._flying.append(head)",
+        "(behind if flight.appends else self._flying).append(item)",
+        "self._flying.append(item)",
+    ),
+    # ---- the driver of disks, which the simulator runs too ---------------------------------------------------------
+    Mutant(
+        "a group syncs its first file alone",
+        "waltz_trio.storage.group",
+        "unsynced.update((yield SyncEach(files)))",
+        "unsynced.update((yield SyncEach(files[:1])))",
+    ),
+    Mutant(
+        "a short write is believed whole",
+        "waltz_trio.storage.files",
+        "        while written < len(data):\n",
+        "        while not written:\n",
+    ),
+    Mutant(
+        "an error does not fail its batch",
+        "waltz_trio.storage.group",
+        "                failures[batch.ticket] = error\n                break\n",
+        "                break\n",
     ),
     # ---- commits ------------------------------------------------------------------------------------------------
     Mutant(
@@ -120,8 +182,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "stale generation accepted",
         "server.intake",
-        "if request.req_id[begin:8] == expected",
-        "if request.req_id[begin:8] <= expected",
+        "        request.req_id[begin:8] == expected\n",
+        "        request.req_id[begin:8] <= expected\n",
     ),
     Mutant(
         "client id of another taken over",
@@ -140,7 +202,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "request id of another accepted",
         "server.intake",
-        "begin = 4 if peer.carries_others or not self._rules.own_request_ids else 0",
+        "begin = 4 if peer.carries_others else 0",
         "begin = 4",
     ),
     # ---- sessions and recovery ------------------------------------------------------------------------------------
@@ -177,8 +239,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "replica that lost its end counts",
         "store.arrivals",
-        "rules.rolled_back_is_absent and mark < info.local_low_water_mark\n",
-        "rules.rolled_back_is_absent and mark < info.local_low_water_mark - 9\n",
+        "standing.may_vote and mark < info.local_low_water_mark\n",
+        "standing.may_vote and mark < info.local_low_water_mark - 9\n",
     ),
     Mutant(
         "tail of an unnamed session kept",
@@ -231,8 +293,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "metadata set back is believed",
         "store.recovery",
-        "if self._at.rules.rewound_metadata_stops and fence > self._at.session_id:",
-        "if self._at.rules.rewound_metadata_stops and fence > self._at.session_id + 100:",
+        "if fence > self._at.session_id:",
+        "if fence > self._at.session_id + 100:",
     ),
     Mutant(
         "generation not raised on a move",
@@ -255,27 +317,27 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "delivered twice after a reconnect",
-        "client.partition",
-        "            run = _following(run, self._delivered)\n",
+        "client.delivery",
+        "            run = _following(run, self.delivered)\n",
         "            run = list(run)\n",
     ),
     Mutant(
         "request id used twice",
-        "client.partition",
-        "        self._sequence = sequence = _wrap(self._sequence + 1)\n        req_id = _REQ_ID(",
-        "        sequence = _wrap(self._sequence + 1)\n        req_id = _REQ_ID(",
+        "client.standing",
+        "        self.sequence = sequence = sequence + 1 if",
+        "        sequence = sequence + 1 if",
     ),
     Mutant(
         "client mark ahead of the application",
-        "client.partition",
-        "            mark = self._seen\n        fields = (",
-        "            mark = self._seen\n        mark += 1\n        fields = (",
+        "client.appends",
+        "            mark = self._delivery.seen\n        fields = (",
+        "            mark = self._delivery.seen\n        mark += 1\n        fields = (",
     ),
     Mutant(
         "mark above the log accepted",
         "server.appender",
-        "            if request.client_mark > known:\n",
-        "            if request.client_mark < known - (1 << 62):\n",
+        "            if request.client_mark > self.commit_mark:\n",
+        "            if request.client_mark < self.commit_mark - (1 << 62):\n",
     ),
     Mutant(
         "taker in flight not blamed",
@@ -425,8 +487,8 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "states of replicas asked about all the time",
-        "server.states_write",
-        "min(max(self._min_ms, self._pause_ms * 2), self._max_ms)",
+        "base.attempts",
+        "min(max(self._min_ms, 2 * self._pause_ms), self._max_ms)",
         "self._min_ms",
     ),
     Mutant(
@@ -489,8 +551,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "answer for another request",
         "store.pool",
-        "pending = self._pending.pop(answer.seq_num, None)",
-        "pending = self._pending.pop(next(iter(self._pending), answer.seq_num), None)",
+        "pending = self._pending.take(answer.seq_num)",
+        "pending = self._pending.take(next(iter(self._pending._waiting), answer.seq_num))",
     ),
     Mutant(
         "silent storage node waited for",
@@ -513,18 +575,18 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "payload of another partition",
         "server.data_cache",
-        "                key = (partition_id, transaction_id)\n",
-        "                key = (0, transaction_id)\n",
+        "self._entries.get(partition_id, {}).get(transaction_id)",
+        "next(iter(self._entries.values()), {}).get(transaction_id)",
     ),
     Mutant(
         "feed continued where the client was ahead",
-        "client.partition",
-        "return min(self._delivered, self._seen)",
-        "return max(self._delivered, self._seen)",
+        "client.delivery",
+        "return min(self.delivered, self.seen)",
+        "return max(self.delivered, self.seen)",
     ),
     Mutant(
         "more delivered than there is room for",
-        "client.partition",
+        "client.delivery",
         "            run = run[: max(room, 0)]\n",
         "            run = run[: max(room, 0) + 1]\n",
     ),
@@ -543,8 +605,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "feed id not checked",
         "client.monitor",
-        "            if record.transaction_id != seen + 1:\n",
-        "            if record.transaction_id < seen:\n",
+        "        if record.transaction_id != seen + 1:\n",
+        "        if record.transaction_id < seen:\n",
     ),
     Mutant(
         "control struct written over the one that counts",
@@ -604,7 +666,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "client id taken twice",
         "cluster.coordinator",
-        "encode_id_counter(number), taken.stat.version)",
+        "encode_id_counter(number), version)",
         "encode_id_counter(number), -1)",
     ),
     Mutant(
@@ -615,9 +677,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "server overlooked between two reads",
-        "cluster.coordinator",
-        "if reading.torn or listed.cversion != data.cversion:",
-        "if reading.torn:",
+        "cluster.view",
+        "if self.torn or listed.cversion != stat.cversion else",
+        "if self.torn else",
     ),
     Mutant(
         "frame limit not kept",
@@ -628,8 +690,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "surplus bytes overlooked",
         "wire.connection",
-        "                if stop != end:\n                    if not",
-        "                if stop > end:\n                    if not",
+        "                if stop != end:\n                    raise",
+        "                if stop > end:\n                    raise",
     ),
     Mutant(
         "unfinished frame loses a byte",
@@ -640,20 +702,27 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "served without an opening",
         "storage.storage_port",
-        "        if context.rules.open_required and not caller.opened:\n            why",
+        "        if not caller.opened:\n            why",
         "        if False:\n            why",
     ),
     Mutant(
         "session out of reach accepted",
         "storage.permission",
-        "message.session_id > highest + SESSION_LEAP_MAX and",
-        "message.session_id > highest + (SESSION_LEAP_MAX << 31) and",
+        "message.session_id > highest + SESSION_LEAP_MAX:",
+        "message.session_id > highest + (SESSION_LEAP_MAX << 31):",
     ),
     Mutant(
         "session that came to nothing confirmed",
         "store.last_resort",
-        "        if len(here) >= needed:\n            return session_id, vain",
-        "        if here:\n            return session_id, vain",
+        "        if len(here) >= needed:\n",
+        "        if here:\n            return session_id, vain\n        if len(here) >= needed:\n",
+    ),
+    Mutant(
+        "session that ended before a majority was level confirmed",
+        "store.last_resort",
+        "            if appended or len(level | silent) >= needed:\n",
+        "            if here:\n",
+        found_by=("tests/unit/store/test_last_resort.py",),
     ),
     Mutant(
         "accepted limbo keeps its vote",
@@ -688,9 +757,9 @@ CORPUS: tuple[Mutant, ...] = (
     # ---- reads of the committed mark ---------------------------------------------------------------------------
     Mutant(
         "mark of a question that left before the call",
-        "client.data",
-        "self._mark_calls.append((_following(self._sequence), token))",
-        "self._mark_calls.append((self._mark_question or _following(self._sequence), token))",
+        "client.mark_reads",
+        "self._calls.append((following(self._link.sequence), token))",
+        "self._calls.append((self._question or following(self._link.sequence), token))",
     ),
     # ---- submits ----------------------------------------------------------------------------------------------
     Mutant(
@@ -764,8 +833,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mark answered by a server that may be deposed",
         "server.reads",
-        "if self._ownership.known and self._rules.marks_confirmed:",
-        "if self._ownership.known and not self._rules.marks_confirmed:",
+        "if self._ownership.known:",
+        "if not self._ownership.known:",
     ),
     Mutant(
         "mark confirmed by the vote of an append that left before the question",
@@ -789,8 +858,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "mount forgotten when its partition is let go",
         "server.feeds",
-        "if isinstance(barrier, Mount) and self._rules.waiting_mounts_answered:",
-        "if isinstance(barrier, Flush) and self._rules.waiting_mounts_answered:",
+        "if isinstance(barrier, Mount):",
+        "if isinstance(barrier, Flush):",
     ),
     *AIMED,
 )

@@ -136,7 +136,10 @@ def tests(paths: Sequence[str]) -> Found | None:
     os.chdir(ROOT)
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *paths], plugins=[first])
+        # The simulator has run in this process: what it imported stays as it is, asserts of tests are rewritten.
+        ignored = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", *ignored]
+        status = pytest.main([*options, *paths], plugins=[first])
     if first.failed:
         return Found("test", first.failed, first.said)
     if status != pytest.ExitCode.OK:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import CodeType, ModuleType
 import attrs
 
 ROOT = Path(__file__).parent.parent.parent
-_PACKAGES = ("waltz_trio", "waltz_spark")
+_PACKAGES = ("waltz_trio", "waltz_spark", "waltz_dcb")
 
 
 class DoesNotApplyError(Exception):
@@ -79,4 +80,5 @@ class _Finder(importlib.abc.MetaPathFinder):
 def plant(mutant: Mutant) -> None:
     """From here on the module that is imported has the bug, in this process and not in those it starts."""
     assert mutant.fullname not in sys.modules, "already imported"
+    os.environ["WALTZ_SPEEDUPS"] = "0"  # the bug may be in a loop of which a compiled twin would run instead
     sys.meta_path.insert(0, _Finder(mutant))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import http.client
 import io
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,19 +21,23 @@ from typing import Any, TypeVar
 import trio
 import yaml
 
+from tests.processes.clocks import Clocks
 from tests.processes.proxy import FaultProxy
 from tests.witness.log import check_disks, read_replica, read_start
 from waltz_trio.cli.main import main as waltz_main
 from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
 from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import local_names
+from waltz_trio.zk.client import NoNodeError
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds until a condition that never comes true fails the test
 _PAUSE = 0.05  # seconds between two looks at a condition
+_YEARS = datetime.timedelta(days=3650)
 _LOG_LINES = 40  # of each process, shown when a test fails
 DEVELOPMENT = ("-X", "dev")  # frozen value classes, complaints about leaks: how tests run everything
 
@@ -52,30 +56,6 @@ def poll(what: str, condition: Callable[[], T | None], patience: float = PATIENC
         if time.monotonic() > end:
             raise TimeoutError(f"waited {patience:.0f} s for: {what}")
         time.sleep(_PAUSE)
-
-
-class Ports:
-    """Free ports of 127.0.0.1, kept from others as long as this object lives.
-
-    A bound socket that does not listen, with SO_REUSEADDR, keeps the kernel from giving its port to anybody
-    who asks for any port, while a process that asks for this very port may bind it, again and again.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[socket.socket] = []
-
-    def take(self) -> int:
-        """One more port."""
-        kept = socket.socket()
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        self._kept.append(kept)
-        return int(kept.getsockname()[1])
-
-    def release(self) -> None:
-        """Give all of them back."""
-        for kept in self._kept:
-            kept.close()
 
 
 class Child:
@@ -192,20 +172,26 @@ class Child:
 class Tls:
     """An authority of this cluster's own, and one certificate for each role."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, lifetime: datetime.timedelta = _YEARS) -> None:
         self.directory = directory
+        self.lifetime = lifetime
         directory.mkdir(parents=True, exist_ok=True)
         self._authority = make_ca("test cluster")
         self.ca = directory / "ca.pem"
         self.ca.write_bytes(self._authority.certificate)
+        self.renew()
+
+    def renew(self) -> None:
+        """A new certificate for each role, in the file of the old one; processes read theirs at start."""
         for role in ("server", "storage", "client", "tools"):
             self.issue(role)
 
-    def issue(self, name: str) -> Path:
+    def issue(self, name: str, lifetime: datetime.timedelta | None = None) -> Path:
         """A certificate of this name with its key, in one file."""
-        pair = issue(self._authority, name, local_names())
+        pair = issue(self._authority, name, local_names(), lifetime or self.lifetime)
         path = self.directory / f"{name}.pem"
-        path.write_bytes(pair.key + b"\n" + pair.certificate)
+        path.with_suffix(".new").write_bytes(pair.key + b"\n" + pair.certificate)
+        path.with_suffix(".new").replace(path)
         return path
 
     def keys(self, prefix: str, role: str) -> dict[str, object]:
@@ -225,10 +211,12 @@ class Cluster:
         zookeeper: connect string, with a chroot of its own.
         partitions: how many.
         tls: False = no TLS key at all in any file, as a cluster of 0.13.2 is usually run.
+        lifetime: of each certificate.
         settings: further keys for every configuration file.
         flags: of the Python interpreter.
         tools_as_processes: run the commands that set it up as processes, not in this one, where they are quicker.
         proxied: put a network that can fail (`proxy`) between all of them, ZooKeeper included.
+        clocks: give each process a wall clock of its own, which can jump.
     """
 
     def __init__(
@@ -240,17 +228,20 @@ class Cluster:
         storage_nodes: int = 3,
         servers: int = 1,
         tls: bool = True,
+        lifetime: datetime.timedelta = _YEARS,
         settings: Mapping[str, object] | None = None,
         flags: Sequence[str] = DEVELOPMENT,
         tools_as_processes: bool = False,
         proxied: bool = False,
+        clocks: bool = False,
     ) -> None:
         self.directory = directory
+        self.clocks = Clocks(directory / "clocks") if clocks else None
         self._closing = contextlib.ExitStack()
         self.proxy = self._closing.enter_context(FaultProxy(self._name_of).running()) if proxied else None
         self.partitions = partitions
-        self.tls = Tls(directory / "tls") if tls else None
-        self.ports = Ports()
+        self.tls = Tls(directory / "tls", lifetime) if tls else None
+        self.ports = HeldPorts()
         self.flags = tuple(flags)
         self._tools_as_processes = tools_as_processes
         self.children: dict[str, Child] = {}
@@ -284,6 +275,8 @@ class Cluster:
     def child(self, name: str, *arguments: str) -> Child:
         """A process that runs `python ARGUMENTS`, not started yet; it ends with the cluster."""
         made = Child(name, [sys.executable, *self.flags, *arguments], self.directory)
+        if self.clocks is not None:
+            made.environment = self.clocks.environment(name)
         self.children[name] = made
         return made
 
@@ -309,8 +302,23 @@ class Cluster:
 
         async def work() -> bytes:
             async with open_cluster(Config.load(self.tools_file)) as (zk, _):
+                held = b""
+                try:
+                    held = (await zk.get(path))[0] or b""
+                except NoNodeError:
+                    await zk.create(path, data)
+                else:
+                    await (zk.delete(path) if data is None else zk.set(path, data, -1))
+                return held
+
+        return trio.run(work)
+
+    def read_znode(self, path: str) -> bytes:
+        """What a znode holds."""
+
+        async def work() -> bytes:
+            async with open_cluster(Config.load(self.tools_file)) as (zk, _):
                 held, _ = await zk.get(path)
-                await (zk.delete(path) if data is None else zk.set(path, data, -1))
                 return held or b""
 
         return trio.run(work)
@@ -391,6 +399,11 @@ class Cluster:
             self.tool("storage", "add-partition", *config, *admin, "-p", everything)
         self.start(*self.server_names)
         self.wait_healthy()
+
+    def add_storage(self, name: str) -> None:
+        """Start one more storage node, unknown to ZooKeeper."""
+        self._describe_storage(name)
+        self.start(name)
 
     def start(self, *names: str) -> None:
         """Start processes and wait until each answers."""

@@ -32,6 +32,9 @@ from tests.processes.zookeeper import missing, running_zookeeper
 
 _RECOVERED = 60.0  # seconds until a trial counts as failed
 _CUT = 1.0  # seconds that a server is cut off from its clients: the fault itself, nothing is waited for
+_AWAY = 3.0  # seconds that all storage nodes are away
+_TURN = 2.0  # seconds that two servers which are killed in turn are both up
+_TURNS = 5
 _PAUSE = 0.02  # seconds between two appends
 _COMMITS = 10  # by the new owner, before the old one comes back
 
@@ -42,34 +45,86 @@ class Failover:
     def __init__(self, cluster: Cluster, load: Load) -> None:
         self.cluster = cluster
         self.load = load
-        self._tail = Tail(load)
-        self.kinds: Mapping[str, tuple[Callable[[str], None], Callable[[str], None]]] = {
-            "killed": (lambda name: cluster.children[name].kill(), lambda name: cluster.start(name)),
-            "paused": (lambda name: cluster.children[name].pause(), lambda name: cluster.children[name].resume()),
-            "cut off": (self._cut, self._heal),
-            "cut off from ZooKeeper": (self._cut_from_zookeeper, self._heal),
-            "cut off from clients": (self._cut_from_clients, self._heal),
+        (journal,) = load.journals
+        self._tail = Tail(journal)
+        self._begin = 0
+        self.kinds: Mapping[str, Callable[[str], None]] = {
+            "killed": self._lost(lambda name: cluster.children[name].kill(), lambda name: cluster.start(name)),
+            "killed, back at once": self._kill_and_start,
+            "one of two, killed in turn": self._kill_in_turn,
+            "paused": self._lost(
+                lambda name: cluster.children[name].pause(), lambda name: cluster.children[name].resume()
+            ),
+            "cut off": self._lost(self._cut, self._heal),
+            "cut off from ZooKeeper": self._lost(self._cut_from_zookeeper, self._heal),
+            "cut off from clients": self._cut_from_clients,
+            "sound, a storage node killed": self._kill_storage,
+            "sound, all storage nodes away": self._kill_all_storage,
         }
+        self._outage = 0.0
 
     def trial(self, kind: str) -> float:
-        """One fault; returns the outage in seconds."""
-        fault, heal = self.kinds[kind]
+        """One fault, and its end; returns the outage in seconds."""
         owner = poll("the partition is served", lambda: self.cluster.owners().get(0))
         self._wait_commits()
-        begin = time.monotonic_ns()
-        fault(owner)
-        if kind == "cut off from clients":  # the server stays the owner: it is the client's way that must heal
-            time.sleep(_CUT)
-            heal(owner)
-        else:
-            poll("another server owns the partition", lambda: self.cluster.owners().get(0) not in (None, owner))
-        self._wait_commits()
-        outage = self._tail.outage(begin)
-        if kind != "cut off from clients":
-            heal(owner)
+        self._begin = time.monotonic_ns()
+        self.kinds[kind](owner)
         self.cluster.wait_healthy(_RECOVERED)
         poll("every server answers", lambda: all(map(self.cluster.health, self.cluster.server_names)), _RECOVERED)
-        return outage
+        return self._outage
+
+    def _measure(self) -> None:
+        """Commits go on: so long it has taken."""
+        self._wait_commits()
+        self._outage = self._tail.outage(self._begin)
+
+    def _lost(self, fault: Callable[[str], None], heal: Callable[[str], None]) -> Callable[[str], None]:
+        """The owner is lost until another server has committed."""
+
+        def act(owner: str) -> None:
+            fault(owner)
+            poll("another server owns the partition", lambda: self.cluster.owners().get(0) not in (None, owner))
+            self._measure()
+            heal(owner)
+
+        return act
+
+    def _kill_and_start(self, owner: str) -> None:
+        self.cluster.children[owner].kill()
+        self.cluster.start(owner)
+        self._measure()
+
+    def _kill_in_turn(self, owner: str) -> None:
+        """Whoever was killed is started again at once, and two seconds after it is up the other one is killed."""
+        other, third = (name for name in self.cluster.server_names if name != owner)
+        self.cluster.children[third].stop()
+        for name in (owner, other) * _TURNS:
+            self.cluster.children[name].kill()
+            self.cluster.start(name)
+            time.sleep(_TURN)
+        self._measure()
+        self.cluster.start(third)
+
+    def _kill_storage(self, owner: str) -> None:
+        name = self.cluster.storage_names[len(owner) % len(self.cluster.storage_names)]
+        self.cluster.children[name].kill()
+        self._measure()
+        self.cluster.start(name)
+
+    def _kill_all_storage(self, owner: str) -> None:
+        for name in self.cluster.storage_names:
+            self.cluster.children[name].kill()
+        time.sleep(_AWAY)
+        self.cluster.start(*self.cluster.storage_names)
+        self._measure()
+
+    def _cut_from_clients(self, owner: str) -> None:
+        """The server stays the owner: it is the client's way that must heal."""
+        for client in self.load.names:
+            self._cut_pair(owner, client)
+        time.sleep(_CUT)
+        self._heal(owner)
+        self._measure()
 
     def _wait_commits(self) -> None:
         after = time.monotonic_ns()
@@ -82,10 +137,6 @@ class Failover:
     def _cut_from_zookeeper(self, name: str) -> None:
         self._cut_pair(name, "zookeeper")
 
-    def _cut_from_clients(self, name: str) -> None:
-        for client in self.load.names:
-            self._cut_pair(name, client)
-
     def _cut_pair(self, one: str, other: str) -> None:
         assert self.cluster.proxy is not None
         self.cluster.proxy.cut_between(one, other)
@@ -97,10 +148,10 @@ class Failover:
 
 
 class Tail:
-    """Times of acknowledged commits, read from the client's journal as it grows."""
+    """Times of acknowledged commits, read from a client's journal as it grows."""
 
-    def __init__(self, load: Load) -> None:
-        (self._path,) = load.journals
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._at = 0
         self._invoked: dict[str, int] = {}
         self._acknowledged: list[tuple[int, int]] = []  # when it was acknowledged and when invoked, ns
@@ -119,6 +170,12 @@ class Tail:
                 self._acknowledged.append((at, self._invoked.pop(rest[0])))
             else:
                 self._invoked.pop(rest[0])
+
+    def take(self) -> list[tuple[int, int]]:
+        """What was acknowledged since this was called last: when, and when it was invoked, in ns."""
+        self._read()
+        taken, self._acknowledged = self._acknowledged, []
+        return taken
 
     def since(self, after: int) -> int:
         """How many appends were both invoked and acknowledged after a time in ns."""

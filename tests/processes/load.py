@@ -15,7 +15,17 @@ import attrs
 from tests.processes.cluster import Child, Cluster, poll
 from tests.processes.worker import OPENING_BALANCE, READY, Job
 from tests.witness.cycles import ListTransaction, check_lists
-from tests.witness.log import Attempt, Entry, Payload, Verdict, check, read_journals, read_replica
+from tests.witness.log import (
+    Attempt,
+    Entry,
+    Payload,
+    Verdict,
+    check,
+    join_archive,
+    read_archive,
+    read_journals,
+    read_replica,
+)
 
 FIGURES_AGE_MAX = 2.5  # seconds: a server takes one snapshot a second, and the text of it is good for another
 
@@ -26,11 +36,13 @@ class Load:
     Args:
         cluster: what they write to.
         clients: how many.
+        archive: where the log is archived, if parts of it that are archived may be freed.
         options: fields of `Job` that differ from its defaults.
     """
 
-    def __init__(self, cluster: Cluster, clients: int = 2, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, clients: int = 2, *, archive: Path | None = None, **options: Any) -> None:
         self.cluster = cluster
+        self._archive = archive
         self.names = [f"client-{number}" for number in range(clients)]
         self._options = options
         self.journals: list[Path] = []
@@ -115,7 +127,11 @@ class Load:
         return all(len(copy) > mark for copy in self._replicas(partition))
 
     def _replicas(self, partition: int) -> list[list[Entry]]:
-        return [read_replica(self.cluster.directory / name, partition) for name in self.cluster.storage_names]
+        copies = [read_replica(self.cluster.directory / name, partition) for name in self.cluster.storage_names]
+        if self._archive is None:
+            return copies
+        archived = read_archive(self._archive, partition)
+        return [join_archive(archived, copy) for copy in copies]
 
     def _applied(self, name: str) -> dict[int, list[tuple[int, str]]]:
         found: dict[int, list[tuple[int, str]]] = {}

@@ -20,10 +20,11 @@ import pytest
 import yaml
 
 import waltz_trio as waltz
-from tests.processes.cluster import Child, Cluster, Ports, Tls, poll, running_cluster, tail
+from tests.processes.cluster import Child, Cluster, Tls, poll, running_cluster, tail
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_trio.net.ports import HeldPorts
 
 pytestmark = pytest.mark.processes
 
@@ -67,7 +68,7 @@ def changed(cluster: Cluster, name: str, **changes: object) -> Path:
     return path
 
 
-def moved(cluster: Cluster, ports: Ports, name: str, **changes: object) -> Path:
+def moved(cluster: Cluster, ports: HeldPorts, name: str, **changes: object) -> Path:
     """As `changed`, with ports that are free, so that nothing but the changes is wrong."""
     taken = {key.replace(".", "__"): ports.take() for key in cluster.addresses[name]}
     kind = name.partition("-")[0]
@@ -76,9 +77,9 @@ def moved(cluster: Cluster, ports: Ports, name: str, **changes: object) -> Path:
 
 
 @pytest.fixture
-def ports() -> Iterator[Ports]:
+def ports() -> Iterator[HeldPorts]:
     """Free ports."""
-    made = Ports()
+    made = HeldPorts()
     yield made
     made.release()
 
@@ -121,7 +122,7 @@ def told(child: Child, pattern: str, start: int = 0) -> None:
         ("storage-0", "cluster.root"),
     ],
 )
-def test_a_missing_key_is_named(cluster: Cluster, ports: Ports, name: str, key: str) -> None:
+def test_a_missing_key_is_named(cluster: Cluster, ports: HeldPorts, name: str, key: str) -> None:
     path = moved(cluster, ports, name, **{key.replace(".", "__"): None})
 
     assert f"parameter not found: {key}" in refused(cluster, name.partition("-")[0], "run", str(path))
@@ -140,14 +141,14 @@ def test_a_missing_key_is_named(cluster: Cluster, ports: Ports, name: str, key: 
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(
-    cluster: Cluster, ports: Ports, changes: dict[str, object], complaint: str
+    cluster: Cluster, ports: HeldPorts, changes: dict[str, object], complaint: str
 ) -> None:
     path = moved(cluster, ports, "server-0", **changes)
 
     assert re.search(complaint, refused(cluster, "server", "run", str(path)))
 
 
-def test_a_misspelt_key_is_told_with_the_right_one(cluster: Cluster, ports: Ports) -> None:
+def test_a_misspelt_key_is_told_with_the_right_one(cluster: Cluster, ports: HeldPorts) -> None:
     path = moved(cluster, ports, "server-0", zookeeper__sessionTimeout=None, zookeeper__sesionTimeout=4000)
 
     text = refused(cluster, "server", "run", str(path))
@@ -178,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named(cluster: Cluster, tmp_path: Path) -
         ("storage-0", "storage.jetty.port"),
     ],
 )
-def test_a_port_in_use_is_named(cluster: Cluster, ports: Ports, tmp_path: Path, name: str, key: str) -> None:
+def test_a_port_in_use_is_named(cluster: Cluster, ports: HeldPorts, tmp_path: Path, name: str, key: str) -> None:
     taken = cluster.addresses[name][key]
     changes: dict[str, object] = {key.replace(".", "__"): taken}
     kind = name.partition("-")[0]
@@ -211,7 +212,7 @@ def other_file(cluster: Cluster, name: str) -> Path:
     return path.rename(path.with_name(f"other-{name}.yml"))
 
 
-def test_a_directory_of_another_cluster_is_refused(cluster: Cluster, ports: Ports, other_root: str) -> None:
+def test_a_directory_of_another_cluster_is_refused(cluster: Cluster, ports: HeldPorts, other_root: str) -> None:
     copy = cluster.directory / "copy"
     copy.mkdir()
     shutil.copy(cluster.directory / "storage-0" / "waltz-storage.ctl", copy)
@@ -229,13 +230,13 @@ def test_a_directory_of_another_cluster_is_refused(cluster: Cluster, ports: Port
     assert (copy / "waltz-storage.ctl").read_bytes() == before
 
 
-def test_a_directory_in_use_is_refused(cluster: Cluster, ports: Ports) -> None:
+def test_a_directory_in_use_is_refused(cluster: Cluster, ports: HeldPorts) -> None:
     text = refused(cluster, "storage", "run", str(moved(cluster, ports, "storage-0")))
 
     assert str(cluster.directory / "storage-0") in text
 
 
-def test_a_directory_that_does_not_exist_is_refused(cluster: Cluster, ports: Ports) -> None:
+def test_a_directory_that_does_not_exist_is_refused(cluster: Cluster, ports: HeldPorts) -> None:
     path = moved(cluster, ports, "storage-0", storage__directory="/does/not/exist")
 
     assert "/does/not/exist" in refused(cluster, "storage", "run", str(path))
@@ -251,7 +252,7 @@ def test_a_tool_of_another_cluster_is_refused_by_a_storage_node(cluster: Cluster
 
 
 def test_a_server_of_another_cluster_is_refused_by_a_storage_node(
-    cluster: Cluster, ports: Ports, other_root: str
+    cluster: Cluster, ports: HeldPorts, other_root: str
 ) -> None:
     child = cluster.child("stranger", "-m", "waltz_trio.cli.main", "server", "run")
     child.command.append(str(moved(cluster, ports, "server-0", cluster__root=other_root)))
@@ -261,7 +262,7 @@ def test_a_server_of_another_cluster_is_refused_by_a_storage_node(
     child.stop()
 
 
-def test_a_root_without_a_cluster_is_named(cluster: Cluster, ports: Ports, tmp_path: Path) -> None:
+def test_a_root_without_a_cluster_is_named(cluster: Cluster, ports: HeldPorts, tmp_path: Path) -> None:
     path = moved(cluster, ports, "storage-0", cluster__root="/nowhere", storage__directory=str(tmp_path))
     assert "/nowhere" in refused(cluster, "storage", "run", str(path))
 
@@ -275,7 +276,8 @@ def test_a_root_without_a_cluster_is_named(cluster: Cluster, ports: Ports, tmp_p
 # ---- ZooKeeper and TLS ---------------------------------------------------------------------------
 
 
-def test_an_unreachable_zookeeper_is_named(cluster: Cluster, ports: Ports, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_unreachable_zookeeper_is_named(cluster: Cluster, ports: HeldPorts, tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{ports.take()}"
     wrong = {"zookeeper__connectString": nobody, "zookeeper__connectTimeout": 500, "zookeeper__sessionTimeout": 1000}
 
@@ -322,7 +324,7 @@ def test_a_client_that_nothing_vouches_for_is_refused_by_the_server(cluster: Clu
 def reader(cluster: Cluster, name: str, client_file: Path) -> Child:
     """A process that asks for the mark of partition 0, for ever if it must."""
     code = (
-        "import sys, trio, waltz_trio as waltz; from waltz_trio import log; log.set_up()\n"
+        "import sys, trio, waltz_trio as waltz; from waltz_trio.base import log; log.set_up()\n"
         "async def main():\n"
         "    async with waltz.open_client(sys.argv[1]) as client: print(await client.committed_mark(0))\n"
         "trio.run(main)"
@@ -416,6 +418,12 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read(cluster: Cluster,
         read_to_end(connection)
 
     told(log, r"network\.frameSizeMax", before)
+
+
+def test_the_partitions_of_a_storage_node_are_not_listed_as_those_of_a_server(cluster: Cluster) -> None:
+    port = cluster.addresses["storage-0"]["storage.jetty.port"]
+    said = refused(cluster, "server", "list", "-s", f"127.0.0.1:{port}")
+    assert "has no figures of a server: is it the port of a storage node?" in said
 
 
 def test_http_nonsense_is_answered(cluster: Cluster) -> None:

@@ -25,12 +25,13 @@ from waltz_core.cluster.notifications import (
     OwnershipDoubtful,
 )
 from waltz_core.zookeeper.paths import cluster_paths
-from waltz_trio.cluster_admin import create_cluster, read_cluster
-from waltz_trio.pump import Pump, now_ms
-from waltz_trio.zk.background import background_nursery
+from waltz_trio.base.background import background_nursery
+from waltz_trio.base.pump import Pump, now_ms
+from waltz_trio.base.znodes import ZnodeStore
+from waltz_trio.zk.admin import create_cluster, read_cluster
 from waltz_trio.zk.client import open_znode_client
 from waltz_trio.zk.embedded import EmbeddedZnodes, open_embedded_znodes
-from waltz_trio.zk.store import ZnodeStore, open_znode_store
+from waltz_trio.zk.store import open_znode_store
 
 pytestmark = pytest.mark.processes
 

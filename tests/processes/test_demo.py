@@ -206,7 +206,7 @@ def test_the_interactive_bank_goes_on_with_its_accounts(tmp_path: Path) -> None:
     """On a running cluster, from the original's configuration of the database or a file of the current directory."""
     import trio
 
-    from waltz_trio.embedded import embedded_cluster
+    from waltz_trio.node.embedded import embedded_cluster
 
     def talk(url: str, *commands: str) -> str:
         done = waltz("demo", "bank", "--url", url, "--mode", "interactive", stdin="\n".join(commands), cwd=tmp_path)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,7 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.broken import BREAKS
+from tests.processes.cluster import PATIENCE, Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.operations.diagnosis import diagnose
@@ -26,10 +28,10 @@ from waltz_core.operations.findings import Finding
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cli.main import main
 from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config
-from waltz_trio.gather import gather
-from waltz_trio.tool import Tool
+from waltz_trio.config.config import Config
+from waltz_trio.ports.gather import gather
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import read_store_params
 
 pytestmark = pytest.mark.processes
 
@@ -240,6 +242,7 @@ def test_a_certificate_that_has_ended_is_named(cluster: Cluster, run: Run) -> No
     assert cluster.advertised["storage-1"] in found["certificate-expired"][0]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_heals_is_not_called_broken(cluster: Cluster, run: Run) -> None:
     """What a restart leaves behind for seconds (links not dialled again, owners not named yet) ends by itself."""
     wait_well(run)
@@ -293,6 +296,47 @@ def test_no_false_alarm_in_two_hundred_looks_at_a_cluster_that_works_or_heals(cl
     assert done.returncode == 0, done.stdout
     trio.run(look_on, 1, healthy, at_once)
     assert load.finish().committed > 0
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+    """A cluster that every case breaks and mends."""
+    directory = tmp_path_factory.mktemp("ward")
+    with running_cluster(directory, zookeeper.fresh_chroot(), partitions=2, servers=2, flags=()) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_root_cause_comes_first_and_its_advice_mends_it(
+    ward: Cluster, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = BREAKS[name]
+
+    def roots() -> list[dict[str, Any]]:
+        capsys.readouterr()
+        main(["doctor", "--json", "-t", "3", "-g", "0", "-c", str(ward.tools_file)])
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return found
+
+    def named() -> dict[str, Any] | None:
+        found = roots()
+        below = {row["cause"] for row in found[0].get("follows", ())} if found else set()
+        fits = tuple(row["cause"] for row in found) == case.causes and below >= case.follows
+        last[:] = found
+        return found[-1] if fits else None
+
+    last: list[dict[str, Any]] = []
+    poll("nothing is wrong", lambda: not roots())
+    case.act(ward)
+    try:
+        root = poll(f"the doctor finds {case.causes}", named)
+        assert case.evidence(ward) in root["evidence"]
+        case.mend(ward, root["command"])
+        poll("nothing is wrong", lambda: not roots(), 2 * PATIENCE)  # stores are opened again after up to 20 s
+    except Exception as error:
+        error.add_note(json.dumps(last, indent=2))
+        raise
 
 
 def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:

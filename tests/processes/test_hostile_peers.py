@@ -47,6 +47,7 @@ def reset(peer: socket.socket) -> None:
     peer.close()
 
 
+@pytest.mark.slow
 def test_bursts_at_every_port_end_no_process(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as cluster:
         load = Load(cluster)
@@ -104,6 +105,7 @@ def greeted(port: int, count: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_idle_connections_exhaust_no_descriptors(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot(), storage_nodes=1, tls=False) as cluster:
         server = cluster.children["server-0"]

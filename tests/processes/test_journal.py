@@ -12,8 +12,8 @@ from tests.processes.cluster import Cluster, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.server.journal_format import APPENDED, Decision, decode_entries, encode_entry
-from waltz_spark.audit import AuditReport, audit
-from waltz_spark.runners import Here
+from waltz_spark.audit.audit import AuditReport, run_audit
+from waltz_spark.base.runners import Here
 
 pytestmark = pytest.mark.processes
 
@@ -23,7 +23,7 @@ COMMITS = 200  # between two events
 def judged(cluster: Cluster) -> AuditReport:
     directories = [str(cluster.directory / name) for name in cluster.storage_names]
     journals = [str(cluster.journal_of(name)) for name in cluster.server_names]
-    return audit(directories, None, Here(), journals=journals)
+    return run_audit(directories, None, Here(), journals=journals)
 
 
 def found(report: AuditReport, check: str) -> Any:

@@ -19,8 +19,7 @@ COMMITS = 100
 
 def new_node(cluster: Cluster, name: str) -> tuple[str, str]:
     """Start one more storage node, unknown to ZooKeeper; its data and admin ports."""
-    cluster._describe_storage(name)
-    cluster.start(name)
+    cluster.add_storage(name)
     return cluster.advertised[name], str(cluster.addresses[name]["storage.admin.port"])
 
 

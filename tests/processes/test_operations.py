@@ -18,11 +18,12 @@ import yaml
 
 import waltz_trio as waltz
 from tests.docs.blocks import blocks_of
-from tests.processes.cluster import DEVELOPMENT, ROOT, Child, Ports, poll, running_cluster
+from tests.processes.cluster import DEVELOPMENT, ROOT, Child, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_trio.cli.main import main
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
 from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import local_names
 
 DIRECTORY = ROOT / "docs" / "operations"
@@ -138,7 +139,7 @@ class Samples:
 
     def __init__(self, directory: Path, zookeeper: str) -> None:
         self.directory = directory
-        self.ports = Ports()
+        self.ports = HeldPorts()
         self._zookeeper = zookeeper
         self._authority = make_ca("waltz authority")
         self.children: list[Child] = []

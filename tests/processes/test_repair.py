@@ -16,7 +16,7 @@ from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.zookeeper.znodes import PartitionMetadata, decode_partition_metadata, encode_partition_metadata
 from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
 
 pytestmark = pytest.mark.processes
 
@@ -66,6 +66,7 @@ def tool(cluster: Cluster, *words: str) -> str:
     return cluster.tool("storage", *words, "-c", str(cluster.tools_file))
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_repaired_from_the_other_replicas_by_itself(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:

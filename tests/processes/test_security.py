@@ -31,17 +31,17 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.port_session import Refusal
-from waltz_spark.cluster import Cluster as Map
-from waltz_spark.errors import OptionError
-from waltz_spark.options import parse_options
-from waltz_trio.admin import open_admin
+from waltz_spark.base.errors import OptionError
+from waltz_spark.read.cluster import Cluster as Map
+from waltz_spark.read.options import parse_options
 from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls, TlsSettings
-from waltz_trio.port import RefusedError
-from waltz_trio.server_port import open_server_port
-from waltz_trio.storage_port import open_storage_port
+from waltz_trio.ports.admin import open_admin
+from waltz_trio.ports.port import RefusedError
+from waltz_trio.ports.server import open_server_port
+from waltz_trio.ports.storage import open_storage_port
+from waltz_trio.zk.admin import read_store_params
 from waltz_trio.zk.client import RefusedError as ZkRefusedError
 from waltz_trio.zk.client import ZnodeError, open_znode_client
 from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls

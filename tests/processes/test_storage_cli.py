@@ -17,8 +17,8 @@ from waltz_core.base.log import Record
 from waltz_trio.cli.main import main
 from waltz_trio.cli.tool import Tool
 from waltz_trio.cli.zookeeper import open_cluster
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
+from waltz_trio.zk.admin import read_store_params
 
 pytestmark = pytest.mark.processes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,9 +13,10 @@ from tests.processes.zookeeper import ZooKeeperServer, free_port
 from tests.trio.znode_store_suite import PATIENCE, OpenStore, Peer, ZnodeStoreSuite, connected_peer
 from waltz_core.base.edge import ZkChildren, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkState, ZkStateChanged
 from waltz_core.base.errors import ConfigError
+from waltz_trio.base.znodes import Deliver, ZnodeStore
 from waltz_trio.zk.bridge import ZooKeeperBridge, open_zookeeper
 from waltz_trio.zk.client import UnavailableError, open_znode_client
-from waltz_trio.zk.store import Deliver, ZnodeStore, open_znode_store
+from waltz_trio.zk.store import open_znode_store
 
 pytestmark = pytest.mark.processes
 
@@ -53,6 +55,28 @@ async def test_a_tool_says_which_address_was_not_reached() -> None:
     with pytest.raises(UnavailableError, match=f"{hosts} was not reached within 0.3 s"):
         async with open_znode_client(hosts, connect_timeout_ms=300):
             pass
+
+
+async def test_what_is_not_reached_is_logged_once_and_not_with_every_attempt() -> None:
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("waltz.zookeeper.kazoo")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        async with listener, open_zookeeper(f"127.0.0.1:{port}", lambda events: None):
+            with trio.fail_after(PATIENCE):
+                for _ in range(6):  # two rounds of attempts
+                    await (await listener.accept()).aclose()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert told, "kazoo says nothing any more"
+    assert len(told) == len(set(told)), told
 
 
 async def test_a_restarted_server_resumes_the_session_and_forgets_the_watches(

@@ -22,11 +22,13 @@ from typing import Protocol
 
 import attrs
 
-from tests.processes.cluster import Cluster, running_cluster
+from tests.processes.cluster import Cluster, running_cluster, tail
 from tests.processes.load import Load, summary
 from tests.processes.zookeeper import ZooKeeperServer, missing, running_zookeeper
 
 _NETWORK = ("cut off", "silence", "deafen", "reset")
+_CLOCK = "set the clock of"
+_NO_ZOOKEEPER = "was not reached within"  # the last words of a process that starts while there is none
 _SHOWN = 10.0  # seconds between two lines of progress
 _HEAL = 120.0  # seconds within which everything must be served again after the last fault
 
@@ -44,9 +46,26 @@ class Restarts(Protocol):
 
 class Torture:
     """Faults by chance, never more than a minority of the storage nodes and never all servers at once, except by
-    a kill of everything."""
+    a kill of everything.
 
-    def __init__(self, cluster: Cluster, zookeeper: ZooKeeperServer, load: Restarts, seed: int) -> None:
+    Args:
+        ways: how one process is disturbed, each as often as it stands there.
+        everything: share of the faults that kill everything.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        zookeeper: ZooKeeperServer,
+        load: Restarts,
+        seed: int,
+        *,
+        ways: Sequence[str] = ("kill", "kill", "pause", "stop", *_NETWORK, _CLOCK, _CLOCK),
+        everything: float = 0.03,
+    ) -> None:
+        absent = (*(_NETWORK if cluster.proxy is None else ()), *((_CLOCK,) if cluster.clocks is None else ()))
+        self._ways = [way for way in ways if way not in absent]
+        self._share_of_everything = everything
         self.cluster = cluster
         self.zookeeper = zookeeper
         self.load = load
@@ -54,13 +73,15 @@ class Torture:
         self.done: Counter[str] = Counter()
         self.down: set[str] = set()
         self.stopping: set[str] = set()  # told to end
+        self.spared: set[str] = set()  # left alone, unless everything is killed
 
     def run(self, seconds: float, transactions: int = 0) -> None:
         """Disturb, with pauses by chance, for a time or until so many transactions are committed; then heal."""
         begin = shown = time.monotonic()
         committed: dict[int, int] = {}
         while time.monotonic() < begin + seconds if not transactions else sum(committed.values()) < transactions:
-            self._fault()
+            self._supervise()
+            self.fault()
             time.sleep(self.random.expovariate(1 / 1.5))
             for partition, mark in self.cluster.committed().items():
                 committed[partition] = max(mark + 1, committed.get(partition, 0))
@@ -68,18 +89,48 @@ class Torture:
                 shown = time.monotonic()
                 faults = self.done.total() - self.done["restart"]
                 print(f"{shown - begin:6.0f} s  {sum(committed.values())} committed, {faults} faults", flush=True)
-        for name in sorted(self.down):
-            self._heal(name)
-        self.cluster.wait_healthy(_HEAL)
+        self.heal()
         for partition in range(self.cluster.partitions):
             self.cluster.wait_commits(50, partition, _HEAL)
 
-    def _fault(self) -> None:
+    def heal(self) -> None:
+        """End all faults, and wait until everything is served."""
+        for name in sorted(self.down):
+            self._heal(name)
+        end = time.monotonic() + _HEAL
+        while True:
+            self._supervise()
+            try:
+                return self.cluster.wait_healthy(_HEAL / 10)
+            except TimeoutError:
+                if time.monotonic() > end:
+                    raise
+
+    def _supervise(self) -> bool:
+        """Start again, as a supervisor does, who could not begin because ZooKeeper was down or slow; whether any.
+
+        Whoever ends for another reason stays down, and fails the run.
+        """
+        ended = [
+            name
+            for name in (*self.cluster.storage_names, *self.cluster.server_names)
+            if name not in self.down | self.spared and not self.cluster.children[name].running
+        ]
+        for name in ended:
+            child = self.cluster.children[name]
+            said = child.says()
+            assert _NO_ZOOKEEPER in said, f"{name} ended with status {child.status}:\n{tail(said)}"
+            self.done["restart"] += 1
+            child.start()
+        return bool(ended)
+
+    def fault(self) -> None:
+        """One more fault, or the end of one if several last."""
         cluster = self.cluster
         choice = self.random.random()
         if len(self.down) > self.random.randrange(5):
             self._heal(self.random.choice(sorted(self.down)))
-        elif choice < 0.03:
+        elif choice < self._share_of_everything:
             self._everything()
         elif choice < 0.10:
             self.done["kill zookeeper"] += 1
@@ -91,17 +142,19 @@ class Torture:
             for names in (cluster.storage_names, cluster.server_names):
                 if sum(name in self.down for name in names) < (len(names) - 1) // 2 + (names is cluster.server_names):
                     candidates += [name for name in names if name not in self.down] * 2
-            candidates = [name for name in candidates if name not in self.down]
+            candidates = [name for name in candidates if name not in self.down | self.spared]
             if not candidates:
                 return
             name = self.random.choice(candidates)
             kind = name.partition("-")[0]
             self.down.add(name)
-            how = self.random.choice(("kill", "kill", "pause", "stop", *(_NETWORK if cluster.proxy else ())))
+            how = self.random.choice(self._ways)
             self.done[f"{how} {kind}"] += 1
             child = cluster.children[name]
             if how in _NETWORK:
                 self._disconnect(name, how)
+            elif how == _CLOCK:
+                self._set_clock(name)
             elif how == "pause":
                 child.pause()
             elif how == "stop" and kind != "client":
@@ -118,6 +171,12 @@ class Torture:
             self.down.discard(name)
         else:
             proxy.cut(name, sends=how != "deafen", receives=how != "silence")
+
+    def _set_clock(self, name: str) -> None:
+        """It is off from now on; that is nothing to wait for the end of."""
+        assert self.cluster.clocks is not None
+        self.cluster.clocks.jump(name, self.random)
+        self.down.discard(name)
 
     def _everything(self) -> None:
         self.done["kill everything"] += 1

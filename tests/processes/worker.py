@@ -10,7 +10,6 @@ import random
 import signal
 import sqlite3
 import sys
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -46,6 +45,7 @@ class Job:
     submitters: int = 3  # tasks for each partition, each with one submit at a time
     window: int = 20  # appends by `send` in flight, for each partition; 0 = none
     pause: float = 0.0  # seconds before each of these
+    submit_pause: float = 0.0  # seconds before each submit of a task
     accounts: int = 20
     count: int = 0  # of appends by each task; 0 = until SIGTERM
 
@@ -154,6 +154,7 @@ class Worker:
         done = 0
         while self._goes_on(done):
             done += 1
+            await trio.sleep(self.job.submit_pause)
             giver, taker = self.random.sample(range(self.job.accounts), 2)
             amount = self.random.randrange(1, 40)
             names: list[str] = []
@@ -221,22 +222,25 @@ class Worker:
     # ---- send ------------------------------------------------------------------------------------
 
     async def _send_all(self, partition: int) -> None:
-        """Appends without locks and with them, many in flight, their outcomes taken in order."""
+        """Appends without locks and with them, many in flight."""
         done = 0
-        flying: deque[tuple[str, waltz.Pending]] = deque()
-        while self._goes_on(done):
-            done += 1
-            await trio.sleep(self.job.pause)
-            if len(flying) >= self.job.window:
-                await self._outcome(partition, *flying.popleft())
-            payload = Payload(self.name(), self.told[partition])
-            if self.random.random() < 0.3:
-                lock = "stock", self.random.randrange(1000)
-                payload = attrs.evolve(payload, write=(lock,), read=(("stock", lock[1] + 1),))
-            self.journal.invoked(partition, payload)
-            flying.append((payload.name, await self.client.send(partition, _append(payload), based_on=payload.mark)))
-        for name, pending in flying:
-            await self._outcome(partition, name, pending)
+        room = trio.Semaphore(self.job.window)
+        async with trio.open_nursery() as outcomes:
+            while self._goes_on(done):
+                done += 1
+                await trio.sleep(self.job.pause)
+                await room.acquire()
+                outcomes.start_soon(self._send, partition, room)
+
+    async def _send(self, partition: int, room: trio.Semaphore) -> None:
+        payload = Payload(self.name(), self.told[partition])
+        if self.random.random() < 0.3:
+            lock = "stock", self.random.randrange(1000)
+            payload = attrs.evolve(payload, write=(lock,), read=(("stock", lock[1] + 1),))
+        self.journal.invoked(partition, payload)
+        pending = await self.client.send(partition, _append(payload), based_on=payload.mark)
+        await self._outcome(partition, payload.name, pending)
+        room.release()
 
     async def _outcome(self, partition: int, name: str, pending: waltz.Pending) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
-import random
 import shutil
 import signal
 import socket
@@ -21,6 +20,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+
+from waltz_trio.net.ports import HeldPorts
 
 READY_TIMEOUT = 30.0
 _PYSPARK_JARS = ("zookeeper-", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
@@ -54,19 +55,9 @@ def missing() -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody uses now.
-
-    Below the range from which the system takes the local ports of connections: a client that dials a dead
-    server on a port of that range can be connected to itself, and then the server cannot come back.
-    """
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
+    """A port that nobody uses now."""
+    with HeldPorts() as ports:
+        return ports.take()
 
 
 class ZooKeeperServer:

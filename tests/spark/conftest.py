@@ -21,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session: two slots, four attempts per task, a small heap, no UI, loopback only."""
     from pyspark.sql import SparkSession
 
-    from waltz_spark.session import configure
+    from waltz_spark.spark.session import configure
 
     home = tmp_path_factory.mktemp("spark")
     before = dict(os.environ)

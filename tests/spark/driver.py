@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from waltz_spark.session import configure
-from waltz_spark.sink import arrange
+from waltz_spark.spark.session import configure
+from waltz_spark.write.arranging import arrange
 
 
 def main(log: str, target: Path, limit: int, url: str | None) -> None:

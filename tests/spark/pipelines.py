@@ -46,9 +46,9 @@ def on_connect(log: str, url: str) -> dict[str, Any]:
     """What a Connect session of its own reads, streams and writes."""
     from pyspark.sql import SparkSession
 
-    from waltz_spark.session import configure
-    from waltz_spark.sink import arrange
-    from waltz_spark.views import balances
+    from waltz_spark.read.views import balances
+    from waltz_spark.spark.session import configure
+    from waltz_spark.write.arranging import arrange
 
     builder = configure(SparkSession.builder.remote("local[2]"))
     spark = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()

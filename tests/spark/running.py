@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from waltz_trio.embedded import embedded_cluster
+from waltz_trio.node.embedded import embedded_cluster
 
 PARTITIONS = 2
 

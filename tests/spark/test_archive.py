@@ -23,8 +23,7 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from tests.spark.test_live import admin_endpoints, append, outside
-from waltz_spark import manifest, runners
-from waltz_spark.archive import (
+from waltz_spark.archive.archive import (
     ArchiveReport,
     FileTask,
     plan_archive,
@@ -33,18 +32,20 @@ from waltz_spark.archive import (
     run_verification,
     write_file,
 )
-from waltz_spark.errors import ArchiveError, RecordDamagedError, UnreachableError
-from waltz_spark.inventory import Inventory
-from waltz_spark.manifest import ArchiveState, read_archive
-from waltz_spark.objects import LocalStore, open_store
-from waltz_spark.options import parse_options
-from waltz_spark.ports import AdminPort
-from waltz_spark.reading import drop_connections
-from waltz_spark.restore import restore
-from waltz_spark.runners import Here
-from waltz_spark.source import BatchReader
-from waltz_trio.embedded import embedded_cluster
+from waltz_spark.archive.restore import restore
+from waltz_spark.base import runners
+from waltz_spark.base.errors import ArchiveError, RecordDamagedError, UnreachableError
+from waltz_spark.base.objects import LocalStore, open_store
+from waltz_spark.base.runners import Here
+from waltz_spark.read.inventory import Inventory
+from waltz_spark.read.options import parse_options
+from waltz_spark.read.ports import AdminPort
+from waltz_spark.read.reading import drop_connections
+from waltz_spark.records import manifest
+from waltz_spark.records.manifest import ArchiveState, read_archive
+from waltz_spark.spark.source import BatchReader
 from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.node.embedded import embedded_cluster
 
 COUNTS = (1000, 0, 350)
 HERE = Here()
@@ -103,7 +104,7 @@ def test_several_processes_write_the_same_archive(
     monkeypatch.setattr(
         runners, "ProcessPoolExecutor", lambda *call, **named: (started.append(1), pool(*call, **named))[1]
     )
-    monkeypatch.setattr("waltz_spark.archive._WAVE", 1)  # three waves of two
+    monkeypatch.setattr("waltz_spark.archive.archive._WAVE", 1)  # three waves of two
     here = Here(2)
     run_archive(plan, here)
     here.close()

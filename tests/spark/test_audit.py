@@ -11,11 +11,11 @@ import pytest
 
 from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
 from waltz_core.storage.record_codec import encode_record
-from waltz_spark.archive import plan_archive, run_archive
-from waltz_spark.audit import AuditReport, audit, to_html
-from waltz_spark.errors import OptionError
-from waltz_spark.options import parse_options
-from waltz_spark.runners import Here
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.audit.audit import AuditReport, run_audit, to_html
+from waltz_spark.base.errors import OptionError
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
 from waltz_trio.cli.main import main
 
 COUNT = 25_000
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def run(log: Path, *names: str, archive: bool = True) -> AuditReport:
-    return audit([str(log / name) for name in names or "abc"], str(log / "archive") if archive else None, Here())
+    return run_audit([str(log / name) for name in names or "abc"], str(log / "archive") if archive else None, Here())
 
 
 def failed(report: AuditReport) -> list[tuple[str, int]]:
@@ -176,4 +176,4 @@ def test_the_command_prints_a_table_and_writes_the_page(
 
 def test_nothing_to_audit_is_an_error() -> None:
     with pytest.raises(OptionError, match="say what to audit"):
-        audit([], None, Here())
+        run_audit([], None, Here())

@@ -11,9 +11,9 @@ import pytest
 
 from tests.spark.logs import make_log, random_payloads, write_control
 from waltz_core.storage.segment import HEADER_SIZE
-from waltz_spark.options import parse_options
-from waltz_spark.runners import Here
-from waltz_spark.scan import scan
+from waltz_spark.audit.scan import scan
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
 from waltz_trio.cli.main import main
 
 COUNTS = (400, 0, 90)

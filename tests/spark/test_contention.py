@@ -19,8 +19,8 @@ from waltz_core.base.log import PROBE_MARK
 from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision, Gap
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
-from waltz_spark.contention import BINS, count_decisions, table_sizes, together
-from waltz_spark.report import contention_sections
+from waltz_spark.audit.contention import BINS, count_decisions, table_sizes, together
+from waltz_spark.audit.report import contention_sections
 from waltz_trio.cli.main import main as waltz
 
 HOT, COLD = Lock("account", 7), Lock("account", 8)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.spark.logs import make_records
 from waltz_core.storage.record_codec import encode_record
-from waltz_spark import crc
-from waltz_spark.blocks import Block
-from waltz_spark.columns import Shape
-from waltz_spark.encoding import check_batch, encode_batch
-from waltz_spark.errors import RecordDamagedError
+from waltz_spark.base.errors import RecordDamagedError
+from waltz_spark.records import crc
+from waltz_spark.records.blocks import Block
+from waltz_spark.records.columns import Shape
+from waltz_spark.records.encoding import check_batch, encode_batch
 
 FIRST = 41
 

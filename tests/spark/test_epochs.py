@@ -18,9 +18,10 @@ from waltz_core.base.ids import make_req_id, req_client
 from waltz_core.base.lock import Lock
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.locks.table import LockTable
+from waltz_core.server.append_queue import Sender
 from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
-from waltz_spark.epochs import (
+from waltz_spark.write.epochs import (
     Append,
     Attempt,
     Different,
@@ -63,7 +64,7 @@ class Server:
     def receive(self, conn: int, token: int, request: AppendRequest) -> None:
         self.tokens[conn, request.req_id] = token
         self._conns[request.req_id] = conn
-        self.appender.enqueue(conn, [request])
+        self.appender.enqueue(Sender(conn, req_client(request.req_id)), [request])
 
     def work(self) -> None:
         """Launch what is queued; it stays in flight."""
@@ -412,7 +413,7 @@ def test_an_undisturbed_batch_costs_one_marker() -> None:
     world = World(0, slots=5000)
     client = world.start(0, [Row(0, b"%d" % at) for at in range(10)])
     assert done(world, client) == Done(10)
-    assert (client.writer.markers, client.writer.appended, client.writer.found) == (1, 10, 0)
+    assert (client.writer.markers, client.writer.appended, client.writer.found_before) == (1, 10, 0)
 
 
 def test_a_repeated_batch_appends_nothing_but_a_marker() -> None:
@@ -421,7 +422,7 @@ def test_a_repeated_batch_appends_nothing_but_a_marker() -> None:
     done(world, world.start(0, rows))
     again = world.start(0, rows)
     assert done(world, again) == Done(4)
-    assert (again.writer.appended, again.writer.found) == (0, 3)
+    assert (again.writer.appended, again.writer.found_before) == (0, 3)
 
 
 def test_the_next_batch_with_the_same_rows_is_another_batch() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import waltz_trio as waltz
 from tests.spark.running import PARTITIONS, Log
-from waltz_spark.files import sink_files
-from waltz_spark.runners import Here, OnSpark
+from waltz_spark.base.runners import Here, OnSpark
+from waltz_spark.write.files import sink_files
 from waltz_trio.cli.main import main
 
 

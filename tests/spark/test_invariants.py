@@ -10,8 +10,8 @@ import pytest
 from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log
 from tests.spark.test_views import entry
-from waltz_spark.errors import OptionError
-from waltz_spark.invariants import Invariant, judge, read_invariant
+from waltz_spark.audit.invariants import Invariant, judge, read_invariant
+from waltz_spark.base.errors import OptionError
 from waltz_trio.cli.main import main as waltz
 
 OVERDRAWN = ROOT / "examples" / "pipeline" / "overdrawn.sql"

@@ -21,14 +21,15 @@ from waltz_core.server.journal_format import (
     Gap,
     SessionOpened,
     Started,
+    Synced,
     encode_entry,
 )
 from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
-from waltz_spark.audit import audit
-from waltz_spark.errors import JournalError, OptionError
-from waltz_spark.journal import Entries, find_journals, read_table
-from waltz_spark.journal_source import JournalReader
-from waltz_spark.runners import Here, OnSpark
+from waltz_spark.audit.audit import run_audit
+from waltz_spark.base.errors import JournalError, OptionError
+from waltz_spark.base.runners import Here, OnSpark
+from waltz_spark.records.journal import Entries, find_journals, read_table
+from waltz_spark.spark.journal_source import JournalReader
 from waltz_trio.cli.main import main
 
 
@@ -39,7 +40,8 @@ def write_journal(place: Path, files: Sequence[Sequence[Entry]], *, partition: i
     size, paths = -1, []
     for number, entries in enumerate(files):
         started = Started(key, partition, number, size, 1, 2, f"{place.name}:1")
-        data = b"".join(map(encode_entry, [started, *entries]))
+        groups = [part for entry in entries for part in (Synced(), entry)]
+        data = b"".join(map(encode_entry, [started, *groups]))
         size = len(data)
         paths.append(folder / f"{number:019d}.journal")
         paths[-1].write_bytes(data)
@@ -199,7 +201,7 @@ def test_every_transaction_is_judged_as_one_by_one(tmp_path: Path, seed: int) ->
     write_journal(tmp_path / "a", [everything[:20], everything[20:]])
     write_journal(tmp_path / "b", [[]])
     write_log(tmp_path / "log", [req(number) for number in range(count)])
-    report = audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a"), str(tmp_path / "b")])
+    report = run_audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a"), str(tmp_path / "b")])
     one = found(report, "serializable by locks")
     text = f"ids 0 to 59; {count - violated - unproven} proved, {violated} violated, {unproven} unproven"
     assert (one.scope, one.status) == (text, "failed" if violated else "unproven" if unproven else "passed")
@@ -216,7 +218,7 @@ def test_a_planted_violation_is_named(tmp_path: Path) -> None:
         decision(2, req(2), mark=0, read_locks=(5, 6)),
     ]
     write_journal(tmp_path / "a", [decisions])
-    report = audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
+    report = run_audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
     assert not report.passed
     one = found(report, "serializable by locks")
     assert one.detail == "transaction 2, decided at mark 0, did not see 1, which took its lock 6"
@@ -236,7 +238,7 @@ def test_false_conflicts_are_counted_and_decisions_against_the_table_found(tmp_p
         decision(2, req(2), write_locks=(8,), mark=0, lock_mark=1),
     ]
     write_journal(tmp_path / "a", [[*decisions, *refused, Gap(4, 0, 0, "full")]])
-    report = audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
+    report = run_audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
     assert found(report, "false conflicts").scope == "3 refused because of a lock: 1 falsely, 1 unknown"
     assert found(report, "decisions follow the lock table").status == "failed"
     assert found(report, "decisions journalled").detail == "the journals say that they lack 4 decisions"
@@ -249,7 +251,7 @@ def test_executors_judge_alike(tmp_path: Path, spark: Any) -> None:
     decisions = [decision(number, req(number), mark=0, write_locks=(5,)) for number in range(3)]
     write_journal(tmp_path / "a", [decisions])
     calls = [
-        audit([str(tmp_path / "log")], None, runner, journals=[str(tmp_path / "a")])
+        run_audit([str(tmp_path / "log")], None, runner, journals=[str(tmp_path / "a")])
         for runner in (Here(), OnSpark(spark))
     ]
     assert calls[0].findings == calls[1].findings
@@ -259,16 +261,16 @@ def test_executors_judge_alike(tmp_path: Path, spark: Any) -> None:
 def test_journals_that_cannot_be_read_are_findings_and_journals_alone_an_error(tmp_path: Path) -> None:
     write_log(tmp_path / "log", [req(0)])
     write_journal(tmp_path / "a", [[]], key=bytes(16))
-    report = audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
+    report = run_audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "a")])
     assert statuses(report)["journal readable"] == "failed"
     (path,) = write_journal(tmp_path / "b", [[decision(0, req(0)), decision(1, req(1))]])
     data = bytearray(path.read_bytes())
     data[120] ^= 1
     path.write_bytes(data)
-    report = audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "b")])
+    report = run_audit([str(tmp_path / "log")], None, Here(), journals=[str(tmp_path / "b")])
     assert found(report, "journal readable").detail.startswith(str(path))
     with pytest.raises(OptionError, match="name a directory"):
-        audit([], str(tmp_path), Here(), journals=[str(tmp_path / "a")])
+        run_audit([], str(tmp_path), Here(), journals=[str(tmp_path / "a")])
 
 
 def test_the_command_takes_a_journal_of_every_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from waltz_spark.audit import Comparison, _compared, _coverage
-from waltz_spark.errors import OptionError
-from waltz_spark.sink import ARRANGED, check_arranged
-from waltz_spark.sources import Part, Source, Sources
+from waltz_spark.audit.audit import Comparison, _compared, _coverage
+from waltz_spark.base.errors import OptionError
+from waltz_spark.read.sources import Part, Source, Sources
+from waltz_spark.spark.sink import check_arranged
+from waltz_spark.write.arranging import ARRANGED
 
 KEY = bytes(16)
 

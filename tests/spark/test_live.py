@@ -16,19 +16,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import waltz_trio as waltz
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.log import MARKER_HEADER
-from waltz_spark import reading
-from waltz_spark.archive import plan_archive, run_archive
-from waltz_spark.errors import ArchiveError, UnreachableError, WrongClusterError
-from waltz_spark.freeing import Freed, plan_free, run_free
-from waltz_spark.history import follow
-from waltz_spark.inventory import Inventory
-from waltz_spark.options import parse_options
-from waltz_spark.planning import Range, ServerPlace, StoragePlace
-from waltz_spark.ports import AdminPort
-from waltz_spark.reading import Patience, drop_connections, feed_blocks, read_batches
-from waltz_spark.runners import Here
-from waltz_spark.source import BatchReader, StreamReader
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.archive.freeing import Freed, plan_free, run_free
+from waltz_spark.base.errors import ArchiveError, UnreachableError, WrongClusterError
+from waltz_spark.base.planning import Range, ServerPlace, StoragePlace
+from waltz_spark.base.runners import Here
+from waltz_spark.read import reading
+from waltz_spark.read.history import follow
+from waltz_spark.read.inventory import Inventory
+from waltz_spark.read.options import parse_options
+from waltz_spark.read.ports import AdminPort
+from waltz_spark.read.reading import Patience, drop_connections, feed_blocks, read_batches
+from waltz_spark.spark.source import BatchReader, StreamReader
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
 COUNT = 130

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from tests.spark.logs import KEY, make_log, random_payloads
-from waltz_spark import manifest
-from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
-from waltz_spark.errors import ArchiveError
-from waltz_spark.manifest import ArchiveState, read_archive
-from waltz_spark.objects import open_store
-from waltz_spark.options import parse_options
-from waltz_spark.restore import restore
-from waltz_spark.runners import Here
-from waltz_spark.scan import scan
-from waltz_spark.sink_state import SinkState
+from waltz_spark.archive.archive import plan_archive, plan_verification, run_archive, run_verification
+from waltz_spark.archive.restore import restore
+from waltz_spark.audit.scan import scan
+from waltz_spark.base.errors import ArchiveError
+from waltz_spark.base.objects import open_store
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
+from waltz_spark.records import manifest
+from waltz_spark.records.manifest import ArchiveState, read_archive
+from waltz_spark.write.sink_state import SinkState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.spark.logs import KEY
-from waltz_spark import planning
-from waltz_spark.errors import OptionError, WentBackError, WrongClusterError
-from waltz_spark.options import parse_options
-from waltz_spark.planning import FilePlace, Range
+from waltz_spark.base import planning
+from waltz_spark.base.errors import OptionError, WentBackError, WrongClusterError
+from waltz_spark.base.planning import FilePlace, Range
+from waltz_spark.read.options import parse_options
 
 PLACE = FilePlace("f", KEY)
 ranges = st.lists(

@@ -16,13 +16,13 @@ import waltz_trio as waltz
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
 from waltz_core.server.journal_format import Decision, decode_entries, encode_entry
-from waltz_spark.archive import plan_archive, run_archive
-from waltz_spark.options import parse_options
-from waltz_spark.planning import ServerPlace, StoragePlace
-from waltz_spark.reading import drop_connections
-from waltz_spark.restore import restore
-from waltz_spark.runners import Here
-from waltz_spark.source import BatchReader
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.archive.restore import restore
+from waltz_spark.base.planning import ServerPlace, StoragePlace
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
+from waltz_spark.read.reading import drop_connections
+from waltz_spark.spark.source import BatchReader
 from waltz_trio.cli.main import main
 
 pytestmark = pytest.mark.processes

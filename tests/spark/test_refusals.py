@@ -14,10 +14,10 @@ from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log, write_control
 from tests.spark.running import PARTITIONS, Log
 from tests.spark.test_sink import frame, write
-from waltz_spark.options import parse_options
-from waltz_spark.refusals import in_one_line
-from waltz_spark.sink import arrange
-from waltz_spark.source import BatchReader
+from waltz_spark.read.options import parse_options
+from waltz_spark.spark.refusals import in_one_line
+from waltz_spark.spark.source import BatchReader
+from waltz_spark.write.arranging import arrange
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -51,7 +51,7 @@ def test_a_misspelt_option_of_the_sink_is_one_line(spark: Any, log: Log) -> None
 @pytest.mark.slow
 def test_rows_that_are_not_arranged_are_refused_before_any_is_written(spark: Any, log: Log) -> None:
     line = refusal(lambda: write(frame(spark, 60), log.url))
-    assert "OptionError: the rows of a partition must come from one task: write waltz_spark.sink.arrange" in line
+    assert "OptionError: the rows of a partition must come from one task: write waltz_spark.arrange" in line
     assert log.rows().total() == 0
     write(frame(spark, 60).repartition("partition"), log.url, arranged="true")
     assert log.rows().total() == 60
@@ -104,7 +104,7 @@ else:
 class Builder:
     def config(self, name, value):
         return self
-from waltz_spark.session import configure
+from waltz_spark.spark.session import configure
 configure(Builder())
 print(os.environ.get("PYTHONPATH", ""))
 """

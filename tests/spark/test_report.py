@@ -11,11 +11,11 @@ import pytest
 
 from tests.spark.logs import CREATED_MS, make_log, random_payloads
 from waltz_core.base.ids import req_client
-from waltz_spark.errors import OptionError, RecordDamagedError
-from waltz_spark.load import measure
-from waltz_spark.options import parse_options
-from waltz_spark.report import load_page, size_class
-from waltz_spark.runners import Here, OnSpark
+from waltz_spark.audit.load import measure
+from waltz_spark.audit.report import load_page, size_class
+from waltz_spark.base.errors import OptionError, RecordDamagedError
+from waltz_spark.base.runners import Here, OnSpark
+from waltz_spark.read.options import parse_options
 from waltz_trio.cli.main import main as waltz
 
 

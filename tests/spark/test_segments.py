@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from waltz_core.base.ids import req_id_parts
 from waltz_core.base.log import Record
-from waltz_spark import crc
-from waltz_spark.columns import NAMES, Condition, Shape
-from waltz_spark.directories import read_directory
-from waltz_spark.errors import DataLossError, OptionError, PipelineError, RecordDamagedError, WrongClusterError
-from waltz_spark.segments import SegmentFile, cut
+from waltz_spark.base.errors import DataLossError, OptionError, PipelineError, RecordDamagedError, WrongClusterError
+from waltz_spark.records import crc
+from waltz_spark.records.columns import NAMES, Condition, Shape
+from waltz_spark.records.directories import read_directory
+from waltz_spark.records.segments import SegmentFile, cut
 
 SMALL = Shape(rows_max=7, size_max=500, verify="record")
 

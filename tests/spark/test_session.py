@@ -16,11 +16,11 @@ import pytest
 from tests.processes.cluster import poll
 from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log, random_payloads
-from waltz_spark.archive import plan_archive, plan_verification, run_archive, run_verification
-from waltz_spark.errors import UnreachableError
-from waltz_spark.options import parse_options
-from waltz_spark.restore import restore
-from waltz_spark.runners import OnSpark
+from waltz_spark.archive.archive import plan_archive, plan_verification, run_archive, run_verification
+from waltz_spark.archive.restore import restore
+from waltz_spark.base.errors import UnreachableError
+from waltz_spark.base.runners import OnSpark
+from waltz_spark.read.options import parse_options
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

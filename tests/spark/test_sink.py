@@ -21,11 +21,11 @@ from tests.processes.cluster import poll
 from tests.spark.conftest import ROOT
 from tests.spark.logs import make_log, random_payloads
 from tests.spark.running import PARTITIONS, Log
-from waltz_spark.errors import FencedError
-from waltz_spark.sink import arrange
-from waltz_spark.sink_options import parse_sink_options
-from waltz_spark.sink_state import SinkState
-from waltz_spark.writing import Job, write_batches
+from waltz_spark.base.errors import FencedError
+from waltz_spark.write.arranging import arrange
+from waltz_spark.write.sink_options import parse_sink_options
+from waltz_spark.write.sink_state import SinkState
+from waltz_spark.write.writing import Job, write_batches
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -112,7 +112,7 @@ def test_two_tasks_with_rows_of_one_partition_are_told_what_to_do(spark: Any, lo
                 time.sleep(0.05)
                 yield batch.slice(at, 10)
 
-    with pytest.raises(Exception, match=r"bring the rows of a partition together: waltz_spark\.sink\.arrange"):
+    with pytest.raises(Exception, match=r"bring the rows of a partition together: waltz_spark\.arrange"):
         write(rows.mapInArrow(slow, rows.schema), log.url, arranged="true")
     assert max(log.rows().values()) == 1
 

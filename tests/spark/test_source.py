@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tests.spark.logs import KEY, make_log, make_records, random_payloads, write_control, write_segments
 from waltz_core.base.ids import req_id_parts
 from waltz_core.base.log import Record
-from waltz_spark.errors import (
+from waltz_spark.base.errors import (
     DataLossError,
     OptionError,
     RecordDamagedError,
@@ -31,7 +31,7 @@ from waltz_spark.errors import (
     WentBackError,
     WrongClusterError,
 )
-from waltz_spark.source import BatchReader, StreamReader, Task, WaltzDataSource
+from waltz_spark.spark.source import BatchReader, StreamReader, Task, WaltzDataSource
 
 COUNTS = (300, 0, 170)
 

@@ -14,14 +14,14 @@ import trio
 import waltz_trio as waltz
 from tests.spark.logs import make_log
 from waltz_core.base.log import MARKER_HEADER
-from waltz_spark.archive import plan_archive, run_archive
-from waltz_spark.errors import OptionError
-from waltz_spark.options import parse_options
-from waltz_spark.reading import drop_connections
-from waltz_spark.runners import Here
-from waltz_spark.views import balances, bootstrap, changes
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.base.errors import OptionError
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
+from waltz_spark.read.reading import drop_connections
+from waltz_spark.read.views import balances, bootstrap, changes
 from waltz_trio.demo import bank
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
 SEEN = "CREATE TABLE IF NOT EXISTS SEEN (PARTITION_ID INTEGER, ID INTEGER, PRIMARY KEY (PARTITION_ID, ID))"

@@ -18,13 +18,13 @@ import pytest
 import trio
 
 import waltz_trio as waltz
-from waltz_spark import writing
-from waltz_spark.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
-from waltz_spark.objects import LocalStore
-from waltz_spark.sink_options import check_columns, parse_sink_options
-from waltz_spark.sink_state import SinkState
-from waltz_spark.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_spark.base.errors import DifferentRowsError, FencedError, OptionError, UnreachableError, WrongClusterError
+from waltz_spark.base.objects import LocalStore
+from waltz_spark.write import writing
+from waltz_spark.write.sink_options import check_columns, parse_sink_options
+from waltz_spark.write.sink_state import SinkState
+from waltz_spark.write.writing import Job, TaskResult, Written, cluster_marks, finish_job, plan_job, write_batches
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ async def test_rows_are_written_once_however_often_the_task_is_repeated(tmp_path
         first = await outside(lambda: write_batches(table(rows), job, 0, "a"))
         assert first.partitions == (Written(0, 75, 75, 0, 1, 0), Written(1, 75, 75, 0, 1, 0))
         again = await outside(lambda: write_batches(table(rows), job, 0, "b"))
-        assert [(one.appended, one.found) for one in again.partitions] == [(0, 75), (0, 75)]
+        assert [(one.appended, one.found_before) for one in again.partitions] == [(0, 75), (0, 75)]
         for partition in range(3):
             assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
         later = attrs.evolve(job, batch=1, marks=tuple([one.last_id for one in again.partitions] + [-1]))
@@ -119,7 +119,7 @@ async def test_an_attempt_that_was_given_up_is_fenced_when_it_goes_on(tmp_path: 
             go_on.set()
         assert [type(error) for error in failures] == [FencedError]
         assert "attempt heir" in str(failures[0])
-        assert sum(one.found for one in result.partitions) > 0
+        assert sum(one.found_before for one in result.partitions) > 0
         for partition in range(2):
             assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
 
@@ -144,7 +144,7 @@ async def test_servers_and_storage_nodes_may_die_meanwhile(tmp_path: Path) -> No
                 await outside(lambda at=at: reached[at].wait(60))  # type: ignore[misc]
                 await kill(1)
                 go_on[at].set()
-        assert sum(one.appended + one.found for one in results[0].partitions) == len(rows)
+        assert sum(one.appended + one.found_before for one in results[0].partitions) == len(rows)
         for partition in range(2):
             assert Counter(await read_all(cluster, partition)) == contents(rows, partition)
 
@@ -165,7 +165,7 @@ async def test_rows_in_conflict_with_a_live_client_are_rejected_one_by_one(tmp_p
         assert row["write_locks"] == [{"name": "account", "id": 7}]
         assert result.partitions[0].rejected == 1
         again = await outside(lambda: write_batches(table(rows), job, 0, "b"))
-        assert (again.partitions[0].found, again.partitions[0].rejected) == (9, 1)
+        assert (again.partitions[0].found_before, again.partitions[0].rejected) == (9, 1)
         written = [data for data, _ in await read_all(cluster, 0)]
         assert sorted(written) == sorted([b"old", b"live", *(b"%d" % at for at in range(10) if at != 7)])
 

@@ -74,7 +74,7 @@ def inside() -> int:
 
     from tests.spark.logs import make_log, random_payloads
     from tests.spark.running import Log, running_cluster
-    from waltz_spark.session import configure
+    from waltz_spark.spark.session import configure
 
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -99,7 +99,7 @@ def inside() -> int:
 
 
 def _write(spark: Any, url: str, log: Any) -> None:
-    from waltz_spark.sink import arrange
+    from waltz_spark.write.arranging import arrange
 
     rows = spark.range(60).selectExpr("cast(id % 2 as int) partition", "cast(id as string) data")
     arrange(rows).write.format("waltz").option("url", url).mode("append").save()
@@ -107,7 +107,7 @@ def _write(spark: Any, url: str, log: Any) -> None:
 
 
 def _stream(spark: Any, source: dict[str, str], url: str, log: Any, scratch: Path, version: tuple[int, ...]) -> None:
-    from waltz_spark.sink import arrange
+    from waltz_spark.write.arranging import arrange
 
     def read() -> None:
         stream = spark.readStream.format("waltz").options(**source).load()

@@ -13,7 +13,16 @@ import waltz_asyncio
 import waltz_sync
 import waltz_trio
 
-FRONT = ("Application", "Batches", "Client", "Feed", "Pending", "Submission", "open_client")  # made for threads
+FRONT = (
+    "Application",
+    "Batches",
+    "Client",
+    "Feed",
+    "Pending",
+    "PendingMany",
+    "Submission",
+    "open_client",
+)  # made for threads
 WAITS = {  # what waits takes a time-out
     "open_client",
     "Application.caught_up",
@@ -28,8 +37,10 @@ WAITS = {  # what waits takes a time-out
     "Client.materialize",
     "Client.ready",
     "Client.send",
+    "Client.send_many",
     "Feed.batches",
     "Pending.outcome",
+    "PendingMany.outcomes",
 }
 RENAMED = {
     "__aenter__": "__enter__",
@@ -118,6 +129,6 @@ def test_everything_that_waits_in_trio_takes_a_time_out() -> None:
 
 def test_it_loads_neither_asyncio_nor_is_loaded_by_waltz_trio() -> None:
     program = "import sys, waltz_{}; print('asyncio' in sys.modules, 'waltz_sync' in sys.modules)"
-    for front, expected in (("sync", "False True"), ("trio.connect", "False False")):
+    for front, expected in (("sync", "False True"), ("trio.client.connect", "False False")):
         done = subprocess.run([sys.executable, "-c", program.format(front)], capture_output=True, text=True, check=True)
         assert done.stdout.split() == expected.split(), front

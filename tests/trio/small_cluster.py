@@ -14,9 +14,9 @@ from waltz_core.base.edge import Accepted, CloseConn, Closed, Port, Received, Se
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.wire.client_messages import AppendRequest
+from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
 from waltz_trio.net.tls import TlsSettings, server_context
-from waltz_trio.process import NodeDriver
 
 
 class SmallNode:

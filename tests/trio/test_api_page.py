@@ -13,9 +13,10 @@ import attrs
 import pytest
 
 import waltz_trio as waltz
-from waltz_trio.sql_view import SqlView
+from waltz_trio.client.sql_view import SqlView
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+HIDDEN = (waltz.Client, waltz.Application, waltz.Feed, waltz.Batches, waltz.Pending, waltz.PendingMany, waltz.Outcomes)
 HEADING = re.compile(r"^### (?:`(?P<call>[^`]+)`|(?P<name>\w+))", re.M)
 MEMBER = re.compile(r"^\| `(?P<text>[^`]+)` \|", re.M)
 INSTANCE_ATTRIBUTES = {
@@ -24,11 +25,13 @@ INSTANCE_ATTRIBUTES = {
     "Feed": {"partition", "markers"},
     "Pending": {"partition"},
     "Json": {"cls"},
+    "MsgPack": {"cls"},
+    "Protobuf": {"cls"},
     "Receipt": {"partition", "attempts", "conflicts", "value"},
-    "DictView": {"state", "marks", "threaded", "keys"},
-    "SqliteView": {"path", "name", "version", "threaded", "keys"},
-    "PostgresView": {"name", "version", "threaded", "keys"},
-    "MySqlView": {"name", "version", "threaded", "keys"},
+    "DictView": {"state", "marks", "threaded", "keys", "apply_many"},
+    "SqliteView": {"path", "name", "version", "threaded", "keys", "apply_many"},
+    "PostgresView": {"name", "version", "threaded", "keys", "apply_many"},
+    "MySqlView": {"name", "version", "threaded", "keys", "apply_many"},
     "View": {"threaded"},
     "KeyedView": {"keys"},
     "Keys": {"window"},
@@ -70,6 +73,8 @@ def written(name: str, target: Any) -> str:
             parts.append(parameter.name)
         elif isinstance(default, waltz.Retry):
             parts.append(f"{parameter.name}=Retry()")
+        elif inspect.isclass(default):
+            parts.append(f"{parameter.name}={default.__name__}")
         elif isinstance(default, waltz.Raw):
             parts.append(f"{parameter.name}=Raw()")
         else:
@@ -109,7 +114,7 @@ def test_the_page_has_every_name_with_its_signature_and_members(name: str) -> No
         expected = members(target)
         assert listed == expected, f"missing: {expected - listed}, not there: {listed - expected}"
         plain = issubclass(target, enum.Enum | Exception) or getattr(target, "_is_protocol", False)
-        hidden = target in (waltz.Client, waltz.Application, waltz.Feed, waltz.Batches, waltz.Pending)
+        hidden = target in HIDDEN
         assert call == (None if plain or hidden else written(name, target))
     elif inspect.isfunction(target):
         assert call == written(name, target)

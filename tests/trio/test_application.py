@@ -221,7 +221,7 @@ async def test_submits_beyond_the_limit_wait_for_a_slot() -> None:
                 nursery.cancel_scope.cancel()
             assert bank.status(0).waiting == 0
             assert client.status(0).in_flight == 2, "what was sent stays under way"
-            client._unjudged.clear()  # nothing is waited for
+            client._appends.unjudged.clear()  # nothing is waited for
 
 
 async def test_nonsense_is_refused() -> None:
@@ -381,7 +381,7 @@ async def test_a_server_that_does_not_answer_keeps_nobody_who_leaves() -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
             assert bank._part(0).submitter.waiting == 0
-        assert not client._marks
+        assert not client._reads._marks
 
 
 async def test_whoever_still_waits_when_the_block_ends_is_told() -> None:

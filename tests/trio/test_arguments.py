@@ -14,8 +14,8 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
-from waltz_trio.config import Config
-from waltz_trio.values import lock_hashes
+from waltz_trio.client.values import lock_hashes
+from waltz_trio.config.config import Config
 
 
 class Header(enum.IntEnum):
@@ -232,5 +232,5 @@ async def test_locks_that_are_remembered_are_bounded() -> None:
         for start in range(0, 30_000, 10_000):
             locks = [("account", number) for number in range(start, start + 10_000)]
             await client.append(0, waltz.Append(b"", append=locks))
-        assert client._homes is not None
-        assert len(client._homes) == 10_000
+        assert client._appends._homes is not None
+        assert len(client._appends._homes) == 10_000

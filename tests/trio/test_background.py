@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from waltz_core.base.errors import ClientClosedError, ClientFailedError
-from waltz_trio.background import background, only
+from waltz_trio.base.background import background, only
 
 
 async def fail(error: Exception) -> NoReturn:

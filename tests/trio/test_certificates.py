@@ -11,9 +11,9 @@ import yaml
 
 from waltz_core.access.roles import Role
 from waltz_trio.cli.main import main as waltz
-from waltz_trio.config import Config, tls_settings
+from waltz_trio.config.config import Config, tls_settings
+from waltz_trio.config.roles import read_roles, roles_of
 from waltz_trio.net.tls import ClientTls, server_context
-from waltz_trio.role_file import read_roles, roles_of
 
 HOSTS = "localhost,127.0.0.1"
 ALL = (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import trio
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
 from waltz_core.base.log import MARKER_HEADER
-from waltz_trio.connect import parse_url, read_config, run_client
+from waltz_trio.client import many
+from waltz_trio.client.connect import parse_url, read_config, run_client
 
 RAW = waltz.Append(b"raw")
 
@@ -84,7 +86,92 @@ async def test_many_appends_are_waited_for_at_once_and_judged_each_for_itself() 
         assert outcomes == [waltz.Receipt(0, at + 1, value=at + (at >= 500)) for at in range(999)]
         assert [made.data for made in cluster.logs[0].records][1:3] == [b"0", b"1"]
         assert await client.append_many(0, []) == []
-        assert not client._unjudged
+        assert not client._appends.unjudged
+
+
+async def test_many_sends_have_one_waiter_and_outcomes_by_runs() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, waltz.Append(b"taken", append=[("x", 1)]))
+        appends = [waltz.Append(b"%d" % n, write=[("x", 1)] if n in (500, 501) else []) for n in range(1500)]
+        pending = await client.send_many(0, iter(appends), based_on=-1)
+        assert (len(pending), pending.partition) == (1500, 0)
+        single = await client.send(0, waltz.Append(b"behind"))
+        outcomes = await pending.outcomes()
+        assert pending.done
+        assert await pending.outcomes() == outcomes
+        assert list(outcomes.runs()) == [(0, 1, 500), (502, 501, 998)]
+        assert (len(outcomes), outcomes.committed, sorted(outcomes.errors)) == (1500, 1498, [500, 501])
+        assert isinstance(outcomes[501], waltz.LockConflictError)
+        assert outcomes[-2:] == [waltz.Receipt(0, 1497), waltz.Receipt(0, 1498)]
+        assert outcomes == list(outcomes)
+        assert repr(outcomes[:1]) == repr([waltz.Receipt(0, 1)])
+        assert await single.outcome() == 1499
+        assert not client._appends.under_way
+        assert client._appends.unjudged_size == 0
+
+
+async def test_outcomes_by_runs_part_where_others_committed_in_between() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        first = await client.send_many(0, [waltz.Append(b"a"), waltz.Append(b"b")])
+        await client.send(0, waltz.Append(b"alone"))
+        second = await client.send_many(0, [waltz.Append(b"c")])
+        assert list((await first.outcomes()).runs()) == [(0, 0, 2)]
+        assert list((await second.outcomes()).runs()) == [(0, 3, 1)]
+        assert list((await (await client.send_many(0, [])).outcomes()).runs()) == []
+    found = many.Outcomes(0, [3, 4, 9, 10, 12], {}, {})
+    assert list(found.runs()) == [(0, 3, 2), (2, 9, 2), (4, 12, 1)]
+
+
+async def test_what_comes_before_an_append_that_cannot_be_sent_is_sent() -> None:
+    def made() -> Iterator[waltz.Append]:
+        yield RAW
+        raise LookupError
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(TypeError):
+            await client.send_many(0, [RAW, RAW, waltz.Append("text"), RAW])
+        with pytest.raises(LookupError):
+            await client.append_many(0, made())
+        with pytest.raises(waltz.PartitionNotFoundError):
+            await client.send_many(99, [RAW])
+        with pytest.raises(ValueError, match="based_on"):
+            await client.send_many(0, [RAW], based_on=-2)
+        await client.flush()
+        assert cluster.logs[0].mark == 2
+
+
+async def test_many_sends_wait_while_too_many_bytes_are_under_way() -> None:
+    async with small_cluster() as cluster:
+        setup = read_config(cluster.url)
+        narrow = attrs.evolve(setup, limits=attrs.evolve(setup.limits, send_window=1000))
+        async with run_client(narrow) as client:
+            pending = await client.send_many(0, [waltz.Append(b"x" * 400)] * 1200)
+            assert len(pending) == 1200
+            assert client._appends.unjudged_size <= 1 << 20
+            assert (await pending.outcomes()).committed == 1200
+
+
+async def test_many_sends_of_a_client_that_is_left_by_an_exception_have_an_unknown_outcome(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with small_cluster() as cluster:
+        with pytest.raises(LookupError):
+            async with waltz.open_client(cluster.url) as client:
+                await client.ready([0])
+                cluster.nodes[0].held = True
+                pending = await client.send_many(0, [RAW] * 3)
+                raise LookupError
+        with pytest.raises(waltz.ClientClosedError, match="unknown"):
+            await pending.outcomes()
+        assert "3 appends whose outcome is unknown" in caplog.text
+        assert not client._appends.under_way
+
+
+async def test_leaving_waits_for_many_sends_too() -> None:
+    async with small_cluster() as cluster:
+        async with waltz.open_client(cluster.url) as client:
+            pending = await client.send_many(0, [RAW] * 50)
+        assert list((await pending.outcomes()).runs()) == [(0, 0, 50)]
 
 
 async def test_a_flush_that_is_cancelled_leaves_no_waiter() -> None:
@@ -95,11 +182,11 @@ async def test_a_flush_that_is_cancelled_leaves_no_waiter() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.flush)
             await trio.testing.wait_all_tasks_blocked()
-            assert client._flushes
+            assert client._appends._flushes
             nursery.cancel_scope.cancel()
-        assert not client._flushes
+        assert not client._appends._flushes
         cluster.nodes[0].deaf = False
-        client._unjudged.clear()
+        client._appends.unjudged.clear()
 
 
 async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
@@ -109,7 +196,7 @@ async def test_sends_wait_while_too_many_bytes_are_under_way() -> None:
         async with run_client(narrow) as client:
             for _ in range(100):
                 await client.send(0, waltz.Append(b"x" * 400))
-                assert client._unjudged_size < 1400
+                assert client._appends.unjudged_size < 1400
             await client.flush()
             assert cluster.logs[0].mark == 99
 
@@ -239,7 +326,7 @@ async def test_markers_of_writers_are_passed_over_and_move_the_mark() -> None:
         async with client.feed(0, after=-1) as feed:
             feed.markers = True
             assert [(await feed.__anext__()).load() for _ in range(5)] == [b"m", b"a", b"m", b"m", b"b"]
-        assert client._waiting == {}
+        assert client._reads._slots == {}
 
 
 async def test_only_one_feed_of_a_partition_at_a_time() -> None:
@@ -279,9 +366,9 @@ async def test_payloads_can_be_left_out_and_fetched() -> None:
             assert (await feed.__anext__()).load() == b"b"
         with trio.move_on_after(0.05):
             cluster.nodes[0].server.fails_reads = lambda transaction_id: True
-            fresh = waltz.Transaction(0, 0, 1, txn.req_id, None, client._fetch_payload)
+            fresh = waltz.Transaction(0, 0, 1, txn.req_id, None, client._reads.fetch_payload)
             await fresh.fetch()
-        assert client._waiting == {}
+        assert client._reads._slots == {}
 
 
 async def test_awaiting_ones_own_append_inside_the_loop_is_fine() -> None:
@@ -436,11 +523,11 @@ async def test_everybody_who_waits_is_let_go() -> None:
             nursery.start_soon(wait, client.append, 0, RAW)
             nursery.start_soon(wait, client.ready, [1])
             nursery.start_soon(wait, client.committed_mark, 1)
-            nursery.start_soon(wait, client._fetch_payload, 0, 0)
+            nursery.start_soon(wait, client._reads.fetch_payload, 0, 0)
             async with client.feed(1, after=-1) as feed:
                 nursery.start_soon(wait, feed.__anext__)
                 await trio.testing.wait_all_tasks_blocked(0.05)
-            client._unjudged.clear()  # nothing is waited for
+            client._appends.unjudged.clear()  # nothing is waited for
     assert len(ended) == 5
 
 
@@ -449,7 +536,7 @@ async def test_a_failure_inside_the_client_is_told_to_the_body() -> None:
         with pytest.raises(waltz.ClientFailedError, match="the client failed: ZeroDivisionError") as found:
             async with waltz.open_client(cluster.url) as client:
                 client._node.step = lambda now, events, out: 1 / 0  # type: ignore[assignment,return-value,method-assign]
-                pending = client._submit(0, RAW, None)
+                pending = client._appends.submit(0, RAW, None)
                 await pending.outcome()
         assert isinstance(found.value.__cause__, ZeroDivisionError)
 

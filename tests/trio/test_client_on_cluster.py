@@ -11,7 +11,7 @@ import trio
 import waltz_trio as waltz
 from tests.trio.test_application import MOVE, apply_sql, deposit, withdraw_sql
 from tests.witness.log import Attempt, Payload, check, read_replica
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS balance (account INTEGER PRIMARY KEY, amount INTEGER NOT NULL)"
 

@@ -17,6 +17,8 @@ CASES: list[tuple[Sequence[str], set[str]]] = [
     (["zoo"], {"zookeeper"}),
     (["storage", "add-"], {"add-node", "add-partition"}),
     (["demo", ""], {"run", "bank"}),
+    (["spark", "ar"], {"archive"}),
+    (["seal", "--new"], {"--new-key"}),
     (["certificates", "re"], {"renew"}),
     (["completion", ""], {"bash", "zsh", "fish"}),
     (["storage", "max-transaction-id", "--stor"], {"--storage", "--storage-port"}),

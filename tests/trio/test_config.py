@@ -8,8 +8,8 @@ import pytest
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
-from waltz_trio import config_page
-from waltz_trio.config import Config, net_limits, tls_settings
+from waltz_trio.config import page as config_page
+from waltz_trio.config.config import Config, net_limits, tls_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,7 +164,7 @@ def test_endpoints_and_tls_groups_are_read_by_prefix() -> None:
 def test_the_page_of_the_keys_is_current() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 
-    assert page == config_page.page(), "run: python -m waltz_trio.config_page > docs/configuration.md"
+    assert page == config_page.page(), "run: python -m waltz_trio.config.page > docs/configuration.md"
 
 
 @pytest.mark.parametrize("key", ["ssl.keyPassword", "ssl.keyStore.password", "ssl.trustStore.password"])

@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from waltz_trio.cli.main import main
-from waltz_trio.codecs import Raw
-from waltz_trio.connect import open_client
-from waltz_trio.values import Append
+from waltz_trio.client.codecs import Raw
+from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Append
 
 WALTZ = [sys.executable, "-X", "dev", "-m", "waltz_trio.cli.main"]
 

@@ -10,10 +10,12 @@ import trio
 
 from waltz_core.base.errors import ConfigError, LockConflictError, WaltzError
 from waltz_core.base.lock import Lock
-from waltz_trio.codecs import Raw
-from waltz_trio.connect import open_client
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster, free_ports
-from waltz_trio.values import Append
+from waltz_trio.client.codecs import Raw
+from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Append
+from waltz_trio.net.listener import bind
+from waltz_trio.net.ports import HeldPorts
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
 async def append(cluster: EmbeddedCluster, *values: bytes, partition: int = 0) -> list[int]:
@@ -149,8 +151,16 @@ async def test_a_taken_port_is_told(tmp_path: Path) -> None:
     await listener.aclose()
 
 
-def test_free_ports_are_different() -> None:
-    assert len(set(free_ports(50))) == 50
+def test_held_ports_are_different_and_free_for_nobody_but_a_node_of_ours() -> None:
+    with HeldPorts() as ports, HeldPorts() as others:
+        taken = [ports.take() for _ in range(50)]
+        assert len(set(taken)) == 50
+        assert not any(others.hold(port) for port in taken)
+        for _ in range(2):  # a node, and the one that comes after it
+            with bind("127.0.0.1", taken[0], "server.port"):
+                assert not others.hold(taken[0])
+        ports.release()
+        assert others.hold(taken[0])
 
 
 async def test_a_conflict_is_explained_by_the_lock_that_was_taken_and_its_taker() -> None:

@@ -13,6 +13,7 @@ from tests.trio.znode_store_suite import OpenStore, Peer, ZnodeStoreSuite, conne
 from waltz_core.base.edge import ZkChildren, ZkCreate, ZkError, ZkGet, ZkSet, ZkState, ZkStateChanged
 from waltz_core.base.errors import ConfigError, CorruptionError
 from waltz_core.zookeeper.znode_tree import StoredTree
+from waltz_trio.base.znodes import Deliver, ZnodeStore
 from waltz_trio.zk.client import (
     BadVersionError,
     NodeExistsError,
@@ -22,7 +23,7 @@ from waltz_trio.zk.client import (
     open_znode_client,
 )
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes, open_embedded_znodes, read_znodes
-from waltz_trio.zk.store import Deliver, ZnodeStore, open_znode_store
+from waltz_trio.zk.store import open_znode_store
 
 
 @pytest.fixture

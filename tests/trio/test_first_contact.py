@@ -14,10 +14,10 @@ import pytest
 import trio
 
 import waltz_trio as waltz
-from tests.processes.cluster import Ports
 from tests.trio.small_cluster import small_cluster
-from waltz_trio.config import Config
-from waltz_trio.connect import read_config, run_client
+from waltz_trio.client.connect import read_config, run_client
+from waltz_trio.config.config import Config
+from waltz_trio.net.ports import HeldPorts
 
 SOON = {"client.connectTimeout": 300}
 ZOOKEEPER = {"zookeeper.connectString": "x", "zookeeper.sessionTimeout": 4000, "cluster.root": "/waltz"}
@@ -43,7 +43,7 @@ def hurried(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_an_address_where_nobody_listens_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = Ports()
+    ports = HeldPorts()
     port = ports.take()
     text = await failure(hurried(f"waltz://127.0.0.1:{port}", monkeypatch))
     ports.release()
@@ -59,7 +59,7 @@ async def test_a_port_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_zookeeper_that_is_not_there_is_named_address_by_address() -> None:
-    ports = Ports()
+    ports = HeldPorts()
     nobody = f"127.0.0.1:{ports.take()}"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -112,6 +112,17 @@ def test_a_file_may_be_called_like_an_address(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     Path("host:1").write_text("zookeeper.connectString: zk\nzookeeper.sessionTimeout: 4000\ncluster.root: /waltz\n")
     assert read_config("host:1").config.source == "host:1"
+
+
+async def test_the_file_of_tools_is_no_file_of_a_client(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yml"
+    path.write_text(
+        "zookeeper.connectString: zk\nzookeeper.sessionTimeout: 4000\ncluster.root: /waltz\nssl.ca: ca.pem\n"
+    )
+    expected = f"{path}: has ssl.ca, which tools read, and no client.ssl.* key, which clients read"
+    with pytest.raises(waltz.ConfigError, match=re.escape(expected)):
+        async with waltz.open_client(path):
+            pytest.fail("it opened")
 
 
 # ---- the block ---------------------------------------------------------------------------------------

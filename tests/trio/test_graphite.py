@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 
 from waltz_core.base.edge import Level
-from waltz_trio.config import Config
-from waltz_trio.graphite import report_to_graphite
-from waltz_trio.metrics import Registry
+from waltz_trio.base.metrics import Registry
+from waltz_trio.config.config import Config
+from waltz_trio.node.graphite import report_to_graphite
 
 
 def registry() -> Registry:

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+import trio.testing
 
+import waltz_trio.net.http
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Send
 from waltz_core.base.ids import Endpoint
-from waltz_trio.http import HttpServer, Request, Response, text
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
+from waltz_trio.net.http import HttpServer, Request, Response, text
+from waltz_trio.net.pace import Pace
 from waltz_trio.net.tls import ClientTls, TlsSettings
 
 _RESET = struct.pack("ii", 1, 0)
@@ -222,3 +225,85 @@ async def test_an_endpoint_that_fails_answers_500_and_is_reported(nursery: trio.
     [line] = reports
     assert line.startswith("127.0.0.1:")
     assert "nobody thought of this" in line
+
+
+async def line_of(reports: list[str], words: str) -> None:
+    """A line about a peer comes, once."""
+    with trio.fail_after(30):
+        while not any(words in line for line in reports):
+            await trio.lowlevel.checkpoint()
+    assert [line.startswith("127.0.0.1:") for line in reports if words in line] == [True]
+
+
+async def test_the_log_names_who_keeps_more_http_connections_than_there_are_places(nursery: trio.Nursery) -> None:
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    with burst(endpoint, 150):
+        await line_of(reports, "too many HTTP connections")
+
+
+async def test_the_log_names_who_sends_no_http(nursery: trio.Nursery) -> None:
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    for _ in range(3):
+        async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+            await stream.send_all(b"\x00\xff" * 100)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+    await line_of(reports, "an HTTP request was refused: 400 Bad Request")
+
+
+async def test_the_log_names_who_breaks_off_in_a_request(nursery: trio.Nursery) -> None:
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    def attack() -> None:
+        with socket.create_connection((endpoint.host, endpoint.port)) as peer:
+            peer.sendall(b"GET /pi")
+            reset(peer)
+
+    await trio.to_thread.run_sync(attack)
+    await line_of(reports, "broke in the middle of a request")
+
+
+async def test_the_log_names_who_floods_the_http_port(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waltz_trio.net.http, "_BURST", 1)
+    monkeypatch.setattr(waltz_trio.net.http, "_RATE", 2.0)
+    monkeypatch.setattr(waltz_trio.net.http, "_DELAYED_MAX", 2)
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await stream.send_all(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n" * 50)
+        await line_of(reports, "more HTTP requests than its part")
+
+
+async def test_turns_come_in_bursts_and_then_at_their_rate(autojump_clock: trio.testing.MockClock) -> None:
+    pace, begun = Pace(rate=10.0, burst=5), trio.current_time()
+
+    assert [await pace.turn() for _ in range(5)] == [False] * 5
+    assert trio.current_time() == begun
+    assert [await pace.turn() for _ in range(20)] == [True] * 20
+    assert trio.current_time() - begun == pytest.approx(2.0)
+    await trio.sleep(60)
+    assert [await pace.turn() for _ in range(6)] == [False] * 5 + [True]
+
+
+async def test_turns_come_in_the_order_in_which_they_were_asked_for(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A peer that asks all the time, on one connection, delays another by one turn."""
+    pace, order = Pace(rate=10.0, burst=1), list[str]()
+
+    async def ask(name: str, count: int) -> None:
+        for _ in range(count):
+            await pace.turn()
+            order.append(name)
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(ask, "flood", 20)
+        await trio.testing.wait_all_tasks_blocked()
+        asking.start_soon(ask, "other", 3)
+    assert order.index("other") <= 3
+    assert "".join(name[0] for name in order[2:8]).count("o") == 3

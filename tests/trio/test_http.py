@@ -9,10 +9,10 @@ import json
 import pytest
 import trio
 
-import waltz_trio.http
+import waltz_trio.net.http
 from waltz_core.base.errors import ConfigError
-from waltz_trio.http import HttpServer, Send, Stream, endpoints
-from waltz_trio.metrics import Registry
+from waltz_trio.base.metrics import Registry
+from waltz_trio.net.http import HttpServer, Send, Stream, endpoints
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
 
@@ -178,7 +178,7 @@ async def test_an_endless_head_is_cut(nursery: trio.Nursery) -> None:
 async def test_a_slow_request_ends_with_an_answer_that_says_so(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waltz_trio.http, "_IDLE", 0.05)
+    monkeypatch.setattr(waltz_trio.net.http, "_IDLE", 0.05)
     port = await serve(nursery)
 
     answer = await exchange(port, b"GET /ping HTTP/1.1\r\nHost: ")
@@ -189,7 +189,7 @@ async def test_a_slow_request_ends_with_an_answer_that_says_so(
 async def test_a_stream_ends_with_its_reader_and_there_are_only_so_many(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waltz_trio.http, "_STREAMS_MAX", 2)
+    monkeypatch.setattr(waltz_trio.net.http, "_STREAMS_MAX", 2)
     ended = trio.Event()
 
     async def feed(send: Send) -> None:

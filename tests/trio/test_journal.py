@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,24 @@ from waltz_core.server.journal_format import (
     Mode,
     SessionOpened,
     Started,
+    Synced,
     decode_entries,
     encode_entry,
 )
 from waltz_core.wire.lock_names import unpack_names
-from waltz_trio.connect import open_client
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
-from waltz_trio.journal import JournalFiles, file_name
-from waltz_trio.values import Append
+from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Append
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.journal import JournalFiles
+from waltz_trio.node.journal_directory import JournalDirectory, file_name
 
 KEY = bytes(range(16))
 
 
 def entries(path: Path) -> list[Entry]:
-    return [entry for _, entry in decode_entries(path.read_bytes(), str(path))]
+    """What a file says, without the marks between groups."""
+    every = [entry for _, entry in decode_entries(path.read_bytes(), str(path))]
+    return [entry for entry in every if entry != Synced()]
 
 
 class Desk:
@@ -104,18 +109,40 @@ async def test_a_torn_end_does_not_count_and_is_left_alone(tmp_path: Path) -> No
     assert [text for level, text in desk.told if "cut short" in text]
 
 
-async def test_damage_keeps_nobody_from_going_on_and_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "sound"), [(20, 0), (110, 80)])
+async def test_damage_keeps_nobody_from_going_on_and_is_told(tmp_path: Path, at: int, sound: int) -> None:
     desk = Desk(tmp_path)
-    await desk.write(session(1), session(2))
+    await desk.write(session(1))
+    await desk.write(session(2))
     await desk.files.close()
     path = tmp_path / "0" / file_name(0)
     data = bytearray(path.read_bytes())
-    data[20] ^= 1
+    data[at] ^= 1
     path.write_bytes(data)
     desk = Desk(tmp_path)
     assert await desk.write(session(3)) == JournalWritten(1)
     await desk.files.close()
-    assert [text for level, text in desk.told if level is Level.ERROR and "damaged at offset 0" in text]
+    assert [text for level, text in desk.told if level is Level.ERROR and f"damaged at offset {sound};" in text]
+
+
+async def test_a_group_that_lost_its_beginning_in_a_power_failure_does_not_count_and_is_no_damage(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    await desk.write(session(1))
+    path = tmp_path / "0" / file_name(0)
+    whole = path.stat().st_size
+    await desk.write(session(2), session(3))
+    await desk.files.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:whole] + bytes(30) + data[whole + 30 :])
+    desk = Desk(tmp_path)
+    await desk.write(session(4))
+    await desk.files.close()
+    started = entries(tmp_path / "0" / file_name(1))[0]
+    assert isinstance(started, Started)
+    assert started.previous_size == whole
+    assert [level for level, _ in desk.told] == [Level.INFO]
 
 
 async def test_a_write_that_fails_is_answered_and_the_next_goes_to_a_new_file(tmp_path: Path) -> None:
@@ -145,6 +172,100 @@ async def test_the_oldest_files_go_when_there_is_too_much(tmp_path: Path) -> Non
     started = entries(tmp_path / "0" / file_name(numbers[1]))[0]
     assert isinstance(started, Started)
     assert started.previous_size == (tmp_path / "0" / file_name(numbers[0])).stat().st_size
+
+
+class Hand:
+    """The directory as the thread of a process uses it, with a clock that can be set."""
+
+    def __init__(self, directory: Path, size_max: int = 0) -> None:
+        self.now_us = 1_000_000
+        self.told: list[str] = []
+        self.files = JournalDirectory(
+            directory,
+            Mode.SYNC,
+            Endpoint("a", 1),
+            lambda level, text: self.told.append(text),
+            file_max=1,  # every group has a file of its own
+            size_max=size_max,
+            now_us=lambda: self.now_us,
+        )
+
+    def write(self, *partitions: int) -> None:
+        """A group, with one entry for each of these."""
+        data = encode_entry(session(1))
+        writes = [JournalWrite(number, partition, KEY, data, True) for number, partition in enumerate(partitions)]
+        for events in self.files.carry_out(writes):
+            assert all(isinstance(event, JournalWritten) for event in events)
+
+
+def kept(directory: Path) -> dict[str, list[int]]:
+    """Partition → numbers of its files."""
+    return {
+        folder.name: sorted(int(path.stem) for path in folder.glob("*.journal"))
+        for folder in sorted(directory.iterdir())
+    }
+
+
+def test_what_is_oldest_is_read_from_the_files_and_not_from_dates(tmp_path: Path) -> None:
+    """The clock is set back by hours between the processes, and the directory is copied."""
+    first = Hand(tmp_path)
+    for partition in (0, 1, 0, 1):
+        first.now_us += 1
+        first.write(partition)
+    first.files.close()
+    second = Hand(tmp_path)
+    second.now_us = 5
+    second.write(0, 1)
+    second.files.close()
+    size = 0
+    for age, path in enumerate(sorted(tmp_path.glob("*/*.journal"), reverse=True)):
+        os.utime(path, (age, age))
+        size += path.stat().st_size
+    assert kept(tmp_path) == {"0": [0, 1, 2], "1": [0, 1, 2]}
+    third = Hand(tmp_path, size - 1)
+    third.write(0)
+    assert kept(tmp_path) == {"0": [1, 2, 3], "1": [1, 2]}
+    third.write(0)
+    assert kept(tmp_path) == {"0": [2, 3, 4], "1": [1, 2]}
+    third.files.close()
+
+
+def test_files_begun_by_a_clock_that_was_set_back_go_in_the_order_of_their_numbers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "0").mkdir()
+    for number, time_us in enumerate((900, 500, 100)):
+        started = Started(KEY, 0, number, -1, time_us, Mode.SYNC, "a:1", 1)
+        (tmp_path / "0" / file_name(number)).write_bytes(encode_entry(started))
+    size = (tmp_path / "0" / file_name(0)).stat().st_size
+    hand = Hand(tmp_path, 4 * size)
+    hand.now_us = 5
+    hand.write(0)
+    assert kept(tmp_path) == {"0": [1, 2, 3]}
+    newest = entries(tmp_path / "0" / file_name(3))[0]
+    assert isinstance(newest, Started)
+    assert newest.time_us == 901
+    hand.files.close()
+
+
+def test_a_file_that_cannot_be_deleted_is_reported_once_and_none_after_it_goes(tmp_path: Path) -> None:
+    first = Hand(tmp_path)
+    first.write(0)
+    first.write(0)
+    first.files.close()
+    oldest = tmp_path / "0" / file_name(0)
+    oldest.unlink()
+    oldest.mkdir()
+    second = Hand(tmp_path, 1)
+    second.write(1)
+    second.write(1)
+    assert [text for text in second.told if "cannot be deleted" in text] == second.told
+    assert len(second.told) == 1
+    assert kept(tmp_path) == {"0": [0, 1], "1": [0, 1]}
+    oldest.rmdir()
+    second.write(1)
+    second.files.close()
+    assert kept(tmp_path) == {"0": [], "1": []}
 
 
 async def test_a_directory_has_one_server(tmp_path: Path) -> None:
@@ -242,9 +363,12 @@ async def test_in_async_a_journal_that_cannot_be_written_is_counted(tmp_path: Pa
             await conflicting(cluster)
             server = cluster.server(0)
             assert server is not None
-            snapshot = server.snapshot()
-            assert snapshot is not None
-            counters = dict(snapshot.partitions[0].counters)
+            counters: dict[str, int] = {}
+            while counters.get("journal-dropped", 0) < 3:  # decisions are answered before the journal has tried them
+                await trio.sleep(0.01)
+                snapshot = server.snapshot()
+                assert snapshot is not None
+                counters = dict(snapshot.partitions[0].counters)
             assert counters["journal-dropped"] == 3
             assert counters["journal-written"] == 0
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from waltz_core.base.edge import Level
-from waltz_trio import log
+from waltz_trio.base import log
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from waltz_trio.exposition import Form
-from waltz_trio.metrics import Registry
+from waltz_trio.base.exposition import Form
+from waltz_trio.base.metrics import Registry
 
 
 class Clock:

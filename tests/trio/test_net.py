@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import random
 import re
 import socket
 import ssl
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_core.base.attempts import Attempts
 from waltz_core.base.edge import (
     Accepted,
     CloseConn,
@@ -39,12 +41,23 @@ from waltz_core.base.edge import (
 )
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
-from waltz_trio.connect import parse_url, read_config
-from waltz_trio.http import HttpServer, text
+from waltz_core.base.outbox import Outbox
+from waltz_core.wire.admin_messages import AdminMessage
+from waltz_core.wire.connection import ADMIN_PROTOCOL
+from waltz_core.wire.dialer import Dialer, DialerEffect, DialState
+from waltz_core.wire.port_session import PortSession
+from waltz_core.wire.shared import Trouble
+from waltz_spark.base.errors import UnreachableError
+from waltz_spark.read.ports import ClientPort
+from waltz_trio.client.connect import parse_url, read_config
 from waltz_trio.net.certificates import issue, make_ca, self_signed
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.dialer import DialError, dial_stream
+from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
+from waltz_trio.net.listener import tune
+from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import (
     ClientTls,
     KeyPair,
@@ -53,7 +66,6 @@ from waltz_trio.net.tls import (
     local_names,
     server_context,
 )
-from waltz_trio.process import NodeDriver
 
 LIMITS = NetLimits(linger=0.2, connect_timeout=2.0, handshake_timeout=0.5)
 
@@ -355,16 +367,10 @@ async def test_effects_of_a_type_without_plug_in_are_a_bug_and_reports_reach_the
 # ---- dialing ---------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 async def test_a_refused_dial_is_one_closed_with_the_reason(nursery: trio.Nursery) -> None:
-    client = await client_side(nursery, Endpoint("127.0.0.1", free_port()))
-
-    closed = await client.machine.first(Closed)
+    with HeldPorts() as ports:
+        client = await client_side(nursery, Endpoint("127.0.0.1", ports.take()))
+        closed = await client.machine.first(Closed)
 
     assert closed.conn == -1
     assert "refused" in closed.reason.lower()
@@ -717,8 +723,11 @@ async def test_a_tool_on_the_http_port_is_told_so(nursery: trio.Nursery) -> None
     endpoint = Endpoint("127.0.0.1", server.listen("127.0.0.1", 0, "server.jetty.port"))
     nursery.start_soon(server.run)
 
+    tls = ClientTls(TlsSettings(verify=False))
     with pytest.raises(DialError, match=rf"{endpoint} is an HTTP port.*name the node's own port instead"):
-        await dial_stream(endpoint, ClientTls(TlsSettings(verify=False)), NetLimits(handshake_timeout=60))
+        await dial_stream(endpoint, tls, NetLimits(handshake_timeout=60))
+    with pytest.raises(UnreachableError, match=rf"{endpoint} answers without TLS: is it an HTTP port\?"):
+        await trio.to_thread.run_sync(ClientPort, endpoint, tls, 60)  # that of the pipeline
 
 
 async def test_a_silent_port_is_no_http_port(nursery: trio.Nursery) -> None:
@@ -755,6 +764,82 @@ async def test_http_at_a_port_of_ours_gets_an_answer_that_says_so(nursery: trio.
     assert b"HTTP is at server.jetty.port" in answer
 
 
+class Persistent(Puppet):
+    """A machine that wants a connection: dials, and counts how often."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__()
+        self.out: Outbox[DialerEffect] = Outbox()
+        self.dials = 0
+        self.dialer: Dialer[AdminMessage] = Dialer(
+            endpoint,
+            Port.CLIENT,
+            self.out,
+            self._new_conn,
+            lambda: PortSession[AdminMessage](ADMIN_PROTOCOL, "dialer", {1}),
+            name="node A",
+            kind="an admin port",
+            greeting_ms=60_000,
+            again=Attempts(1, 20, random.Random(1)),
+        )
+
+    def _new_conn(self) -> int:
+        self.dials += 1
+        return -self.dials
+
+    def deadline(self) -> int | None:
+        return self.dialer.deadline()
+
+    def step(self, now: int, events: Sequence[Any], out: list[Any]) -> None:
+        for event in events:
+            match event:
+                case Dialed():
+                    self.dialer.dialed(now)
+                case Closed(reason=reason, untrusted=untrusted):
+                    self.dialer.closed(now, reason, untrusted=untrusted)
+                case Received(data=data):
+                    self.dialer.received(data)
+        self.dialer.want()
+        self.dialer.due(now)
+        self.dialer.flush()
+        self.out.drain(out)
+        self._changed.set()
+
+
+async def test_a_peer_refused_for_its_certificate_is_dialed_on_and_on_and_used_once_it_has_another_one(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    ca = make_ca("test authority")
+    trusted, _ = written(tmp_path, "ca", ca)
+
+    def context(name: str, lifetime: timedelta) -> ssl.SSLContext:
+        certificate, key = written(tmp_path, name, issue(ca, "node", local_names(), lifetime))
+        return server_context(TlsSettings(certificate=certificate, key=key))
+
+    peer = Side()
+    await nursery.start(peer.driver.run)
+    port = peer.driver.listen(Port.CLIENT, "127.0.0.1", 0, context("old", timedelta(minutes=-30)), "server.port")
+    machine = Persistent(Endpoint("127.0.0.1", port))
+    lines: list[str] = []
+    client = ClientTls(TlsSettings(ca=trusted))
+    driver = NodeDriver(
+        machine, name="dialer", client_tls=client, limits=LIMITS, report=lambda level, text: lines.append(text)
+    )
+    await nursery.start(driver.run)
+    driver.post("begin")
+
+    await machine.until(lambda: machine.dials >= 20)
+    [line] = lines
+    assert line.startswith(f"node A cannot be used: the certificate of 127.0.0.1:{port} is refused: ")
+    assert "certificate has expired" in line
+    assert (machine.dialer.trouble in line, machine.dialer.trouble_kind) == (True, Trouble.TRUST)
+
+    peer.driver.stop_listening()
+    peer.driver.listen(Port.CLIENT, "127.0.0.1", port, context("new", timedelta(days=30)), "server.port")
+    await peer.machine.first(Accepted)
+    await machine.until(lambda: machine.dialer.state is DialState.GREETING)
+
+
 @pytest.mark.parametrize(
     ("lifetime", "expected"),
     [
@@ -779,3 +864,12 @@ def test_certificates_at_their_end_are_said_at_start(tmp_path: Path, lifetime: t
     else:
         [line] = said
         assert re.fullmatch(expected, line.split(": replace")[0] if "expires" in line else line)
+
+
+def test_peers_that_say_nothing_are_probed_for_a_minute_and_a_half() -> None:
+    with socket.socket() as sock:
+        tune(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle, every, count = (sock.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+        assert idle + every * count == 90

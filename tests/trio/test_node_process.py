@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
 from waltz_trio.node.process import NodeProcess
-from waltz_trio.server import ServerProcess
-from waltz_trio.storage_node import StorageProcess
+from waltz_trio.node.server import ServerProcess
+from waltz_trio.node.storage_node import StorageProcess
 
 SERVER = {
     "cluster.root": "/test",

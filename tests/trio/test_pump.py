@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from waltz_trio import pump as pump_module
-from waltz_trio.pump import Pump, now_ms
+from waltz_trio.base import pump as pump_module
+from waltz_trio.base.pump import Pump, now_ms
 
 
 class Recorder:

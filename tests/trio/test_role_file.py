@@ -10,9 +10,9 @@ import yaml
 
 from waltz_core.access.roles import EVERY, NO_ROLES, NONE, Role, Rule
 from waltz_core.base.errors import ConfigError
-from waltz_trio.config import Config
+from waltz_trio.config.config import Config
+from waltz_trio.config.roles import access_warning, parse_roles, read_roles, roles_of
 from waltz_trio.net.tls import TlsSettings
-from waltz_trio.role_file import access_warning, parse_roles, read_roles, roles_of
 from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls, zookeeper_security
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import waltz_trio as waltz
-from waltz_trio.states import Journal, wrapped
+from waltz_trio.client.states import Journal, wrapped
 
 KEYS = st.sampled_from("abc")
 LEAVES = st.integers(0, 3) | st.text("xy", max_size=2)

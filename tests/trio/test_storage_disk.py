@@ -19,7 +19,6 @@ import pytest
 import trio
 import trio.testing
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import WALL_MS, Desk
 from waltz_core.base.errors import ConfigError
 from waltz_core.storage import control
@@ -45,6 +44,7 @@ from waltz_core.storage.effects import (
     WriteAt,
 )
 from waltz_core.storage.node import StorageNode
+from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.storage.syncs import SyncTimes
@@ -148,6 +148,7 @@ async def test_batches_that_wait_share_their_syncs(tmp_path: Path) -> None:
 
 async def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     found = Completions()
+    before = len(os.listdir("/proc/self/fd"))  # other tests of this process may have left some to the garbage collector
     disk = Disk(Files(tmp_path, open_files_max=3), found.deliver, found.failures.append)
     for ticket in range(1, 20):
         disk.perform(DiskBatch(ticket, (Create(f"f{ticket}"), WriteAt(f"f{ticket}", 0, b"x"))))
@@ -155,7 +156,7 @@ async def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     for ticket in range(1, 20):
         disk.perform(DiskRead(100 + ticket, f"f{ticket}", 0, 5))
         assert await found.of(100 + ticket) == DiskBytes(100 + ticket, b"x")
-    assert len(os.listdir("/proc/self/fd")) < 200
+    assert len(os.listdir("/proc/self/fd")) - before < 10
     await disk.close()
 
 

@@ -165,7 +165,7 @@ async def test_many_that_are_cancelled_leave_nothing_behind() -> None:
                     await bank.submit_many(deposit, [(1, 1)] * 10, partition=0)
             status = bank.status(0)
             assert (status.in_flight, status.waiting) == (3, 0), "what was sent stays under way"
-            client._unjudged.clear()  # nothing is waited for
+            client._appends.unjudged.clear()  # nothing is waited for
 
 
 # ---- a handle to the outcome -----------------------------------------------------------------------------

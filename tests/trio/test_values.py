@@ -15,8 +15,8 @@ import pytest
 
 import waltz_trio as waltz
 from waltz_core.base.ids import ReqId
-from waltz_trio import values
-from waltz_trio.values import lock_hashes
+from waltz_trio.client import values
+from waltz_trio.client.values import lock_hashes
 
 REQ = ReqId(b"\0" * 16)
 

@@ -24,7 +24,7 @@ from waltz_core.base.edge import (
     ZkState,
     ZkStateChanged,
 )
-from waltz_trio.zk.store import Deliver, ZnodeStore
+from waltz_trio.base.znodes import Deliver, ZnodeStore
 
 PATIENCE = 20.0
 OpenStore = Callable[[Deliver], AbstractAsyncContextManager[ZnodeStore]]

@@ -1,4 +1,4 @@
-"""The page of defects: none is missing, and every test that it names exists."""
+"""The pages of defects and rules: none is missing, and every test that they name exists."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import re
 from functools import cache
 from itertools import chain
 from pathlib import Path
-
-import attrs
-
-from waltz_core.base.rules import SAFE
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "defects.md").read_text(encoding="utf-8")
@@ -59,8 +55,16 @@ def _functions(path: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def test_every_safety_rule_is_tried_off_by_some_test() -> None:
-    """A rule without which nothing fails would be a rule without a reason."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    names = [field.name for field in attrs.fields(type(SAFE))]
-    assert [name for name in names if f'"{name}"' not in text and f"{name}=" not in text] == []
+COMPATIBILITY = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+
+
+def test_every_rule_of_compatibility_has_a_test_and_is_broken_by_the_twin() -> None:
+    section = COMPATIBILITY.partition("## 3. Deliberate differences")[2].partition("## 4. ")[0]
+    rows, _, tests = section.partition("### Each rule and its test")
+    first_cells = re.findall(r"^\| ([^|]+) \|", rows, flags=re.MULTILINE)
+    rules = sorted(name for cell in first_cells for name in re.findall(r"`([a-z_]+)`", cell))
+    shown = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|$", tests, flags=re.MULTILINE))
+    assert rules == sorted(shown)
+    assert [one for one in shown.values() if one.split("::")[1] not in _functions(one.split("::")[0])] == []
+    twin = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "twin_0132").glob("*.py"))
+    assert [rule for rule in rules if f"`{rule}`" not in twin] == []

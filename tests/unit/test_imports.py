@@ -6,9 +6,12 @@ A clean interpreter that imports all of the core loads nothing which could do in
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,30 +52,69 @@ def test_the_front_for_threads_is_above_the_drivers_and_beside_the_pipeline() ->
     assert not imported_by("waltz_sync") & {"waltz_spark", "asyncio", "anyio"}
 
 
-LEVELS = ("base", "wire zookeeper", "locks access cluster store", "client server storage operations")
-"""The parts of the core, from the bottom; a part imports parts of its own level or below, and no circle."""
+LEVELS = {
+    "waltz_core": ("base", "wire zookeeper", "locks access cluster store", "client server storage operations"),
+    "waltz_trio": (
+        "base",
+        "net storage",
+        "config",
+        "zk",
+        "ports client",
+        "console",
+        "node",
+        "cli",
+        "demo",
+    ),
+    "waltz_spark": ("base", "records", "read", "write archive", "spark", "audit", "cli", "seal"),
+}
+"""The parts of each package, from the bottom; a part imports parts of its own level or below, and no circle."""
+
+ARROWS = {"waltz_core": 30, "waltz_trio": 32, "waltz_spark": 28}
+"""Imports between parts, each pair counted once, at most: a new one is a decision, not an accident."""
 
 
-def arrows() -> dict[str, set[str]]:
-    """Which part of the core imports which others."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "waltz_core").glob("*/**/*.py"):
-        part = path.relative_to(ROOT / "waltz_core").parts[0]
+def arrows(package: str) -> dict[str, set[str]]:
+    """Which part of a package imports which others."""
+    graph: dict[str, set[str]] = {}
+    for path in (ROOT / package).glob("*/**/*.py"):
+        part = path.relative_to(ROOT / package).parts[0]
+        targets = graph.setdefault(part, set())
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("waltz_core."):
-                found.setdefault(part, set()).add((node.module or "").split(".")[1])
-    return {part: targets - {part} for part, targets in found.items()}
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            targets |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+    parts = set(graph)
+    return {part: (targets & parts) - {part} for part, targets in graph.items()}
 
 
-def test_the_parts_of_the_core_import_downwards_and_in_no_circle() -> None:
-    level = {part: height for height, parts in enumerate(LEVELS) for part in parts.split()}
-    graph = arrows()
+@pytest.mark.parametrize("package", LEVELS)
+def test_the_parts_of_a_package_import_downwards_and_in_no_circle(package: str) -> None:
+    level = {part: height for height, parts in enumerate(LEVELS[package]) for part in parts.split()}
+    graph = arrows(package)
     assert set(graph) == set(level), "a part that this test does not know"
     for part, targets in graph.items():
-        assert not [one for one in targets if level[one] > level[part]], part
+        assert not [target for target in targets if level[target] > level[part]], part
+    assert sum(map(len, graph.values())) <= ARROWS[package], sorted((a, b) for a in graph for b in graph[a])
     left = dict(graph)
     while left:
         free = [part for part, targets in left.items() if not targets & set(left)]
         assert free, f"a circle among {sorted(left)}"
         for part in free:
             del left[part]
+
+
+@pytest.mark.parametrize("package", LEVELS)
+def test_a_package_has_no_modules_beside_its_parts(package: str) -> None:
+    assert [path.name for path in (ROOT / package).glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("package", ["waltz_trio", "waltz_spark", "waltz_testing"])
+def test_every_name_of_a_front_is_there_when_it_is_asked_for(package: str) -> None:
+    front = importlib.import_module(package)
+    assert [name for name in front.__all__ if getattr(front, name, None) is None] == []
+    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'nothing'"):
+        front.nothing  # noqa: B018 - the name is looked for

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
             print(f"FAILED {path.name}: there is nothing in it to compare")
         print(f"{path.name}: {passed - before[0]} passed, {failed - before[1]} failed")
     for name, count in sorted(rules.items()):
-        print(f"rule {name}: {count} units checked with the rule off and on")
+        print(f"rule {name}: {count} units checked with the twin and with ours")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tests.vectors.reading import Fields
 from waltz_core.base.ids import make_req_id
 from waltz_core.locks.table import LockTable
+from waltz_core.server.append_queue import Sender
 from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
 
@@ -30,7 +31,7 @@ def decide_alone(locks: LockTable, high_water_mark: int, request: Fields) -> Out
         b"",
         0,
     )
-    appender.enqueue(1, [append])
+    appender.enqueue(Sender(1, 7), [append])
     verdicts: list[Verdict] = []
     batch = appender.launch(verdicts)
     if batch is None:

@@ -1,13 +1,13 @@
 """A client against a scripted server: what ours sends is compared, frame by frame, with what 0.13.2 sent.
 
-Each probe runs against our client machine with the rules off, in the order of the record: where the record
+Each probe runs against the twin of its client, in the order of the record: where the record
 says that the server sent or closed, ours gets it; where it says that the client connected, sent or closed,
 ours must have done so too. Times are not compared, with one exception: they tell a nudge from the
 flush of a mount. Free is the one race that the original has with itself: between an append by the
 application and the flush and feed requests that follow a mount.
 
-Where the record shows the original dialing again (whatever the reason), the probe is also run with the
-rules on: the same connections follow one another, with pauses instead of in a hot loop.
+Where the record shows the original dialing again (whatever the reason), the probe is also run with
+our client: the same connections follow one another, with pauses instead of in a hot loop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 from tests import versions_0132
 from tests.fixed_membership import FixedMembership
+from tests.twin_0132.client import ClientNode0132
 from tests.vectors.deviations import dials_again, nudge_finds_loss
 from tests.vectors.messages import fields_of, message_from, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send
 from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.client.calls import Deliver, Failed, Fetch, Open, ReadMark, Submit
 from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
@@ -55,22 +55,22 @@ def check(its_lines: list[Fields]) -> frozenset[str]:
     assert [line["seq"] for line in its_lines] == list(range(len(its_lines)))
     for line in its_lines:
         check_frame(line)
-    legacy = Replay(its_lines, LEGACY)
+    legacy = Replay(its_lines, ClientNode0132)
     legacy.run()
     loss = nudge_finds_loss(its_lines, NUDGE_MS)
     if loss is not None:
         # 0.13.2 only sends again; ours first makes sure that the server knows its mount.
-        safe = Replay(its_lines[: loss + 1], SAFE)
+        safe = Replay(its_lines[: loss + 1], ClientNode)
         safe.run(complete=False)
         names = [name_of(frame) for sent in safe.sent.values() for frame in sent]
         assert names == ["MountRequest"], names
         return frozenset({"remount_after_loss"})
     if not dials_again(its_lines):
-        Replay(its_lines, SAFE).run()
+        Replay(its_lines, ClientNode).run()
         return frozenset()
     # 0.13.2 dials again in the very moment, for ever; ours waits, the longer the more often it failed.
     assert max(legacy.pauses) == 0
-    safe = Replay(its_lines, SAFE)
+    safe = Replay(its_lines, ClientNode)
     safe.run()
     assert abs(len(safe.pauses) - len(legacy.pauses)) <= 2  # a pause may be under way when the record ends
     settings = ClientSettings()
@@ -114,17 +114,35 @@ def decode(frame: bytes, version: int) -> list[Any]:
     return out
 
 
+def _first_req_id(its_lines: list[Fields]) -> dict[str, int]:
+    """Who the recorded client is, its partition and the generation: all are in its first request."""
+    for line in its_lines:
+        if line["event"] == "client_send" and "req_id" in line["fields"].all():
+            return dict(line["fields"].all()["req_id"])
+    return {"client_id": 7, "partition_id": 0, "generation": 1}  # it never got so far
+
+
+def _initial_mark(its_lines: list[Fields]) -> int:
+    """What the recorded client had applied: it is in its first mount."""
+    mounts = (line for line in its_lines if line["event"] == "client_send" and line["message"] == "MountRequest")
+    mount = next(mounts, None)
+    return -1 if mount is None else int(mount["fields"].all()["client_high_water_mark"])
+
+
 class Replay:
     """Our client machine, driven along one record."""
 
-    def __init__(self, its_lines: list[Fields], rules: SafetyRules) -> None:
+    def __init__(self, its_lines: list[Fields], node: type[ClientNode]) -> None:
         self.lines = its_lines
         self.now = 0
-        self.node = ClientNode(
-            FixedMembership(7, 1, [(SERVER, [(0, 1)])]),
+        first = _first_req_id(its_lines)
+        self.partition: int = first["partition_id"]
+        self.node = node(
+            FixedMembership(
+                first["client_id"], self.partition + 1, [(SERVER, [(self.partition, first["generation"])])]
+            ),
             ClientSettings(),
             random.Random(1),
-            rules=rules,
             versions=versions_0132.CLIENT,
         )
         self.dials: list[int] = []
@@ -133,7 +151,7 @@ class Replay:
         self.closed: set[int] = set()
         self.lost_at: dict[Kind, int] = {}
         self.pauses: list[int] = []
-        self.mark = -1
+        self.mark = _initial_mark(its_lines)
         self.kinds: dict[int, Kind] = {}
         self.kind_of = kinds_of(its_lines)
         mine = [line for line in its_lines if line["event"] == "client_send"]
@@ -143,9 +161,9 @@ class Replay:
         self.append = None if appended is None else message_from(CLIENT_PROTOCOL, "AppendRequest", appended)
 
     def run(self, *, complete: bool = True) -> None:
-        self.step(Open(0, -1, True))
+        self.step(Open(self.partition, self.mark, True))
         if self.reads_mark:
-            self.step(ReadMark(0, "m"))
+            self.step(ReadMark(self.partition, "m"))
         if self.append is not None:
             self.submit()
         for at, line in enumerate(self.lines):
@@ -192,7 +210,7 @@ class Replay:
                         assert record.transaction_id == self.mark + 1
                         self.mark += 1
                         if self.reads_payloads:
-                            self.step(Fetch(0, (record.transaction_id,)))
+                            self.step(Fetch(self.partition, (record.transaction_id,)))
         for effect in out:
             if isinstance(effect, Failed) and effect.reason.certain:
                 self.submit()  # as the original's retry queue does, with all that was applied by now
@@ -200,7 +218,19 @@ class Replay:
     def submit(self) -> None:
         a = self.append
         assert a is not None
-        self.step(Submit(0, "it", self.mark, a.write_locks, a.read_locks, a.append_locks, a.header, a.data, a.checksum))
+        self.step(
+            Submit(
+                self.partition,
+                "it",
+                self.mark,
+                a.write_locks,
+                a.read_locks,
+                a.append_locks,
+                a.header,
+                a.data,
+                a.checksum,
+            )
+        )
 
     def note_loss(self, conn: int) -> None:
         for recorded, ours in self.conns.items():

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests import versions_0132
+from tests.twin_0132.wire import Connection0132
 from tests.vectors.deviations import has_surplus
 from tests.vectors.messages import fields_of, frame_of, message_from, opened, same_refusal
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.errors import HandshakeError, ProtocolError
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
 
@@ -49,20 +49,18 @@ def _decode(line: Fields) -> frozenset[str]:
     chunks = [bytes.fromhex(chunk) for chunk in line["chunks_hex"]]
     codec, messages, error = line["codec"], plain(line["messages"]), plain(line["error"])
     if not has_surplus(CLIENT_PROTOCOL, codec, b"".join(chunks)):
-        _check(codec, chunks, messages, error, SAFE)
+        _check(codec, chunks, messages, error, Connection)
         return frozenset()
     assert error is not None
-    _check(codec, chunks, messages, error, LEGACY)
-    _check(codec, chunks, messages[:-1], error, SAFE)  # the message with surplus bytes is not handed on
+    _check(codec, chunks, messages, error, Connection0132)
+    _check(codec, chunks, messages[:-1], error, Connection)  # the message with surplus bytes is not handed on
     return frozenset({"surplus_refused"})
 
 
-def _check(codec: str, chunks: list[bytes], messages: list[Any], error: Any, rules: SafetyRules) -> None:
+def _check(codec: str, chunks: list[bytes], messages: list[Any], error: Any, kind: type[Connection[Any]]) -> None:
     greeting = codec == "hello"
     connection: Connection[Any] = (
-        Connection(CLIENT_PROTOCOL, "", versions_0132.CLIENT, rules=rules)
-        if greeting
-        else opened(CLIENT_PROTOCOL, int(codec), rules)
+        kind(CLIENT_PROTOCOL, "", versions_0132.CLIENT) if greeting else opened(CLIENT_PROTOCOL, int(codec), kind)
     )
     out: list[Any] = []
     raised: ProtocolError | None = None

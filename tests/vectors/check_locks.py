@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.twin_0132.locks import HeldLockTable
 from tests.vectors.reading import Fields, Unit, lines
 from waltz_core.base.lock import Lock
 from waltz_core.locks.table import LockTable, lcg_chain
@@ -17,8 +18,8 @@ def units(path: Path) -> Iterator[Unit]:
         yield Unit(name, [line], lambda line=line, check=check: check(line))
 
 
-def _table(line: Fields) -> LockTable:
-    return LockTable(line["table_size"], line["num_hash_funcs"], line["initial_hwm"])
+def _table(line: Fields) -> HeldLockTable:
+    return HeldLockTable(line["table_size"], line["num_hash_funcs"], line["initial_hwm"])
 
 
 def _check_index(line: Fields) -> frozenset[str]:

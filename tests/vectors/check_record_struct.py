@@ -10,7 +10,7 @@ from tests.vectors.reading import Fields, Unit, lines
 from waltz_core.base.log import Record
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.primitives import RECORD, RECORD_HEADER
-from waltz_core.wire.storage_codec import encode_run
+from waltz_core.wire.storage_codec import encode_records
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -25,7 +25,7 @@ def _check(line: Fields) -> frozenset[str]:
     out = bytearray()
     if isinstance(value, Record):
         RECORD.write(out, value)
-        assert encode_run(value.transaction_id, [value]) == data
+        assert encode_records(value.transaction_id, [value]) == data
         decoded, at = RECORD.read(data, 0, len(data))
         assert fields_of(CLIENT_PROTOCOL, decoded) == fields
     else:

@@ -1,31 +1,29 @@
 """Hand-made bytes against a whole server with one storage node: what it answers, ignores, or closes on.
 
-Every probe runs twice: against a server with the rules off, which must answer as 0.13.2 did, byte for
-byte; and against one with the rules on, where the greeting offers codec 5 as well and only what a rule
+Every probe runs twice: against the twin of its server, which must answer as 0.13.2 did, byte for
+byte; and against ours, where the greeting offers codec 5 as well and only what a rule
 names may differ.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from tests import versions_0132
 from tests.model.cluster import RawPeer, SimCluster
 from tests.vectors.deviations import appended_under_others, probe_rules
 from tests.vectors.messages import fields_of, opened, read_hello
 from tests.vectors.reading import Fields, Unit, lines, plain
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.wire.client_codec import VERSIONS
-from waltz_core.wire.client_messages import FeedData
+from waltz_core.wire.client_messages import FeedData, PartitionState
 from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.frame import HEADER, HEADER_SIZE
 
-_PARTITIONS = 100  # ids of 900 and above are not owned, and 100 is out of range in the recorded run
 _PATIENCE_MS = 30_000
 _SETTLE_MS = 10
 _REFUSED_MS = 1_000  # so long an append that is to be refused is waited for
@@ -38,42 +36,90 @@ def units(path: Path) -> Iterator[Unit]:
             line.ignore("description")
         else:
             probes.setdefault(line["probe"], []).append(line)
+    servers = Servers(count_of_partitions([plain(line) for its_lines in probes.values() for line in its_lines]))
     for probe, its_lines in probes.items():
-        yield Unit(f"{path.name}:{probe}", its_lines, lambda its=its_lines: check(its))  # type: ignore[misc]
+        yield Unit(f"{path.name}:{probe}", its_lines, partial(check, its_lines, servers))
 
 
-@functools.cache
-def _cluster(legacy: bool) -> SimCluster:
-    """One cluster for all probes: each uses partitions and connections of its own."""
-    cluster = SimCluster(
-        seed=1,
-        partitions=_PARTITIONS,
-        storage_nodes=1,
-        servers=1,
-        rules=LEGACY if legacy else SAFE,
-        versions=frozenset(versions_0132.CLIENT if legacy else VERSIONS),
-    )
-    cluster.start()
-    cluster.until_open()
-    return cluster
+def count_of_partitions(lines: Sequence[Mapping[str, Any]]) -> int:
+    """How many partitions the recorded server had: all that are named exist, but for those that it did not know.
+
+    It did not know whom it called not ready for a client without any transaction, and, of a refused list of preferred
+    partitions, those that appear nowhere else.
+    """
+    named, unready, refused, ready = set[int](), set[int](), set[int](), set[int]()
+    marks: dict[tuple[int, ...], int] = {}
+    for line in lines:
+        fields = line.get("fields") or {}
+        if not fields.get("req_id"):
+            continue
+        named.add(fields["req_id"]["partition_id"])
+        match line["event"], line.get("message"):
+            case "send", "MountRequest":
+                marks[_request(fields)] = fields["client_high_water_mark"]
+            case "recv", "MountResponse" if fields["partition_state"] == PartitionState.READY:
+                ready.add(fields["req_id"]["partition_id"])
+            case "recv", "MountResponse" if marks[_request(fields)] == -1:
+                unready.add(fields["req_id"]["partition_id"])
+            case "send", "AddPreferredPartitionRequest" | "RemovePreferredPartitionRequest":
+                refused.update(fields["partitions"])
+            case "recv", "AddPreferredPartitionResponse" | "RemovePreferredPartitionResponse" if fields["result"]:
+                named |= refused
+    absent = (unready - ready) | (refused - named)
+    existing = named - absent
+    assert existing, "no partition is served: there is nothing to compare"
+    count = max(existing) + 1
+    between = [partition for partition in absent if 0 <= partition < count]
+    assert not between, f"the server did not know {between}, but later ones: only one server is replayed"
+    return count
 
 
-def check(its_lines: list[Fields]) -> frozenset[str]:
+class Servers:
+    """One cluster for all probes of a file, of 0.13.2 and of ours: each uses partitions and connections of its own."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    @functools.cached_property
+    def legacy(self) -> SimCluster:
+        """The twin."""
+        return self._started(legacy=True)
+
+    @functools.cached_property
+    def ours(self) -> SimCluster:
+        """Ours."""
+        return self._started(legacy=False)
+
+    def _started(self, *, legacy: bool) -> SimCluster:
+        cluster = SimCluster(
+            seed=1,
+            partitions=self._partitions,
+            storage_nodes=1,
+            servers=1,
+            storages_0132=legacy,
+            servers_0132=(0,) if legacy else (),
+        )
+        cluster.start()
+        cluster.until_open()
+        return cluster
+
+
+def check(its_lines: list[Fields], servers: Servers) -> frozenset[str]:
     rules = probe_rules(its_lines)
-    _Replay(_cluster(legacy=True), its_lines, LEGACY, frozenset()).run()
+    _Replay(servers.legacy, its_lines, frozenset(), ours=False).run()
     # On fresh partitions: the first run has written to these.
-    _Replay(_cluster(legacy=False), its_lines, SAFE, rules).run()
+    _Replay(servers.ours, its_lines, rules, ours=True).run()
     return rules | {"codec_5_offered"}
 
 
 class _Replay:
     def __init__(
-        self, cluster: SimCluster, its_lines: Sequence[Fields], rules: SafetyRules, differing: frozenset[str]
+        self, cluster: SimCluster, its_lines: Sequence[Fields], differing: frozenset[str], *, ours: bool
     ) -> None:
         self.world = cluster.world
         self.cluster = cluster
         self.lines = its_lines
-        self.rules = rules
+        self.ours = ours
         self.differing = differing
         self.peers: dict[int, RawPeer] = {}
         self.refused: list[tuple[int, int]] = []  # partition and recorded id of what a rule keeps out of the log
@@ -106,7 +152,7 @@ class _Replay:
             return
         assert self.world.run_while(lambda: not peer.frames(), _PATIENCE_MS), f"no answer, expected {line['message']}"
         found = peer.take_frame()
-        if line["message"] == "Hello" and self.rules is SAFE:
+        if line["message"] == "Hello" and self.ours:
             assert tuple(read_hello(found).versions) == tuple(VERSIONS)
             assert read_hello(found).message == line["fields"]["message"]
             return

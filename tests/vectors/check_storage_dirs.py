@@ -1,7 +1,7 @@
 """Storage directories made and opened by 0.13.2, good and damaged.
 
-Each is opened with the rules off and must end as the record says, byte for byte. It is also opened with the
-rules on: an undamaged directory gives the same; for a damaged one `storage_files.judge` says, from
+Each is opened by the twin and must end as the record says, byte for byte. It is also opened by ours:
+an undamaged directory gives the same; for a damaged one `storage_files.judge` says, from
 the bytes alone, what must be served, refused or left alone.
 """
 
@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import Desk
+from tests.twin_0132.storage import StorageNode0132
 from tests.vectors import storage_files as independent
 from tests.vectors.reading import Fields, Unit, parse, plain
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import segment as seg
+from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.primitives import write_record
+from waltz_testing.simulation.disk import SimDisk
 
 SIDE = ("waltz.fence", "waltz.mark", "waltz.faults")
 _CREATED = slice(4, 12)  # creation times are real
+_CONTROL_FIELDS = 32  # version, creation time, key, number of partitions
+_SEGMENT_FIELDS = 40  # version, creation time, key, partition, first id
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -98,7 +101,7 @@ class Case:
             recorded["key"],
             recorded["num_partitions"],
         )
-        assert ctl.encode_header(header) == data[:128]
+        assert ctl.encode_header(header)[:_CONTROL_FIELDS] == data[:_CONTROL_FIELDS]  # what follows is reserved
         for one in recorded["partitions"]:
             if one is None:  # the file ends before
                 continue
@@ -138,7 +141,7 @@ class Case:
         if header is None:
             assert expected.get("first_transaction_id") is None
             return
-        assert seg.encode_header(header) == data[:128]
+        assert seg.encode_header(header)[:_SEGMENT_FIELDS] == data[:_SEGMENT_FIELDS]  # what follows is reserved
         assert header.first_id == expected["first_transaction_id"]
         offsets: list[int] = []
         seg.scan(data, seg.HEADER_SIZE, header.first_id, offsets, 0)
@@ -159,13 +162,13 @@ class Case:
         names = {operation.get("op") for operation in operations}
         if None in names or "truncate" in names or not self._complete(operations, known):
             return
-        for rules in (LEGACY, SAFE) if _orderly(operations) else (LEGACY,):
+        for kind in (StorageNode0132, StorageNode) if _orderly(operations) else (StorageNode0132,):
             desk = None
             disk = SimDisk()
             for operation in operations:
                 if operation["op"] == "open":
                     key = UUID(operation["key"])
-                    desk = Desk(disk, key, operation["num"], threshold=operation["threshold"], rules=rules)
+                    desk = Desk(disk, key, operation["num"], threshold=operation["threshold"], kind=kind)
                 elif operation["op"] != "close":
                     assert desk is not None
                     self._repeat(desk, operation, known)
@@ -223,12 +226,12 @@ class Case:
 
     # ---- opening as 0.13.2 -----------------------------------------------------------------------
 
-    def _open(self, disk: SimDisk, rules: SafetyRules) -> Desk:
-        return Desk(disk, self.key, self.count, threshold=self.threshold, rules=rules)
+    def _open(self, disk: SimDisk, kind: type[StorageNode]) -> Desk:
+        return Desk(disk, self.key, self.count, threshold=self.threshold, kind=kind)
 
     def _check_opening(self, recorded: Mapping[str, Any]) -> None:
         disk = self.disk.clone()
-        desk = self._open(disk, LEGACY)
+        desk = self._open(disk, StorageNode0132)
         if recorded["ok"]:
             assert desk.failure is None, desk.failure
             self._check_partitions(recorded["partitions"], desk)
@@ -276,12 +279,12 @@ class Case:
         if "after_open_ops" not in self.manifest:
             return
         disk = self.disk.clone()
-        desk = self._open(disk, LEGACY)
+        desk = self._open(disk, StorageNode0132)
         for operation in plain(self.manifest["after_open_ops"]):
             check_operation(desk, operation)
         self._check_files(plain(self.manifest["files_after_ops"]), disk, fresh=True)
         recorded = plain(self.manifest["java_reopen_after_ops"])
-        desk = self._open(disk, LEGACY)
+        desk = self._open(disk, StorageNode0132)
         assert (desk.failure is None) == recorded["ok"]
         if recorded["ok"]:
             self._check_partitions(recorded["partitions"], desk)
@@ -289,12 +292,12 @@ class Case:
             assert desk.failure is not None
             assert list(desk.failure.chain) == recorded["exception_chain"]
 
-    # ---- with the rules on -----------------------------------------------------------------------
+    # ---- by ours -------------------------------------------------------------------------------------
 
     def _check_safe(self, before: SimDisk) -> frozenset[str]:
         verdict = independent.judge(before.files(), before.directories(), self.key.bytes, self.count)
         disk = before.clone()
-        desk = self._open(disk, SAFE)
+        desk = self._open(disk, StorageNode)
         if verdict.refused is not None:
             assert desk.failure is not None
             assert verdict.refused in desk.failure.reason, desk.failure
@@ -304,7 +307,7 @@ class Case:
         for partition_id, expected in verdict.partitions.items():
             self._check_safe_partition(desk, before, partition_id, expected)
         served = {one: self._served(desk, one) for one in verdict.partitions}
-        again = self._open(disk, SAFE)
+        again = self._open(disk, StorageNode)
         assert served == {one: self._served(again, one) for one in verdict.partitions}, "changed by opening once more"
         if not verdict.rules and before is self.disk:
             self._check_same(desk)
@@ -313,7 +316,7 @@ class Case:
         return verdict.rules
 
     def _check_safe_operations(self, desk: Desk, verdict: independent.Verdict) -> None:
-        """With the rules on a damaged partition takes nothing in and gives nothing up; the others go on."""
+        """In ours a damaged partition takes nothing in and gives nothing up; the others go on."""
         for operation in plain(self.manifest["after_open_ops"]):
             partition_id = operation.get("partition")
             if partition_id is None or operation["op"] == "read":
@@ -334,7 +337,7 @@ class Case:
                 given = answer.records if operation["op"] == "list" else [answer.record] if answer.record else []
                 for one in given:
                     assert disk_form(one) in verdict.partitions[partition_id].records[one.transaction_id]
-        again = self._open(desk.disk, SAFE)
+        again = self._open(desk.disk, StorageNode)
         for replica, reopened in zip(desk.node.replicas, again.node.replicas, strict=True):
             assert (reopened.state, reopened.max_id) == (replica.state, replica.max_id)
 
@@ -406,7 +409,7 @@ class Case:
         return rules
 
     def _outcome(self, disk: SimDisk) -> str:
-        desk = self._open(disk, LEGACY)
+        desk = self._open(disk, StorageNode0132)
         if desk.failure is not None:
             return f"error: {desk.failure.chain[-1]}"
         replica = desk.node.replicas[0]

@@ -1,8 +1,8 @@
 """Conversations with a storage node of 0.13.2, frame by frame.
 
-With the rules off our node must answer every frame with the same bytes and end with the same files. With
-the rules on it must answer what the twin (a node made of lists, `tests/model/storage_twin.py`) answers,
-which itself must give every recorded answer when its rules are off.
+The twin of its node must answer every frame with the same bytes and end with the same files. Ours must
+answer what a node made of lists (`tests/model/storage_twin.py`) answers, which itself must give every
+recorded answer when its rules are off.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.model.disk import SimDisk
-from tests.model.storage_twin import ANY_TEXT, StorageTwin
+from tests.model.storage_twin import ANY_TEXT, NONE, OURS, Rules, StorageTwin
 from tests.storage_desk import CLOSED, Desk, Wire
+from tests.twin_0132.storage import StorageNode0132
+from tests.twin_0132.wire import Connection0132
 from tests.vectors.deviations import storage_session_rules
 from tests.vectors.messages import fields_of, message_from
 from tests.vectors.reading import Fields, Unit, lines, plain
@@ -22,9 +23,10 @@ from waltz_core.base.edge import Port
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.storage.node import StorageNode
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_testing.simulation.disk import SimDisk
 
 
 def units(path: Path) -> Iterator[Unit]:
@@ -47,23 +49,23 @@ class Session:
 
     def run(self) -> frozenset[str]:
         disk = SimDisk()
-        desk = self._desk(disk, LEGACY)
+        desk = self._desk(disk, StorageNode0132)
         self._converse(desk, [self._recorded(step) for step in self.steps])
         self._check_final(desk)
         asked = self._messages()
         rules = storage_session_rules(lambda rules: self._twin_answers(rules, asked))
-        for step, message, answer in zip(self.steps, asked, self._twin_answers(LEGACY, asked), strict=True):
+        for step, message, answer in zip(self.steps, asked, self._twin_answers(NONE, asked), strict=True):
             if message is not None:
                 assert _matches(answer, self._as_message(step)), f"twin: {answer}, recorded: {step['reply']}"
-        expected = self._twin_answers(SAFE, asked)
-        desk = self._desk(SimDisk(), SAFE)
+        expected = self._twin_answers(OURS, asked)
+        desk = self._desk(SimDisk(), StorageNode)
         self._converse(desk, expected)
         if not rules:
             self._check_final(desk)
         return rules
 
-    def _desk(self, disk: SimDisk, rules: SafetyRules) -> Desk:
-        return Desk(disk, self.key, self.count, threshold=self.threshold, rules=rules, codecs=(0,))
+    def _desk(self, disk: SimDisk, kind: type[StorageNode]) -> Desk:
+        return Desk(disk, self.key, self.count, threshold=self.threshold, kind=kind, codecs=(0,))
 
     # ---- the conversation ------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Session:
         protocol: Any = ADMIN_PROTOCOL if is_admin else STORAGE_PROTOCOL
         if step["do"] == "send" and step["send_frame_hex"] is None:
             return self._omitted(step, None)
-        connection: Connection[Any] = Connection(protocol, "test", (0,), rules=LEGACY)
+        connection: Connection[Any] = Connection0132(protocol, "test", (0,))
         connection.receive(connection.hello(), [])
         out: list[Any] = []
         try:
@@ -180,7 +182,7 @@ class Session:
             assert fields_of(protocol, out[0]) == step["fields"]
         return out[0]
 
-    def _twin_answers(self, rules: SafetyRules, asked: list[Any]) -> list[Any]:
+    def _twin_answers(self, rules: Rules, asked: list[Any]) -> list[Any]:
         twin = StorageTwin(self.key, self.count, rules, self.threshold)
         closed: set[str] = set()
         answers: list[Any] = []

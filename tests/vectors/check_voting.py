@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import evolve
-
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
+from tests.twin_0132.recovery import Recovery0132
 from tests.unit.server.test_appender import append, appender_with, launch, vote
 from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.log import SessionInfo
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.server.append_queue import Sender
 from waltz_core.store import recovery as rec
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import decide, majority
@@ -91,7 +90,7 @@ def _check_appender(line: Fields) -> None:
     voters = [str(number) for number in range(line["num_voters"])]
     appender = appender_with(opened=False)
     appender.opened(line["quorum"], voters)
-    appender.enqueue(1, [append(1)])
+    appender.enqueue(Sender(1, 7), [append(1)])
     launch(appender)
     for step in line["steps"]:
         if step["event"] == "vote" and voters:
@@ -115,7 +114,7 @@ def _check_hwm_vote(line: Fields) -> frozenset[str]:
     assert majority(len(replicas)) == line["quorum"]
     assert sorted(line["arrival_order"]) == sorted(name for name, replica in replicas.items() if replica["online"])
     decisions = [_decisions(replicas, line["arrival_order"])]
-    decisions += [_recovery_decisions(replicas, line["arrival_order"], rules) for rules in (SAFE, LEGACY)]
+    decisions += [_recovery_decisions(replicas, line["arrival_order"], kind) for kind in (rec.Recovery, Recovery0132)]
     for values in decisions:
         assert values == line["resolved_after_each_arrival"]
         final = values[-1] if values else None
@@ -139,13 +138,13 @@ def _decisions(replicas: dict[str, dict[str, Any]], order: list[str]) -> list[in
     return values
 
 
-def _recovery_decisions(replicas: dict[str, dict[str, Any]], order: list[str], rules: SafetyRules) -> list[int | None]:
+def _recovery_decisions(replicas: dict[str, dict[str, Any]], order: list[str], kind: Any) -> list[int | None]:
     """By a recovery that is not allowed to copy; a replica that does not vote took no part in the last session."""
     states = tuple(
         state(name, 5, UNRESOLVED) if replica["voter"] else state(name, 4, replica["hwm"] if replica["online"] else 0)
         for name, replica in replicas.items()
     )
-    recovery = rec.Recovery(PARTITION, 6, 1, PartitionMetadata(1, 6, states), 0, tuple(replicas), rules=rules)
+    recovery = kind(PARTITION, 6, 1, PartitionMetadata(1, 6, states), 0, tuple(replicas))
     values: list[int | None] = []
     for name in order:
         mark = replicas[name]["hwm"]
@@ -166,7 +165,7 @@ def _check_script(line: Fields) -> frozenset[str]:
     # 0.13.2 races when another session announces itself before the states are written (server-D1); the
     # file holds the outcome of the runs in which the write came first.
     raced = any(step["event"][0] == "zk_bump" for step in script["steps"])
-    recorded = _Run(script, evolve(LEGACY, states_before_votes=True) if raced else LEGACY)
+    recorded = _Run(script, partial(Recovery0132, states_first=raced))
     for step in script["steps"]:
         recorded.take(step["event"])
         _equal(recorded.observe(), step["after"], step["event"])
@@ -174,9 +173,9 @@ def _check_script(line: Fields) -> frozenset[str]:
 
 
 def _check_with_rules(script: dict[str, Any]) -> frozenset[str]:
-    """With every rule on: as recorded up to the first step that touches a rule, and sound from there on."""
+    """By ours: as recorded up to the first step that touches a rule, and sound from there on."""
     touched = recovery_rules(script)
-    run = _Run(script, SAFE)
+    run = _Run(script, rec.Recovery)
     expected = _Expectations(script)
     as_recorded = True
     for at, step in enumerate(script["steps"]):
@@ -189,7 +188,7 @@ def _check_with_rules(script: dict[str, Any]) -> frozenset[str]:
         try:
             expected.check(step["event"], run, seen)
         except AssertionError as error:
-            error.add_note(f"with every rule on, after step {at}, {step['event']}: {seen}")
+            error.add_note(f"by ours, after step {at}, {step['event']}: {seen}")
             raise
     return frozenset(touched)
 
@@ -286,7 +285,7 @@ def _equal(ours: dict[str, Any], recorded: dict[str, Any], event: list[str]) -> 
 class _Run:
     """A script run against a real recovery: after each event everything comes to rest but what is held."""
 
-    def __init__(self, script: dict[str, Any], rules: SafetyRules) -> None:
+    def __init__(self, script: dict[str, Any], make: Callable[..., Any]) -> None:
         replicas, session = script["replicas"], script["session"]
         self.assigned = [replica["id"] for replica in replicas if replica["assigned"]]
         self.arrived: set[str] = set()
@@ -305,8 +304,8 @@ class _Run:
         self.world = World(
             storages,
             PartitionMetadata(1, session, states),
-            lambda metadata, version: rec.Recovery(
-                PARTITION, session, 1, metadata, version, self.assigned, copy_count_max=_COPY_COUNT, rules=rules
+            lambda metadata, version: make(
+                PARTITION, session, 1, metadata, version, self.assigned, copy_count_max=_COPY_COUNT
             ),
         )
 

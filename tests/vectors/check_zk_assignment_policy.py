@@ -1,15 +1,15 @@
-"""The assignment policy: exactly that of Waltz 0.13.2 with the rule off, always complete with it on."""
+"""The assignment policy: exactly that of Waltz 0.13.2 by the twin, always complete by ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tests.twin_0132.cluster import IncompleteAssignmentError, assign_0132
 from tests.vectors.deviations import assignment_rule
 from tests.vectors.reading import Fields, Unit, lines
 from tests.vectors.znode_fields import Json, assignment, assignment_fields
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
-from waltz_core.cluster.assignment import FewerPartitionsError, IncompleteAssignmentError, Member, assign
+from waltz_core.cluster.assignment import FewerPartitionsError, Member, assign
 from waltz_core.zookeeper.java_order import filled_table_size, table_order
 from waltz_core.zookeeper.znodes import PartitionAssignment
 
@@ -30,8 +30,8 @@ def _check(line: Fields) -> frozenset[str]:
     members = [Member(server_id, preferred[server_id]) for server_id in order]
     num_partitions, cversion = line["num_partitions"], line["cversion"]
     expected = _expected(line)
-    assert _outcome(old, num_partitions, members, cversion, LEGACY) == expected
-    safe = _outcome(old, num_partitions, members, cversion, SAFE)
+    assert _outcome(old, num_partitions, members, cversion, assign_0132) == expected
+    safe = _outcome(old, num_partitions, members, cversion, assign)
     touched = assignment_rule(old, num_partitions, members)
     if touched:
         _check_complete(old, num_partitions, members, safe)
@@ -48,10 +48,14 @@ def _expected(line: Fields) -> Json:
 
 
 def _outcome(
-    old: PartitionAssignment, num_partitions: int, members: list[Member], cversion: int, rules: SafetyRules
+    old: PartitionAssignment,
+    num_partitions: int,
+    members: list[Member],
+    cversion: int,
+    policy: Callable[[PartitionAssignment, int, Sequence[Member], int], PartitionAssignment],
 ) -> Json:
     try:
-        found = assign(old, num_partitions, members, cversion, None, rules)
+        found = policy(old, num_partitions, members, cversion)
     except (FewerPartitionsError, IncompleteAssignmentError) as problem:
         return {"error_message": str(problem)}
     fields = assignment_fields(found)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.twin_0132.cluster import assign_0132
 from tests.vectors.check_zk_store_ops import run_operation
 from tests.vectors.check_zk_trees import is_sequential, znode_type
 from tests.vectors.deviations import assignment_rule
@@ -20,7 +21,6 @@ from tests.vectors.reading import Fields, Unit, lines, plain
 from tests.vectors.znode_fields import decode, encode, to_fields
 from waltz_core.base.edge import ZkCreate, ZkDelete, ZkDone, ZkError, ZkFailed, ZkSet
 from waltz_core.base.ids import ReplicaId
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.cluster.assignment import Member, assign
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.java_order import filled_table_size, table_order
@@ -81,7 +81,8 @@ class _Replay:
         above = [root[:at] for at, letter in enumerate(root) if letter == "/" and at]
         older = [path for path in above if path not in created]
         nodes = [Znode(path, None, 0, int(path != older[-1]), int(path != older[-1]), 0, 0, 0, 0) for path in older]
-        self.tree = ZnodeTree(StoredTree(0, tuple(nodes)))
+        before = min(line["seq"] for line in trace if "seq" in line) - 1
+        self.tree = ZnodeTree(StoredTree(before, tuple(nodes)))
 
     def apply(self, line: Fields) -> tuple[Exception | None, frozenset[str]]:
         try:
@@ -260,10 +261,10 @@ class _Replay:
         ids = list(preferred)
         order = table_order(ids, ids, filled_table_size(len(ids)))
         members = [Member(server_id, preferred[server_id]) for server_id in order]
-        found = assign(before, params.num_partitions, members, after.cversion, rules=LEGACY)
+        found = assign_0132(before, params.num_partitions, members, after.cversion)
         assert _unordered(found) == _unordered(after)
         touched = assignment_rule(before, params.num_partitions, members)
-        safe = assign(before, params.num_partitions, members, after.cversion, rules=SAFE)
+        safe = assign(before, params.num_partitions, members, after.cversion)
         if touched:
             partitions = sorted(pair[0] for server in safe.servers for pair in server.partitions)
             assert partitions == list(range(params.num_partitions))

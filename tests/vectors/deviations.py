@@ -1,4 +1,4 @@
-"""Which safety rules a vector touches, told from its content alone."""
+"""Which of our rules a vector touches, derived from its content alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
+from tests.model.storage_twin import NONE, Rules
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.rules import LEGACY, SafetyRules
 from waltz_core.cluster.assignment import Member
 from waltz_core.store.quorum import decide, majority
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
@@ -137,7 +137,7 @@ def appended_under_others(lines: Sequence[Mapping[str, Any]]) -> frozenset[tuple
 
 
 def recovery_rules(script: Mapping[str, Any]) -> dict[str, int]:
-    """Safety rules that may change the course of a recovery script → the first step at which they may.
+    """Our rules that may change the course of a recovery script → the first step at which they may.
 
     Told from the replicas' metadata and files, the events, and the recorded states.
     """
@@ -274,17 +274,9 @@ class _Table:
 
 # ---- storage ---------------------------------------------------------------------------------
 
-_STORAGE_RULES = (
-    "open_required",
-    "fence_persisted",
-    "sessions_plausible",
-    "append_atomic",
-    "truncation_floor",
-    "unassigned_refused",
-)
 
-
-def storage_session_rules(answers: Callable[[SafetyRules], Sequence[object]]) -> frozenset[str]:
+def storage_session_rules(answers: Callable[[Rules], Sequence[object]]) -> frozenset[str]:
     """The rules that, each switched on alone, change an answer of a node that is made of lists."""
-    before = answers(LEGACY)
-    return frozenset(name for name in _STORAGE_RULES if answers(attrs.evolve(LEGACY, **{name: True})) != before)
+    before = answers(NONE)
+    names = (field.name for field in attrs.fields(Rules))
+    return frozenset(name for name in names if answers(attrs.evolve(NONE, **{name: True})) != before)

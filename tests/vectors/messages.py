@@ -12,9 +12,9 @@ import attrs
 
 from waltz_core.base.ids import ReqId, make_req_id, req_id_parts
 from waltz_core.base.log import Record, RecordHeader, SessionInfo
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL, Connection
 from waltz_core.wire.hello import Hello, decode_hello, encode_hello
+from waltz_core.wire.records import RecordRun
 from waltz_core.wire.shared import StackFrame
 from waltz_core.wire.table import WireProtocol
 
@@ -23,16 +23,16 @@ PROTOCOLS: dict[str, WireProtocol[Any]] = {
 }
 
 
-def opened(protocol: WireProtocol[Any], version: int, rules: SafetyRules = SAFE) -> Connection[Any]:
+def opened(protocol: WireProtocol[Any], version: int, kind: type[Connection[Any]] = Connection) -> Connection[Any]:
     """A connection on which `version` was agreed."""
-    connection = Connection(protocol, "ours", [version], rules=rules)
+    connection = kind(protocol, "ours", [version])
     connection.receive(connection.hello(), [])
     return connection
 
 
-def greeted_by(protocol: WireProtocol[Any], ours: Collection[int], rules: SafetyRules = SAFE) -> Connection[Any]:
+def greeted_by(protocol: WireProtocol[Any], ours: Collection[int]) -> Connection[Any]:
     """A connection that has not seen its peer's greeting."""
-    return Connection(protocol, "ours", ours, rules=rules)
+    return Connection(protocol, "ours", ours)
 
 
 @functools.cache
@@ -107,7 +107,7 @@ def _plain(protocol: WireProtocol[Any], value: Any) -> Any:
         return list(struct.unpack(">qq", value))
     if isinstance(value, UUID):
         return str(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | RecordRun):
         return [_plain(protocol, item) for item in value]
     if isinstance(value, StackFrame):
         return {"class": value.class_name, "method": value.method, "file": value.file, "line": value.line}

@@ -76,8 +76,8 @@ def lines(path: Path) -> Iterator[tuple[str, Fields]]:
 class Unit(NamedTuple):
     """One thing to check: a line, a scenario, a probe, a session, a tree or a directory.
 
-    `run` raises AssertionError where ours differs, and returns the names of the safety rules because
-    of which it was checked twice (rules off against the record, rules on against what the rule says).
+    `run` raises AssertionError where ours differs, and returns the names of the rules because
+    of which it was checked twice (the twin of 0.13.2 against the record, ours against what the rule says).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """An independent reading of a storage directory: what is in the files, told without the code under test.
 
-`judge` states what a node with the safety rules on must make of a directory, from its bytes alone.
+`judge` states what our node must make of a directory, from its bytes alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
 
 
 def judge(files: Mapping[str, bytes], directories: set[str], key: bytes, count: int) -> Verdict:
-    """What a node with all rules on must make of a directory without side files."""
+    """What our node must make of a directory without side files."""
     control = files.get("waltz-storage.ctl", b"")
     kept = frozenset({"control_file_kept"})
     if not any(control):

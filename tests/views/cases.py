@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from tests.views.servers import MariaServer, PostgresServer
 from waltz_testing import ViewCase
 
 MARKS = "CLIENT_HIGH_WATER_MARK"
+Apply = Callable[[waltz.Transaction, Any], None]
+ApplyMany = Callable[[Sequence[waltz.Transaction], Any], None]
 COLUMNS = "(number {serial}, partition_id INTEGER NOT NULL, id INTEGER NOT NULL)"
 
 
@@ -34,6 +36,18 @@ def _put_mark(execute: Callable[[str], object]) -> Callable[[int, int | None], N
     return put
 
 
+def _anew(view: Callable[..., waltz.KeyedView]) -> Callable[[Apply, waltz.Keys], waltz.KeyedView]:
+    return lambda apply, keys: view(apply, keys, version=2, rebuild=True)
+
+
+def _case(view: Callable[..., Any], note: Apply, noted: Callable[[Any, int], list[int]], **options: Any) -> ViewCase:
+    def open_many(apply: Apply, apply_many: ApplyMany, keys: waltz.Keys | None) -> waltz.KeyedView:
+        made: waltz.KeyedView = view(apply, keys, apply_many=apply_many)
+        return made
+
+    return ViewCase(view, note, noted, open_keyed=view, open_many=open_many, **options)
+
+
 def sqlite_case(folder: Path) -> ViewCase:
     path = folder / "view.db"
     schema = "CREATE TABLE IF NOT EXISTS seen " + COLUMNS.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT")
@@ -51,9 +65,10 @@ def sqlite_case(folder: Path) -> ViewCase:
         rows = db.execute("SELECT id FROM seen WHERE partition_id = ? ORDER BY number", (partition,))
         return [row[0] for row in rows]
 
-    return ViewCase(
-        lambda apply: waltz.SqliteView(path, apply, schema=schema, name="seen"), note, noted, _put_mark(execute)
-    )
+    def view(apply: Apply, keys: waltz.Keys | None = None, **options: Any) -> waltz.SqliteView:
+        return waltz.SqliteView(path, apply, schema=schema, name="seen", keys=keys, **options)
+
+    return _case(view, note, noted, put_mark=_put_mark(execute), rebuild_keyed=_anew(view))
 
 
 def dict_case() -> ViewCase:
@@ -63,7 +78,10 @@ def dict_case() -> ViewCase:
     def noted(state: Any, partition: int) -> list[int]:
         return list(state.get(partition, []))
 
-    return ViewCase(lambda apply: waltz.DictView(apply), note, noted, keeps=False)
+    def view(apply: Apply, keys: waltz.Keys | None = None, **options: Any) -> waltz.DictView[Any]:
+        return waltz.DictView(apply, keys=keys, **options)
+
+    return _case(view, note, noted, keeps=False)
 
 
 POSTGRES_SCHEMA = "CREATE TABLE IF NOT EXISTS seen " + COLUMNS.format(serial="SERIAL PRIMARY KEY")
@@ -72,19 +90,21 @@ MYSQL_SCHEMA = "CREATE TABLE IF NOT EXISTS seen " + COLUMNS.format(serial="INTEG
 
 def postgres_case(server: PostgresServer) -> ViewCase:
     database = server.new_database()
-    return ViewCase(
-        lambda apply: waltz.PostgresView(server.conninfo(database), apply, schema=POSTGRES_SCHEMA, name="seen"),
-        note_sql,
-        noted_sql,
-        _put_mark(lambda statement: server.execute(database, statement)),
-    )
+
+    def view(apply: Apply, keys: waltz.Keys | None = None, **options: Any) -> waltz.PostgresView:
+        return waltz.PostgresView(
+            server.conninfo(database), apply, schema=POSTGRES_SCHEMA, name="seen", keys=keys, **options
+        )
+
+    put_mark = _put_mark(lambda statement: server.execute(database, statement))
+    return _case(view, note_sql, noted_sql, put_mark=put_mark, rebuild_keyed=_anew(view))
 
 
 def mysql_case(server: MariaServer) -> ViewCase:
     database = server.new_database()
-    return ViewCase(
-        lambda apply: waltz.MySqlView(server.options(database), apply, schema=MYSQL_SCHEMA, name="seen"),
-        note_sql,
-        noted_sql,
-        _put_mark(lambda statement: server.execute(database, statement)),
-    )
+
+    def view(apply: Apply, keys: waltz.Keys | None = None, **options: Any) -> waltz.MySqlView:
+        return waltz.MySqlView(server.options(database), apply, schema=MYSQL_SCHEMA, name="seen", keys=keys, **options)
+
+    put_mark = _put_mark(lambda statement: server.execute(database, statement))
+    return _case(view, note_sql, noted_sql, put_mark=put_mark, rebuild_keyed=_anew(view))

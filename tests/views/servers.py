@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pymysql
 
-from waltz_trio.embedded import free_ports
+from waltz_trio.net.ports import HeldPorts
 
 _PATIENCE = 60.0  # seconds for a start on a busy machine
 
@@ -48,7 +48,7 @@ class DatabaseServer(ABC):
         """Start it, and wait until it answers."""
         assert self._process is None
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, cwd="/", **self._owner)
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log, cwd="/", **self._settings())
         until = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -82,8 +82,12 @@ class DatabaseServer(ABC):
     def execute(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         """One statement, committed; the rows of its answer."""
 
+    def _settings(self) -> dict[str, Any]:
+        # A server of MariaDB that starts removes what looks like its own temporary files, also another server's.
+        return {"env": {**os.environ, "TMPDIR": str(self.directory)}, **self._owner}
+
     def _run(self, *command: str | Path) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._owner)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._settings())
         assert done.returncode == 0, done.stdout + done.stderr
 
     @abstractmethod
@@ -156,7 +160,8 @@ class MariaServer(DatabaseServer):
     package = "mariadb-server"
 
     def _create(self) -> None:
-        (self._port,) = free_ports(1)  # its driver leaves a socket behind where a path refuses it
+        with HeldPorts() as ports:
+            self._port = ports.take()  # its driver leaves a socket behind where a path refuses it
         options = ["--no-defaults", f"--datadir={self.directory / 'data'}", "--skip-test-db"]
         self._run("mariadb-install-db", *options, "--auth-root-authentication-method=normal")
 

@@ -20,7 +20,7 @@ from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
 from waltz_core.base.ids import ReqId
 from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_testing import transactions
-from waltz_trio.sql_view import TransactionLostError
+from waltz_trio.client.sql_sessions import TransactionLostError
 
 MORE = "CREATE TABLE IF NOT EXISTS more (id INTEGER PRIMARY KEY)"
 COUNTERS = "CREATE TABLE IF NOT EXISTS counters (id INTEGER PRIMARY KEY, n INTEGER)"
@@ -251,7 +251,7 @@ def test_a_deadlock_that_apply_catches_is_not_committed_halfway(place: Place) ->
         theirs.execute("SET deadlock_timeout = '60s'")  # whose time-out is over first is the victim
         view.close()
     with pytest.raises((TransactionLostError, waltz.ApplyError)) as lost:
-        view._commit(transactions(0, 2), deferred=False)
+        view._commit(transactions(0, 2), together=False)
     for thread in threads:
         thread.join()
     other.rollback()

@@ -17,7 +17,7 @@ import trio
 import waltz_trio as waltz
 from tests.views.bank import AMOUNT, contents, deposit, open_view
 from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 _CALLERS = 8
 _KILLS = 3

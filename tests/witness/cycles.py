@@ -18,7 +18,7 @@ Element = Hashable
 
 @attrs.frozen
 class ListTransaction:
-    """One transaction as its client saw it; it appends itself, by name, to some lists."""
+    """One transaction as its client saw it; it appends itself, by name, to some lists, or to none."""
 
     name: Element
     invoked: int
@@ -59,6 +59,8 @@ def check_lists(transactions: Iterable[ListTransaction], final: Mapping[Key, Seq
 
 
 def _took_part(one: ListTransaction, final: Mapping[Key, Sequence[Element]]) -> bool:
+    if not one.appended and one.read:
+        return one.returned is not None and not one.failed
     found = [one.name in final.get(key, ()) for key in one.appended]
     assert all(found) or not any(found), f"{one.name} happened in part: {list(zip(one.appended, found, strict=True))}"
     lost = one.returned is not None and not one.failed and not all(found)

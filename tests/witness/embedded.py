@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.witness.log import check_disks, read_replica, read_start
-from waltz_core.client.calls import Committed, Failed, Submit
+from waltz_core.client.calls import Committed, Failed, Submit, SubmitMany
 from waltz_core.client.node import ClientNode
-from waltz_trio.embedded import EmbeddedCluster
+from waltz_trio.node.embedded import EmbeddedCluster
 
 
 class EmbeddedWitness:
@@ -44,6 +44,9 @@ class EmbeddedWitness:
             for event in events:
                 if type(event) is Submit:
                     self._waiting[id(node), event.partition, event.token] = event.data
+                elif type(event) is SubmitMany:
+                    for token, data in zip(event.tokens, event.columns.payloads, strict=True):
+                        self._waiting[id(node), event.partition, token] = data
             for effect in out[before:]:
                 self._on_effect(id(node), effect)
 

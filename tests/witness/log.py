@@ -84,6 +84,31 @@ def read_replica(directory: Path, partition: int) -> list[Entry]:
     return found
 
 
+def read_archive(root: Path, partition: int) -> list[Entry]:
+    """What an archive of Parquet files holds of a partition, from id 0 on."""
+    import pyarrow.parquet as pq  # only runs that archive need it
+
+    columns = ["transaction_id", "client_id", "generation", "seq", "header", "data"]
+    found: dict[int, Entry] = {}
+    for path in sorted(root.rglob(f"partition={partition}/*.parquet")):
+        for row in pq.ParquetFile(path).read(columns).to_pylist():
+            req_id = struct.pack(">4i", row["client_id"], row["generation"], partition, row["seq"])
+            entry = Entry(row["transaction_id"], req_id, row["header"], row["data"])
+            assert found.setdefault(entry.transaction_id, entry) == entry, f"{path} contradicts another file: {entry}"
+    return [found[number] for number in sorted(found)]
+
+
+def join_archive(archived: Sequence[Entry], copy: Sequence[Entry]) -> list[Entry]:
+    """A replica with what it has given up in front, out of the archive; what both hold must be equal."""
+    if not copy:
+        return []
+    first = copy[0].transaction_id
+    assert first <= len(archived), f"the archive ends at {len(archived) - 1}, the replica begins at {first}"
+    for kept, entry in zip(archived[first:], copy, strict=False):
+        assert kept == entry, f"archive and replica differ: {kept}, {entry}"
+    return [*archived[:first], *copy]
+
+
 class Journal:
     """What one client asks and is told, one line each; a line that was written survives `kill -9`."""
 

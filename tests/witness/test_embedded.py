@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from tests.witness.embedded import EmbeddedWitness
-from waltz_trio.connect import open_client
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
-from waltz_trio.values import Append
+from waltz_trio.client.connect import open_client
+from waltz_trio.client.values import Append
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
 async def append(cluster: EmbeddedCluster, data: bytes) -> int:

@@ -4,10 +4,11 @@ A connection begins *unproven*. It is proven once it has asked for something (cl
 (ports of storage nodes). An unproven connection ends after `unproven_ms`, and earlier where its place is needed for
 somebody else: it costs a peer nothing, so a newcomer must never be refused in favour of it. A proven one keeps its
 place as long as bytes come from it; clients of 0.13.2 and ours send a keep-alive when they have written nothing for
-600 s, so `idle_ms` must be well above that.
+600 s, so `idle_ms` must be well above that. Where no place is left, one that has been silent for half of `idle_ms`
+yields too, the one that has been silent longest: its peer is gone, or keeps to no protocol.
 
 Members of the cluster (certificates with the role of a server, a storage node or an operator) are under no quota, and
-`reserved` places are theirs alone: whatever clients do, servers reach their storage nodes.
+`reserved` places are theirs alone, so that clients cannot keep servers from their storage nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Places:
     idle_ms: int = 0  # a proven one after this time without a byte
 
     def for_members(self, known: bool) -> Places:
-        """Without roles nobody is known as a member, and a reserve would be for nobody."""
+        """Without roles no peer is known as a member, and a reserve would stay empty."""
         return self if known else attrs.evolve(self, reserved=0)
 
 
@@ -63,7 +64,7 @@ class Admission:
         self._members: set[int] = set()
         self._counts: dict[str, int] = {}  # address → connections of it that are no members
         self._unproven: dict[int, int] = {}  # conn → when it came, the oldest first
-        self._heard: dict[int, int] = {}  # proven conn → when its last byte came
+        self._heard: dict[int, int] = {}  # proven conn → when its last byte came, the most silent first
         self._reported: dict[str, int] = {}  # address → when the log last had an eviction of it
         self._silences: list[tuple[int, int]] = []  # heap of (when to look, conn)
 
@@ -78,10 +79,13 @@ class Admission:
         limit = places.count_max if member else places.count_max - places.reserved
         if places.count_max and len(self._address) >= limit:
             oldest = next((one for one in self._unproven if member or one not in self._members), None)
+            why = "it has asked for nothing, and its place is needed"
+            if oldest is None:
+                oldest, why = self._silent(now), "it has been silent, and its place is needed"
             if oldest is None:
                 text = f"{len(self._address)} connections are open, the limit"
                 return [*evicted, self._eviction(now, conn, address, text)]
-            evicted.append(self._evict(now, oldest, "it has asked for nothing, and its place is needed"))
+            evicted.append(self._evict(now, oldest, why))
         self._address[conn] = address
         self._unproven[conn] = now
         if member:
@@ -96,28 +100,44 @@ class Admission:
         return self._eviction(now, conn, address, reason)
 
     def _eviction(self, now: int, conn: int, address: str, reason: str) -> Eviction:
+        return Eviction(conn, reason, quiet=not self.worth_a_line(now, address))
+
+    def worth_a_line(self, now: int, address: str, what: str = "") -> bool:
+        """Whether the log may have a line of what an address does: it had none of that less than a minute ago."""
+        address += what
         last = self._reported.get(address)
         if last is not None and now - last < _REPORT_EVERY_MS:
-            return Eviction(conn, reason, quiet=True)
+            return False
         if len(self._reported) >= _REPORTED_MAX:
             self._reported.clear()
         self._reported[address] = now
-        return Eviction(conn, reason)
+        return True
 
     def _make_room_at(self, now: int, address: str) -> list[Eviction] | None:
         """One more connection from an address: what it gives up for that; None where it has nothing to give."""
         limit = self._places.per_address_max
         if not limit or self._counts.get(address, 0) < limit:
             return []
+        text = f"{limit} connections from {address} are open, the limit for one address"
         for conn in self._unproven:
             if self._address[conn] == address and conn not in self._members:
-                text = f"{limit} connections from {address} are open, the limit for one address"
                 return [self._evict(now, conn, text)]
+        silent = self._silent(now, address)
+        return None if silent is None else [self._evict(now, silent, f"{text}, and it has been silent")]
+
+    def _silent(self, now: int, address: str | None = None) -> int | None:
+        """The proven connection, of an address or of all, that has been silent longest, if that is very long."""
+        since = now - self._places.idle_ms // 2
+        for conn, heard in self._heard.items():
+            if heard > since or not self._places.idle_ms:
+                break
+            if conn not in self._members and address in (None, self._address[conn]):
+                return conn
         return None
 
     def heard(self, now: int, conn: int) -> None:
         """Bytes came, be they only a keep-alive."""
-        if conn in self._heard:
+        if self._heard.pop(conn, None) is not None:
             self._heard[conn] = now
 
     def proven(self, now: int, conn: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: roles by the names in a peer's certificate. Pure rules; whoever accepts a connection asks them.
+"""Who may do what: roles by the names in a peer's certificate. Pure rules, for the ports that accept connections.
 
 Nothing configured = everything allowed, as 0.13.2. Configured, a peer may do what the rules that match one of
 its names allow, all of them together, and nothing else.
@@ -168,8 +168,8 @@ class Roles:
 class AccessLevel(enum.IntEnum):
     """How a process decides whom it serves; the statistic `access-level`."""
 
-    EVERYBODY = 0  # whoever reaches its ports
-    CERTIFICATES = 1  # whoever has a certificate of its authority
+    EVERYBODY = 0  # every peer that reaches its ports
+    CERTIFICATES = 1  # every peer with a certificate of its authority
     ROLES = 2  # what the rules say
 
 
@@ -224,5 +224,5 @@ def _who(names: Sequence[str], matched: tuple[str, ...], address: str) -> str:
 def _glob(pattern: str) -> re.Pattern[str]:
     pieces = {"*": ".*", "?": "."}
     text = "".join(pieces.get(character) or re.escape(character) for character in pattern)
-    # By Unicode's rules the Kelvin sign is a k and the long s an s: letters that no reader of the rules can tell apart.
+    # By Unicode's rules the Kelvin sign is a k and the long s an s: letters that look alike to a reader of the rules.
     return re.compile(text, re.IGNORECASE | re.DOTALL | re.ASCII)

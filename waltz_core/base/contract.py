@@ -37,11 +37,11 @@ class Tickets:
 
     __slots__ = ("_last",)
 
-    def __init__(self) -> None:
-        self._last = 0
+    def __init__(self, last: int = 0) -> None:
+        self._last = last
 
     def take(self) -> int:
-        """The next number, from 1."""
+        """The next number."""
         self._last += 1
         return self._last
 

@@ -62,6 +62,7 @@ class Closed:
 
     conn: int
     reason: str
+    untrusted: bool = False  # TLS failed, or one side refused the other's certificate
 
 
 @record
@@ -103,6 +104,11 @@ class ZkError(enum.Enum):
     OUTCOME_UNKNOWN = "sent, no answer"
     EXPIRED = "session expired"
     REFUSED = "refused"
+
+    @property
+    def away(self) -> bool:
+        """ZooKeeper cannot be asked at all: the process reports that by itself, once for all that wait for it."""
+        return self in (ZkError.UNAVAILABLE, ZkError.OUTCOME_UNKNOWN, ZkError.EXPIRED)
 
 
 @record
@@ -248,19 +254,19 @@ ConnEffect: TypeAlias = Dial | Send | CloseConn
 
 @record
 class Shutdown:
-    """The process is asked to end: let go of what it owns, then `Ended`."""
+    """The process is asked to end: release what it owns, then `Ended`."""
 
 
 @record
 class WallClock:
-    """Time since 1970 minus the machine's time, in ms; told now and then, as clocks are set."""
+    """Time since 1970 minus the machine's time, in ms; posted now and then, as clocks are set."""
 
     offset_ms: int
 
 
 @record
 class Ended:
-    """The machine is done; with a reason when it cannot go on (the process then exits with status 1)."""
+    """The machine is done; with a reason when it cannot continue (the process then exits with status 1)."""
 
     reason: str = ""
 

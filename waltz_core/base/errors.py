@@ -39,6 +39,10 @@ class HandshakeError(ProtocolError):
     """The peers have no protocol version in common, or did not greet properly."""
 
 
+class NoCommonVersionError(HandshakeError):
+    """The peer greeted properly, and speaks none of our versions."""
+
+
 class StorageError(WaltzError):
     """This replica cannot do what was asked; becomes a failure response."""
 
@@ -192,10 +196,14 @@ class StateReadOnlyError(ClientError):
 class ApplyFailedError(ClientError):
     """The application's apply function failed; `__cause__` is its exception."""
 
-    def __init__(self, partition: int, transaction_id: int) -> None:
-        super().__init__(f"partition {partition}: applying transaction {transaction_id} failed")
+    def __init__(self, partition: int, transaction_id: int, reason: str = "") -> None:
+        super().__init__(
+            f"partition {partition}: applying transaction {transaction_id} failed{reason and f': {reason}'}. "
+            "Everything before it is applied; mend apply, and the view goes on there"
+        )
         self.partition = partition
         self.transaction_id = transaction_id
+        self.reason = reason
 
 
 class PayloadInvalidError(ClientError):
@@ -212,6 +220,16 @@ class UnknownHeaderError(ClientError):
 
 class FeedBusyError(ClientError):
     """A second feed on one partition of one client."""
+
+
+class WrongThreadError(ClientError):
+    """A client of Trio was used in another thread than the one that it runs in."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a client of waltz_trio belongs to the thread that runs its `async with open_client(...)`: come back with "
+            "trio.from_thread.run(...), or use waltz_sync, whose clients are for all threads"
+        )
 
 
 class ClientFailedError(ClientError):

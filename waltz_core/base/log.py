@@ -9,8 +9,12 @@ MARKER_HEADER = -0x574C545A
 """Header of transactions that writers of the pipeline make for themselves; applications do not see them."""
 
 
+RECORD_OVERHEAD = 40
+"""Bytes of a record besides its data, on disk; a little more than on the wire."""
+
+
 class _ProbeMark(int):
-    """So that the client tells a probe, which a sink makes on purpose, from a mark that is wrong by one."""
+    """So that the client can distinguish a probe, which a sink makes on purpose, from a mark that is wrong by one."""
 
 
 PROBE_MARK = _ProbeMark(-2)

@@ -4,7 +4,7 @@ A machine inside another one is built with what it may put, and no more: a stora
 `Emits[ConnEffect]`, and the process, whose outbox holds every kind, hands down that outbox itself. So an
 effect is put once, in the order in which it leaves, and no list is copied into another one.
 
-What a machine tells the one above it (a *note*: a session has opened) goes through an outbox too, which
+What a machine reports to the one above it (a *note*: a session has opened) goes through an outbox too, which
 the one above owns and empties when its own state allows, never in the middle of a call.
 """
 

@@ -47,10 +47,10 @@ class Pending(Generic[W]):
         return ticket
 
     def take(self, ticket: int) -> W | None:
-        """What an answer is for; None if nobody waits for it any more."""
+        """What an answer is for; None if nothing waits for it any more."""
         return self._waiting.pop(ticket, None)
 
     def forget(self, unwanted: Callable[[W], bool]) -> list[W]:
-        """Stop to wait for some; their answers, if they come, are nobody's."""
+        """Stop waiting for some; their answers, if they come, are ignored."""
         gone = [ticket for ticket, what in self._waiting.items() if unwanted(what)]
         return [self._waiting.pop(ticket) for ticket in gone]

@@ -7,11 +7,13 @@ waiter without a look-up.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from waltz_core.base.edge import ConnEffect, Report, ZkRequest
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
+from waltz_core.client.columns import NO_LOCKS, Columns
 from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 # ---- calls: events from the application ----------------------------------------------------------
@@ -54,6 +56,38 @@ class Submit:
 
 
 @record
+class SubmitMany:
+    """Append many transactions, in order, as if each were submitted for itself."""
+
+    partition: int
+    tokens: range  # of each
+    client_mark: int | None  # of those that have none; None: as far as the feed was seen
+    columns: Columns
+
+    def submits(self) -> list[Submit]:
+        """One for each."""
+        columns, submits = self.columns, []
+        for row, token in enumerate(self.tokens):
+            locks = columns.locks.get(row, NO_LOCKS)
+            mark = self.client_mark if locks.client_mark is None else locks.client_mark
+            submits.append(
+                Submit(
+                    self.partition,
+                    token,
+                    mark,
+                    locks.write,
+                    locks.read,
+                    locks.append,
+                    columns.headers[row],
+                    columns.payloads[row],
+                    columns.checksums[row],
+                    locks.names,
+                )
+            )
+        return submits
+
+
+@record
 class Consumed:
     """The application is done with the delivered transactions up to `mark`: there is room again."""
 
@@ -82,7 +116,7 @@ class Fetch:
     """Read payloads; answered by `Fetched`, in any order. Asking twice costs nothing."""
 
     partition: int
-    transaction_ids: tuple[int, ...]
+    transaction_ids: Sequence[int]  # a range costs the least
 
 
 @record
@@ -90,7 +124,7 @@ class Forget:
     """Nobody waits for these payloads any longer."""
 
     partition: int
-    transaction_ids: tuple[int, ...]
+    transaction_ids: Sequence[int]
 
 
 @record
@@ -106,7 +140,9 @@ class CloseClient:
     """Give everything up: unresolved appends end with the reason CLOSED."""
 
 
-Call: TypeAlias = Open | StopFeed | Submit | Consumed | Flush | ReadMark | Fetch | Forget | ForgetMark | CloseClient
+Call: TypeAlias = (
+    Open | StopFeed | Submit | SubmitMany | Consumed | Flush | ReadMark | Fetch | Forget | ForgetMark | CloseClient
+)
 
 # ---- what the application is told ---------------------------------------------------------------
 
@@ -191,10 +227,10 @@ class MarkRead:
 
 @record
 class Fetched:
-    """(transaction id, payload) pairs that arrived."""
+    """Payloads that arrived: the id of the first of some, and theirs and those of the ids behind it."""
 
     partition: int
-    payloads: list[tuple[int, bytes]]
+    payloads: list[tuple[int, Sequence[bytes]]]
 
 
 class Phase(enum.Enum):

@@ -8,7 +8,7 @@ arrived is known to live for longer, and so is whoever waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from waltz_core.base.alarms import Alarms
 
@@ -53,3 +53,49 @@ class Dues(Generic[T]):
         for machine in machines:
             self.touch(machine)
         return machines
+
+
+class Timed(Hashable, Protocol):
+    """What a client has many of: connections, partitions, readers."""
+
+    def deadline(self) -> int | None:
+        """When it has something to do."""
+
+    def hurry_at(self) -> int | None:
+        """When others are to be asked who serves a partition; None: what is known will do."""
+
+
+class Schedule:
+    """When a client must be stepped, and since when it should ask others for the map of the cluster."""
+
+    __slots__ = ("_dues", "_hurries", "_touched")
+
+    def __init__(self) -> None:
+        self._dues: Dues[Timed] = Dues(lambda machine: machine.deadline())
+        self._hurries: Dues[Timed] = Dues(lambda machine: machine.hurry_at())
+        self._touched: dict[Timed, None] = {}  # since they were asked last
+
+    def touch(self, machine: Timed) -> None:
+        """Something happened to it: it may be due earlier now."""
+        self._touched[machine] = None
+
+    def next(self) -> int | None:
+        """When the first of them is due."""
+        self._settle()
+        return self._dues.next()
+
+    def due(self, now: int) -> list[Timed]:
+        """Those that are due."""
+        self._settle()
+        return self._dues.due(now)
+
+    def hurry_at(self) -> int | None:
+        """When the first of them wants others to be asked."""
+        self._settle()
+        return self._hurries.next()
+
+    def _settle(self) -> None:
+        for machine in self._touched:
+            self._dues.touch(machine)
+            self._hurries.touch(machine)
+        self._touched.clear()

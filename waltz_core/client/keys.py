@@ -168,14 +168,14 @@ def _moment(value: datetime.date | datetime.time | uuid.UUID) -> str:
 
 
 def _feed_pairs(pairs: Iterable[tuple[object, object]], update: Any) -> None:
-    found = []
+    encoded = []
     for key, value in pairs:
         parts: list[bytes] = []
         _feed(key, parts.append)
         _feed(value, parts.append)
-        found.append(b"".join(parts))
-    update(b"d%d:" % len(found))
-    for pair in sorted(found):
+        encoded.append(b"".join(parts))
+    update(b"d%d:" % len(encoded))
+    for pair in sorted(encoded):
         update(pair)
 
 

@@ -1,15 +1,33 @@
-"""One connection of a client to a server, and its successors after every cut."""
+"""One connection of a client to a server, and its successors after every cut.
+
+    IDLE ──dial──► DIALING ──stands──► GREETING ──hello──► READY
+     ▲  ▲             │ failed            │ silent            │ cut, or given up
+     │  └─────────────┴───────────────────┴───────────────────┘
+     └── wanted again ── ENDED ◄── the server left the cluster, or the client is closed (from any state)
+
+It pauses as every dialer does (`base/attempts.py`), and starts with short pauses again once a connection has lasted for
+as long as the longest one: a server that greets and breaks off at once is not dialed in a loop.
+
+It is no `wire/dialer.py: Dialer`, for three reasons. Nothing has to be opened behind the greeting. A connection that
+was given up is not waited for: a server honours only the connection with the highest number (`net_seq`), so a successor
+may overlap it, and a client whose server is silent must not wait for the end of the old connection before it goes on.
+And messages are encoded on the hot path, straight into what the step sends.
+"""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
+from waltz_core.base.attempts import Pauses
 from waltz_core.base.contract import Rng
-from waltz_core.base.edge import CloseConn, Dial, Port, Send
-from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import SafetyRules
-from waltz_core.client.calls import Effect
+from waltz_core.base.edge import CloseConn, ConnEffect, Dial, Port, Send
+from waltz_core.base.ids import Endpoint, ReqId
+from waltz_core.base.outbox import Emits
+from waltz_core.client.calls import Submit
+from waltz_core.client.columns import Columns, encode_columns
+from waltz_core.client.outgoing import encode_appends
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import ClientMessage
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
@@ -45,14 +63,15 @@ class Link:
     all links of the node share.
     """
 
+    make_connection: ClassVar[type[Connection[ClientMessage]]] = Connection
+
     __slots__ = (
         "_codec",
+        "_effects",
         "_encode",
-        "_failures",
         "_filled",
+        "_pauses",
         "_redial_at",
-        "_rng",
-        "_rules",
         "_settings",
         "_since",
         "_versions",
@@ -77,8 +96,8 @@ class Link:
         kind: Kind,
         settings: ClientSettings,
         rng: Rng,
-        rules: SafetyRules,
         versions: Collection[int],
+        effects: Emits[ConnEffect],
         filled: list[Link],
     ) -> None:
         self.endpoint = endpoint
@@ -94,10 +113,11 @@ class Link:
         self.reason = ""
         self.last_read = self.last_write = self._since = 0
         self.out = bytearray()
-        self._settings, self._rng, self._rules, self._versions = settings, rng, rules, versions
+        self._settings, self._versions = settings, versions
         self._codec: Connection[ClientMessage] | None = None
+        self._effects = effects
         self._filled = filled
-        self._failures = 0
+        self._pauses = Pauses(settings.reconnect_base_ms, settings.reconnect_cap_ms, rng)
         self._redial_at: int | None = None
 
     @property
@@ -112,20 +132,18 @@ class Link:
         assert self._codec.version is not None
         return self._codec.version
 
-    def dial(self, conn: int, now: int, out: list[Effect]) -> None:
+    def dial(self, now: int, conn: int) -> None:
         """Open the next connection, under the id `conn`."""
         assert self.state is ConnectionState.IDLE
         self.state, self.conn, self._since = ConnectionState.DIALING, conn, now
         self._redial_at = None
         self.net_seq += 1
-        out.append(Dial(conn, self.endpoint, Port.CLIENT))
+        self._effects.put(Dial(conn, self.endpoint, Port.CLIENT))
 
     def on_dialed(self, now: int) -> None:
         """The connection stands: greet."""
         self.state, self._since = ConnectionState.GREETING, now
-        self._codec = Connection(
-            CLIENT_PROTOCOL, HELLO_TEXT, self._versions, self._settings.frame_size_max, rules=self._rules
-        )
+        self._codec = self.make_connection(CLIENT_PROTOCOL, HELLO_TEXT, self._versions, self._settings.frame_size_max)
         self._encode = self._codec.encode
         self.writable = True
         self.explains = None
@@ -134,7 +152,7 @@ class Link:
         self._filled.append(self)
         self.out += self._codec.hello()
 
-    def receive(self, data: bytes, now: int, messages: list[ClientMessage]) -> bool:
+    def receive(self, now: int, data: bytes, messages: list[ClientMessage]) -> bool:
         """Decode into `messages`; True when this made the link ready.
 
         Raises:
@@ -158,23 +176,40 @@ class Link:
             self._filled.append(self)
         self._encode(message, self.out)
 
-    def flush(self, now: int, out: list[Effect]) -> None:
+    def send_appends(
+        self, submits: Sequence[Submit], at: int, end: int, prefix: bytes, sequence: int, seen: int, names_told: bool
+    ) -> list[ReqId]:
+        """Encode appends into `out`, where the server explains refusals; see `encode_appends`."""
+        assert self._codec is not None
+        if not self.out:
+            self._filled.append(self)
+        return encode_appends(self.out, self._codec.head, submits, at, end, prefix, sequence, seen, names_told)
+
+    def send_columns(self, columns: Columns, prefix: bytes, sequence: int, mark: int, names_told: bool) -> list[ReqId]:
+        """The same for many appends of one call; see `encode_columns`."""
+        assert self._codec is not None
+        if not self.out:
+            self._filled.append(self)
+        head = self._codec.head
+        return encode_columns(self.out, head, columns, 0, len(columns), prefix, sequence, mark, names_told)
+
+    def flush(self, now: int) -> None:
         """Emit what was encoded in this step."""
         if self.out:
-            out.append(Send(self.conn, self.out))
+            self._effects.put(Send(self.conn, self.out))
             self.out = bytearray()
             self.last_write = now
 
-    def close(self, reason: str, now: int, out: list[Effect]) -> None:
+    def close(self, now: int, reason: str) -> None:
         """Close the connection; its `Closed` is not waited for. A successor may be dialed after a pause."""
         if self.state not in (ConnectionState.IDLE, ConnectionState.ENDED):
-            self.flush(now, out)
-            out.append(CloseConn(self.conn, reason))
-            self.on_closed(reason, now)
+            self.flush(now)
+            self._effects.put(CloseConn(self.conn, reason))
+            self.on_closed(now, reason)
 
-    def end(self, reason: str, now: int, out: list[Effect]) -> None:
+    def end(self, now: int, reason: str) -> None:
         """Close and never dial again."""
-        self.close(reason, now, out)
+        self.close(now, reason)
         self.state = ConnectionState.ENDED
         self._redial_at = None
 
@@ -182,20 +217,18 @@ class Link:
         """The endpoint is wanted again after `end`."""
         if self.state is ConnectionState.ENDED:
             self.state = ConnectionState.IDLE
-            self._failures = 0
+            self._pauses.hurry()
 
-    def on_closed(self, reason: str, now: int) -> None:
+    def on_closed(self, now: int, reason: str) -> None:
         """The connection is gone: choose when to dial again."""
-        connected = self.state is not ConnectionState.DIALING
         if self.state is ConnectionState.READY and now - self._since >= self._settings.reconnect_cap_ms:
-            self._failures = 0
+            self._pauses.hurry()
         self.state, self.reason = ConnectionState.IDLE, reason
         self._codec = None
         self.out = bytearray()
-        self._redial_at = now + self._pause(connected)
-        self._failures += 1
+        self._redial_at = self._next_dial_at(now)
 
-    def due(self, now: int, out: list[Effect]) -> bool:
+    def due(self, now: int) -> bool:
         """Act on passed deadlines; True when the owner must dial now."""
         if self.state is ConnectionState.READY:
             assert self._codec is not None
@@ -203,8 +236,9 @@ class Link:
                 self._filled.append(self)
                 self.out += self._codec.keep_alive()
         elif self.state is ConnectionState.GREETING:
-            if self._rules.silent_peer_dropped and now - self._since >= self._settings.hello_ms:
-                self.close("the server does not greet", now, out)
+            due = self._greeting_due()
+            if due is not None and now >= due:
+                self.close(now, "the server does not greet")
         elif self.state is ConnectionState.IDLE:
             return self._redial_at is None or now >= self._redial_at
         return False
@@ -213,17 +247,20 @@ class Link:
         """When `due` has something to do, as far as known."""
         if self.state is ConnectionState.READY and self.version >= _KEEP_ALIVE_VERSION:
             return self.last_write + self._settings.keep_alive_ms
-        if self.state is ConnectionState.GREETING and self._rules.silent_peer_dropped:
-            return self._since + self._settings.hello_ms
+        if self.state is ConnectionState.GREETING:
+            return self._greeting_due()
         if self.state is ConnectionState.IDLE:
             return self._redial_at
         return None
 
-    def _pause(self, connected: bool) -> int:
-        if not self._rules.reconnect_paced:
-            return 0 if connected else 1_000
-        # The first attempt after a working connection comes at once: most cuts are a server restarting.
-        if self._failures == 0:
-            return self._rng.randrange(self._settings.reconnect_base_ms)
-        pause = min(self._settings.reconnect_cap_ms, self._settings.reconnect_base_ms << min(self._failures, 16))
-        return pause // 2 + self._rng.randrange(pause // 2 + 1)
+    def hurry_at(self) -> int | None:
+        """A connection by itself never needs another map of the cluster."""
+        return None
+
+    def _next_dial_at(self, now: int) -> int:
+        """When the successor of a connection that has ended may be dialed."""
+        return self._pauses.pause(now)
+
+    def _greeting_due(self) -> int | None:
+        """When a server that has not greeted is given up."""
+        return self._since + self._settings.hello_ms

@@ -1,11 +1,15 @@
 """How a client learns who it is and where partitions are served.
 
-Two ways: ZooKeeper, as 0.13.2 does, or any one of our servers, which knows the same.
+Two ways: ZooKeeper, as 0.13.2 does (`ZkMembership`), or any one of our servers, which knows the same
+(`ServerMembership`). Either tells, in notes to the `ClusterPort`, three things: `Joined`, once, with our id; the map of
+the cluster, whenever it changes; and that this client cannot work with what the cluster says, which is final. What it
+asks of ZooKeeper leaves through the outbox of the process; what it asks of servers goes over rpc connections that the
+process keeps for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from waltz_core.base.contract import Rng, Tickets, earliest
 from waltz_core.base.edge import (
@@ -21,7 +25,10 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import Endpoint, make_req_id
-from waltz_core.client.calls import Effect
+from waltz_core.base.outbox import Emits
+from waltz_core.base.record import record
+from waltz_core.client.calls import Effect, Joined
+from waltz_core.client.router import EndpointMap
 from waltz_core.client.settings import ClientSettings
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import ClusterFailed, CoordinatorEffect, EndpointsChanged
@@ -31,34 +38,60 @@ from waltz_core.wire.client_messages import ClusterInfoRequest, ClusterInfoRespo
 if TYPE_CHECKING:
     from waltz_core.base.edge import ZkEvent
     from waltz_core.client.link import Link
-    from waltz_core.client.node import ClientNode
     from waltz_core.wire.client_messages import ClientMessage
 
 _ZK_REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)
 
 
-class Membership(Protocol):
-    """A view of the cluster; a child of the node, which it tells what it learns."""
+@record
+class MapChanged:
+    """Live servers, and what each of them serves."""
 
-    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
+    endpoints: EndpointMap
+
+
+@record
+class Unusable:
+    """This client cannot work with what the cluster says; final."""
+
+    reason: str
+
+
+MembershipNote: TypeAlias = Joined | MapChanged | Unusable
+
+
+class Servers(Protocol):
+    """What a membership needs of the client that it belongs to."""
+
+    def link_to(self, endpoint: Endpoint) -> Link:
+        """The rpc connection to a server, dialed on demand."""
+
+    def hurry_at(self) -> int | None:
+        """When to ask others who serves what; None: the usual pauses will do."""
+
+
+class Membership(Protocol):
+    """A view of the cluster."""
+
+    def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
         """Begin to look."""
 
     def deadline(self) -> int | None:
         """When `due` has something to do."""
 
-    def due(self, now: int, out: list[Effect]) -> None:
+    def due(self, now: int) -> None:
         """Act on passed deadlines."""
 
-    def on_zk(self, event: ZkEvent, now: int, out: list[Effect]) -> None:
+    def on_zk(self, now: int, event: ZkEvent) -> None:
         """ZooKeeper answered or changed."""
 
-    def on_link_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_ready(self, now: int, link: Link) -> None:
         """An rpc connection can be used."""
 
-    def on_link_lost(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_lost(self, now: int, link: Link) -> None:
         """An rpc connection is gone."""
 
-    def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
+    def on_message(self, now: int, message: ClientMessage, link: Link) -> bool:
         """Take a message if it is about the cluster; True when it was."""
 
     def keeps(self, link: Link) -> bool:
@@ -67,7 +100,7 @@ class Membership(Protocol):
     def trouble(self) -> str:
         """What was tried in vain, and why, while the cluster has not answered."""
 
-    def close(self, now: int, out: list[Effect]) -> None:
+    def close(self, now: int) -> None:
         """Look no longer."""
 
 
@@ -78,19 +111,19 @@ class NullMembership:
         """Nothing is due."""
         return None
 
-    def due(self, now: int, out: list[Effect]) -> None:
+    def due(self, now: int) -> None:
         """Nothing is due."""
 
-    def on_zk(self, event: ZkEvent, now: int, out: list[Effect]) -> None:
+    def on_zk(self, now: int, event: ZkEvent) -> None:
         """No ZooKeeper here."""
 
-    def on_link_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_ready(self, now: int, link: Link) -> None:
         """No server is asked."""
 
-    def on_link_lost(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_lost(self, now: int, link: Link) -> None:
         """No server is asked."""
 
-    def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
+    def on_message(self, now: int, message: ClientMessage, link: Link) -> bool:
         """No server is asked."""
         return False
 
@@ -102,7 +135,7 @@ class NullMembership:
         """None."""
         return ""
 
-    def close(self, now: int, out: list[Effect]) -> None:
+    def close(self, now: int) -> None:
         """Nothing to end."""
 
 
@@ -116,27 +149,28 @@ class ZkMembership(NullMembership):
         self._root, self._where = root, where
         self._session = ZkState.CLOSED  # none yet
         self._coordinator = Coordinator(root, tickets=tickets, rng=rng, allocate_client_id=True)
-        self._node: ClientNode | None = None
+        self._out: Emits[Effect] | None = None
+        self._notes: Emits[MembershipNote] | None = None
 
-    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
+    def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
         """Wait for the session: it is told by an event."""
-        self._node = node
+        self._out, self._notes = out, notes
 
     def deadline(self) -> int | None:
         """As the coordinator says."""
         return self._coordinator.deadline()
 
-    def due(self, now: int, out: list[Effect]) -> None:
+    def due(self, now: int) -> None:
         """Let the coordinator read again."""
         due = self._coordinator.deadline()
         if due is not None and now >= due:
-            self._step(now, [], out)
+            self._step(now, [])
 
-    def on_zk(self, event: ZkEvent, now: int, out: list[Effect]) -> None:
+    def on_zk(self, now: int, event: ZkEvent) -> None:
         """Let the coordinator look at it."""
         if isinstance(event, ZkStateChanged):
             self._session = event.state
-        self._step(now, [event], out)
+        self._step(now, [event])
 
     def trouble(self) -> str:
         """How far it came."""
@@ -144,25 +178,26 @@ class ZkMembership(NullMembership):
             return f"no session with ZooKeeper at {self._where}"
         return f"ZooKeeper at {self._where} answers, and has no cluster at {self._root or '/'} (cluster.root)"
 
-    def close(self, now: int, out: list[Effect]) -> None:
+    def close(self, now: int) -> None:
         """An observer leaves no trace."""
         self._coordinator.leave(now, [])
 
-    def _step(self, now: int, events: list[ZkEvent], out: list[Effect]) -> None:
-        assert self._node is not None
-        found: list[CoordinatorEffect] = []
-        self._coordinator.step(now, events, found)
-        for effect in found:
+    def _step(self, now: int, events: list[ZkEvent]) -> None:
+        assert self._out is not None
+        assert self._notes is not None
+        effects: list[CoordinatorEffect] = []
+        self._coordinator.step(now, events, effects)
+        for effect in effects:
             if isinstance(effect, (*_ZK_REQUESTS, Report)):
-                out.append(effect)
+                self._out.put(effect)
             elif isinstance(effect, CoordinatorJoined):
                 assert effect.client_id is not None
-                self._node.joined(effect.cluster_name, effect.client_id, effect.num_partitions, now, out)
+                self._notes.put(Joined(effect.cluster_name, effect.client_id, effect.num_partitions))
             elif isinstance(effect, EndpointsChanged):
-                self._node.endpoints_changed(effect.endpoints, now, out)
+                self._notes.put(MapChanged(effect.endpoints))
             else:
                 assert isinstance(effect, ClusterFailed), f"an observer is told nothing else: {effect}"
-                self._node.cluster_lost(effect.reason, out)
+                self._notes.put(Unusable(effect.reason))
 
 
 _VERSION = 5  # of the client protocol: the first that can ask a server about its cluster
@@ -179,7 +214,9 @@ class ServerMembership(NullMembership):
     def __init__(self, seed: Endpoint, settings: ClientSettings) -> None:
         self._seed = seed
         self._settings = settings
-        self._node: ClientNode | None = None
+        self._client: Servers | None = None
+        self._out: Emits[Effect] | None = None
+        self._notes: Emits[MembershipNote] | None = None
         self._link: Link | None = None
         self._servers: tuple[Endpoint, ...] = ()
         self._client_id: int | None = None
@@ -191,10 +228,10 @@ class ServerMembership(NullMembership):
         self._ask_at: int | None = None
         self._closed = False
 
-    def start(self, node: ClientNode, now: int, out: list[Effect]) -> None:
+    def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
         """Go to the seed."""
-        self._node = node
-        self._go_to(self._seed, now)
+        self._client, self._out, self._notes = servers, out, notes
+        self._go_to(now, self._seed)
 
     def deadline(self) -> int | None:
         """The next question, or the end of patience with the last."""
@@ -204,7 +241,7 @@ class ServerMembership(NullMembership):
         hurry = self._hurry_at()
         return usual if hurry is None else earliest(usual, max(hurry, self._since + self._settings.cluster_trouble_ms))
 
-    def due(self, now: int, out: list[Effect]) -> None:
+    def due(self, now: int) -> None:
         """Ask again, or somebody else."""
         due = self.deadline()
         if due is None or now < due:
@@ -216,35 +253,36 @@ class ServerMembership(NullMembership):
         else:
             self._next(now)
 
-    def on_link_ready(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_ready(self, now: int, link: Link) -> None:
         """Ask, if this is the server of our choice."""
         if link is not self._link:
             return
         if link.version < _VERSION:
             text = f"{link.endpoint} cannot tell about its cluster (client protocol {link.version}, {_VERSION} needed)"
             if self._client_id is None:
-                assert self._node is not None
-                self._node.cluster_lost(f"{text}: configure ZooKeeper instead of waltz://", out)
+                assert self._notes is not None
+                self._notes.put(Unusable(f"{text}: configure ZooKeeper instead of waltz://"))
             else:
-                out.append(Report(Level.WARNING, text))
+                self._warn(text)
                 self._next(now)
             return
         self._ask(now)
 
-    def on_link_lost(self, link: Link, now: int, out: list[Effect]) -> None:
+    def on_link_lost(self, now: int, link: Link) -> None:
         """Try the next server."""
         if self._client_id is None:
             self._tried[link.endpoint] = link.reason
         if link is self._link and not self._closed:
             self._next(now)
 
-    def on_message(self, message: ClientMessage, link: Link, now: int, out: list[Effect]) -> bool:
+    def on_message(self, now: int, message: ClientMessage, link: Link) -> bool:
         """Take the map, or an excuse."""
         if isinstance(message, ClusterInfoResponse):
-            if link is self._link:
+            # A client id comes with the answer alone; until then what comes is a change of the map, told by itself.
+            if link is self._link and (message.client_id >= 0 or self._client_id is not None):
                 self._asked_at, self._since = None, now
                 self._ask_at = now + self._settings.cluster_refresh_ms
-            self._on_info(message, now, out)
+            self._on_info(message)
             return True
         if isinstance(message, ErrorResponse) and link is self._link and self._asked_at is not None:
             self._asked_at, self._since = None, now
@@ -252,7 +290,7 @@ class ServerMembership(NullMembership):
             if self._client_id is None:
                 self._tried[link.endpoint] = f"does not tell about its cluster: {message.message}"
             if message.code != ErrorCode.NOT_READY:
-                out.append(Report(Level.WARNING, f"{link.endpoint} does not tell about its cluster: {message.message}"))
+                self._warn(f"{link.endpoint} does not tell about its cluster: {message.message}")
             return True
         return False
 
@@ -267,32 +305,41 @@ class ServerMembership(NullMembership):
         tried.setdefault(self._link.endpoint, "no answer" if self._link.ready else f"still {self._link.state.value}")
         return "; ".join(reason if str(server) in reason else f"{server}: {reason}" for server, reason in tried.items())
 
-    def close(self, now: int, out: list[Effect]) -> None:
+    def close(self, now: int) -> None:
         """Ask nobody any more."""
         self._closed = True
 
     def _hurry_at(self) -> int | None:
         """Since when, or from when on, the usual pauses are too long; None: they will do."""
-        assert self._node is not None
-        return self._node.hurry_at()
+        assert self._client is not None
+        return self._client.hurry_at()
 
-    def _on_info(self, info: ClusterInfoResponse, now: int, out: list[Effect]) -> None:
-        assert self._node is not None
+    def _warn(self, text: str) -> None:
+        assert self._out is not None
+        self._out.put(Report(Level.WARNING, text))
+
+    def _on_info(self, info: ClusterInfoResponse) -> None:
+        assert self._notes is not None
         if self._client_id is None:
             if info.client_id < 0:
                 return
             self._client_id = info.client_id
             self._tried.clear()
-            self._node.joined(info.name, info.client_id, info.num_partitions, now, out)
+            self._notes.put(Joined(info.name, info.client_id, info.num_partitions))
         if self._revision is not None and info.revision < self._revision:
             return
         self._revision = info.revision
         self._servers = tuple(entry.endpoint for entry in info.servers)
-        self._node.endpoints_changed([(entry.endpoint, entry.partitions) for entry in info.servers], now, out)
+        self._notes.put(MapChanged([(entry.endpoint, entry.partitions) for entry in info.servers]))
 
-    def _go_to(self, server: Endpoint, now: int) -> None:
-        assert self._node is not None
-        self._link = self._node.link_to(server)
+    def _go_to(self, now: int, server: Endpoint) -> None:
+        assert self._client is not None
+        link = self._client.link_to(server)
+        if link is self._link and link.ready and self._asked_at is not None and self._client_id is None:
+            # There is nobody else, and it owes us an id already: asked again on the same connection it refuses.
+            self._asked_at = self._since = now
+            return
+        self._link = link
         self._asked_at, self._since = None, now
         # Should the connection not come to stand, somebody else is asked.
         self._ask_at = now + self._settings.cluster_answer_ms
@@ -305,7 +352,7 @@ class ServerMembership(NullMembership):
         candidates = [*self._servers, *([] if self._seed in self._servers else [self._seed])]
         current = self._link.endpoint
         at = candidates.index(current) + 1 if current in candidates else 0
-        self._go_to(candidates[at % len(candidates)], now)
+        self._go_to(now, candidates[at % len(candidates)])
 
     def _ask(self, now: int) -> None:
         assert self._link is not None

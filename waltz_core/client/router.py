@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
-from waltz_core.base.contract import Rng
 from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import SafetyRules
+from waltz_core.client.context import ClientContext
 from waltz_core.client.link import ConnectionState, Kind, Link
-from waltz_core.client.settings import ClientSettings
-from waltz_core.wire.client_codec import VERSIONS
 
 EndpointMap = Sequence[tuple[Endpoint, Sequence[tuple[int, int]]]]
 """Live servers, each with (partition id, generation) of what it serves."""
@@ -23,21 +21,18 @@ class ClientRouter:
     come back, its next connection must have a higher one.
     """
 
-    __slots__ = ("_filled", "_links", "_rng", "_rules", "_settings", "_versions", "generations", "owners", "servers")
+    make_link: ClassVar[type[Link]] = Link
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        rng: Rng,
-        rules: SafetyRules,
-        versions: Collection[int] = VERSIONS,
-    ) -> None:
+    __slots__ = ("_context", "_filled", "_links", "dials_wanted", "generations", "owners", "servers")
+
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
         self.servers: tuple[Endpoint, ...] = ()
         self.owners: dict[int, Endpoint] = {}
         self.generations: dict[int, int] = {}
         self._links: dict[tuple[Endpoint, Kind], Link] = {}
         self._filled: list[Link] = []
-        self._settings, self._rng, self._rules, self._versions = settings, rng, rules, versions
+        self.dials_wanted = False  # a connection may be needed that does not stand
 
     def set_endpoints(self, endpoints: EndpointMap) -> list[Link]:
         """Take a newer map; returns the links of servers that are gone, to be ended by the caller."""
@@ -63,10 +58,15 @@ class ClientRouter:
         """The connection to a server."""
         link = self._links.get((endpoint, kind))
         if link is None:
-            link = Link(endpoint, kind, self._settings, self._rng, self._rules, self._versions, self._filled)
-            self._links[endpoint, kind] = link
+            link = self._links[endpoint, kind] = self._make(endpoint, kind)
         link.revive()
         return link
+
+    def _make(self, endpoint: Endpoint, kind: Kind) -> Link:
+        context = self._context
+        return self.make_link(
+            endpoint, kind, context.settings, context.rng, context.versions, context.out, self._filled
+        )
 
     def links(self) -> Iterable[Link]:
         """Every connection there ever was a need for."""

@@ -22,7 +22,7 @@ class ClientSettings:
     reconnect_cap_ms: int = 2_000  # longest pause
     fetch_base_ms: int = 10  # first pause after a failed payload read
     fetch_cap_ms: int = 5_000
-    fetch_in_flight_max: int = 512  # payload reads on their way, per partition
+    fetch_in_flight_max: int = 2_048  # payloads asked for and not here, per partition; fewer where each is a request
     mark_retry_ms: int = 1_000  # a mark not answered by then is asked for again
     # Transactions delivered and not consumed, per partition; what a server is asked for. Half of it should exceed the
     # smallest window of 0.13.2 (100): what was dropped is asked for with a window of its own, and one that is not used

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from waltz_core.base.contract import Rng
 from waltz_core.base.errors import ClusterError
 from waltz_core.base.record import record
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
 
 
@@ -24,17 +23,13 @@ class Member:
     preferred_partitions: tuple[int, ...] = ()
 
 
-class IncompleteAssignmentError(ClusterError):
-    """The policy of 0.13.2 left partitions without an owner; nothing may be written."""
-
-
 class FewerPartitionsError(ClusterError):
     """The cluster announces fewer partitions than the stored assignment."""
 
 
 @record
 class _Holder:
-    """Who had a partition before, and at which generation."""
+    """The previous owner of a partition, and its generation."""
 
     server_id: int | None
     generation: int
@@ -46,9 +41,8 @@ def assign(
     members: Sequence[Member],
     cversion: int,
     rng: Rng | None = None,
-    rules: SafetyRules = SAFE,
 ) -> PartitionAssignment:
-    """The assignment that follows `old` for these members.
+    """The assignment that follows `old` for these members: every partition once, even if `old` is malformed.
 
     Args:
         old: What is stored now; the order of each server's partitions decides what it keeps.
@@ -56,25 +50,20 @@ def assign(
         members: In the order in which they choose; of two claimants the first wins.
         cversion: Recorded in the result: the membership it was computed for.
         rng: Shuffles each list, so that the victims of the next change are random; None leaves them in order.
-        rules: With `assignment_complete` the result always holds every partition once, whatever `old` looks like.
 
     Raises:
         FewerPartitionsError: `num_partitions` is below that of `old`.
-        IncompleteAssignmentError: only with the rule off: 0.13.2 would throw here and leave everything as it is.
     """
     if num_partitions < old.num_partitions:
         raise FewerPartitionsError("decreasing the number of partitions is not allowed")
     if not members:
         return PartitionAssignment(cversion, num_partitions, ())
-    dealing = _Dealing(old, num_partitions, members, rules)
+    dealing = _Dealing(old, num_partitions, members)
     dealing.claim()
     dealing.keep()
     dealing.fill()
     lists = dealing.lists
-    if sorted(partition_id for owned in lists.values() for partition_id, _ in owned) != list(range(num_partitions)):
-        # Java: "incomplete partition assignment"; with the rule on this cannot happen.
-        assert not rules.assignment_complete
-        raise IncompleteAssignmentError("incomplete partition assignment")
+    assert sorted(number for owned in lists.values() for number, _ in owned) == list(range(num_partitions))
     if rng is not None:
         for owned in lists.values():
             rng.shuffle(owned)
@@ -84,15 +73,12 @@ def assign(
 
 
 class _Dealing:
-    """One computation: the pool of partitions still to give, and what each member has got."""
+    """One computation: the pool of unassigned partitions, and the partitions of each member."""
 
-    def __init__(
-        self, old: PartitionAssignment, num_partitions: int, members: Sequence[Member], rules: SafetyRules
-    ) -> None:
+    def __init__(self, old: PartitionAssignment, num_partitions: int, members: Sequence[Member]) -> None:
         self._members = members
-        self._complete = rules.assignment_complete
         self._old = {server.server_id: server.partitions for server in old.servers}
-        self._pool = _pool(old, num_partitions, rules)
+        self._pool = _pool(old, num_partitions)
         self._share, self._extra = divmod(num_partitions, len(members))
         self.lists: dict[int, list[tuple[int, int]]] = {member.server_id: [] for member in members}
 
@@ -115,17 +101,15 @@ class _Dealing:
                     continue
                 same = holder.server_id == member.server_id
                 owned.append((partition_id, holder.generation if same else _next(holder.generation)))
-                # Java: counts an extra as spent already at the floor, which can leave a partition to nobody (zk-D1).
-                if len(owned) > self._share or (len(owned) == self._share and not self._complete):
+                if len(owned) > self._share:
                     self._extra -= 1
 
     def keep(self) -> None:
-        """Leave partitions where they are, in stored order, as far as the fair share reaches."""
+        """Leave partitions with their owners, in stored order, up to the fair share."""
         for member in self._members:
             owned = self.lists[member.server_id]
             for partition_id, generation in self._old.get(member.server_id, ()):
-                holder = self._pool.get(partition_id)
-                if holder is None or (self._complete and holder != _Holder(member.server_id, generation)):
+                if self._pool.get(partition_id) != _Holder(member.server_id, generation):
                     continue
                 if not self._room(owned):
                     break
@@ -133,7 +117,7 @@ class _Dealing:
                 owned.append((partition_id, generation))
 
     def fill(self) -> None:
-        """Deal what is left."""
+        """Distribute the rest."""
         left = iter(sorted(self._pool.items()))
         entry = next(left, None)
         for member in self._members:
@@ -144,27 +128,23 @@ class _Dealing:
                 entry = next(left, None)
 
 
-def _pool(old: PartitionAssignment, num_partitions: int, rules: SafetyRules) -> dict[int, _Holder]:
-    """Every partition with its previous holder."""
-    complete = rules.assignment_complete
-    first = 0 if complete else old.num_partitions
-    pool = {partition_id: _Holder(None, 0) for partition_id in range(first, num_partitions)}
+def _pool(old: PartitionAssignment, num_partitions: int) -> dict[int, _Holder]:
+    """Every partition with its previous owner."""
+    pool = {partition_id: _Holder(None, 0) for partition_id in range(num_partitions)}
     highest = 0
     for server in old.servers:
         for partition_id, generation in server.partitions:
             highest = max(highest, generation)
-            if complete:
-                # A stored id twice or out of range is somebody's mistake: the higher generation holds.
-                known = pool.get(partition_id)
-                if known is None or (known.server_id is not None and known.generation >= generation):
-                    continue
+            # A stored id that is out of range or occurs twice is a mistake: the higher generation counts.
+            known = pool.get(partition_id)
+            if known is None or (known.server_id is not None and known.generation >= generation):
+                continue
             pool[partition_id] = _Holder(server.server_id, generation)
-    if complete:
-        # A partition that the old assignment has lost may have had any generation; a lower one than the
-        # stored partition metadata would keep it out of service, so it starts above all that are known.
-        for partition_id in range(old.num_partitions):
-            if pool[partition_id].server_id is None:
-                pool[partition_id] = _Holder(None, highest)
+    # A partition that the old assignment has lost may have had any generation; a lower one than the
+    # stored partition metadata would keep it out of service, so it starts above all that are known.
+    for partition_id in range(old.num_partitions):
+        if pool[partition_id].server_id is None:
+            pool[partition_id] = _Holder(None, highest)
     return pool
 
 
@@ -176,16 +156,17 @@ def _next(generation: int) -> int:
 def legacy_assignment_fails(num_partitions: int, members: Sequence[Member]) -> bool:
     """Whether 0.13.2 as coordinator would throw for these claims, and so freeze the cluster (zk-D1).
 
-    Derived from counts alone, with every partition in place: it does not depend on who holds what.
+    It counts a claim that only reaches the fair share as one of the larger shares already, and where those are used
+    up too early, partitions have no owner. With every partition in place it does not matter who owns what.
     """
-    everything = PartitionAssignment(0, num_partitions, (_all_of_nobody(num_partitions),))
-    try:
-        assign(everything, num_partitions, members, 0, None, LEGACY)
-    except IncompleteAssignmentError:
-        return True
-    return False
-
-
-def _all_of_nobody(num_partitions: int) -> ServerPartitions:
-    """Every partition held by a server that is gone; ids start at 1, so -1 is nobody."""
-    return ServerPartitions(-1, tuple((partition_id, 0) for partition_id in range(num_partitions)))
+    share, extra = divmod(num_partitions, len(members))
+    free = set(range(num_partitions))
+    claimed = []
+    for member in members:
+        claims = free.intersection(member.preferred_partitions)
+        free -= claims
+        claimed.append(len(claims))
+        extra -= max(0, len(claims) - max(1, share) + 1)
+    room = sum(max(0, share - count) for count in claimed)
+    larger = sum(count <= share for count in claimed)
+    return room + min(larger, max(0, extra)) < len(free)

@@ -10,18 +10,18 @@ STARTING ───────────────────────�
                              it is another cluster now
 ```
 
-Every server and every client runs one. There is no elected leader: the coordinator is whichever process manages the
-server with the smallest id it sees; several may believe it at once, and the conditional write settles it.
+Every server and every client runs one. There is no elected leader: the coordinator is the process whose server has the
+smallest id in its view; several may take themselves for it at once, and the conditional write decides.
 
 The machine is level-triggered: a watch, a new session, a timer or the outcome of a write only mean "read again", so a
 lost watch or a lost reply costs time, never correctness. Each reading asks for everything at once (`view.Round`); from
-a complete one that is one view it says what changed, and then compares what stands there with what should: our
-descriptor, the assignment. What differs is written, on condition that nobody wrote since. So nothing needs to be
-remembered of a write: whether it was done, refused or lost, the next reading shows it. Nothing is begun while an answer
+a complete reading that is one view it reports what changed, and then compares what ZooKeeper holds with what it should
+hold: our descriptor, the assignment. What differs is written, on condition of the version that was read. So a write
+need not be remembered: whether it was done, refused or lost, the next reading shows it. Nothing begins while an answer
 is outstanding, and every answer has a deadline. Ids are taken in the same way from a counter: read, write, and read
-again if somebody else was first; an unknown outcome skips an id.
+again if another process was first; an unknown outcome skips an id.
 
-ZooKeeper owns all of it; this process only remembers what it last said of it. While the session is in doubt the server
+ZooKeeper owns all of it; this process only remembers its last notifications. While the session is in doubt the server
 may have lost its partitions to another one: `OwnershipDoubtful` stops its appends until a reading in a live session
 confirms them.
 """
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TypeAlias, assert_never
+from typing import ClassVar, TypeAlias, assert_never
 
 import attrs
 
@@ -51,7 +51,6 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.cluster.identity import Ids, next_id
 from waltz_core.cluster.notifications import (
     ClusterFailed,
@@ -77,6 +76,7 @@ from waltz_core.cluster.view import (
     ContradictionError,
     Round,
     UnreadableError,
+    descriptors_at,
     members_of,
     own_descriptors,
     parameters_of,
@@ -92,6 +92,10 @@ from waltz_core.zookeeper.znodes import (
 
 REFRESH_EVERY_MS = 30_000
 LEAVE_TIMEOUT_MS = 5_000
+_NO_CLUSTER = (
+    "znode {path} does not exist: there is no Waltz cluster at {root}; check the ZooKeeper address and cluster.root, "
+    "or create the cluster with `waltz zookeeper create`"
+)
 
 _Answer: TypeAlias = ZkDone | ZkError
 
@@ -111,6 +115,8 @@ class Coordinator:
     The states are drawn above. Notifications and requests leave through `out`, in order.
     """
 
+    make_registration: ClassVar[type[Registration]] = Registration
+
     def __init__(
         self,
         root: str,
@@ -119,15 +125,13 @@ class Coordinator:
         rng: Rng,
         manages: ManagedServer | None = None,
         allocate_client_id: bool = False,
-        rules: SafetyRules = SAFE,
     ) -> None:
         self._paths = cluster_paths(root)
         self._rng = rng
-        self._rules = rules
         self._published = Published(self._paths)
         self._ids = Ids(self._paths, server=manages is not None, client=allocate_client_id)
         self._registration = (
-            None if manages is None else Registration(self._paths, manages, self._published, rng, rules)
+            None if manages is None else self.make_registration(self._paths, manages, self._published, rng)
         )
 
         self._state = CoordinatorState.STARTING
@@ -150,12 +154,12 @@ class Coordinator:
 
     @property
     def server_id(self) -> int | None:
-        """Of the server that we register, once it has one."""
+        """Id of the server that we register, once it has one."""
         return self._ids.server_id
 
     @property
     def client_id(self) -> int | None:
-        """Ours as a client, once it was taken."""
+        """Our id as a client, once it was taken."""
         return self._ids.client_id
 
     @property
@@ -203,7 +207,7 @@ class Coordinator:
         return preference_problem(self._cluster.num_partitions, others, self.server_id, partitions)
 
     def set_preferred(self, now: int, partitions: Sequence[int], out: list[CoordinatorEffect]) -> None:
-        """Replace the preferred partitions of our server, rewrite its descriptor, then have it reassigned.
+        """Replace the preferred partitions of our server: rewrite its descriptor, then reassign.
 
         `PreferencesRegistered` follows once a reading shows both.
         """
@@ -253,7 +257,7 @@ class Coordinator:
             self._dirty = True
 
     def _on_state(self, event: ZkStateChanged, out: list[CoordinatorEffect]) -> None:
-        # What was under way shows its outcome in the next reading.
+        # The next reading shows the outcome of what was under way.
         self._online = event.state is ZkState.CONNECTED
         self._questions.connected(self._online)
         self._read_again()
@@ -265,11 +269,11 @@ class Coordinator:
         if event.state is not ZkState.SUSPENDED:
             self._published.doubt(out)
         if self._state is CoordinatorState.LEAVING:
-            # The descriptor goes with the session, which this process is about to give up.
+            # The descriptor ends with the session, which this process is about to close.
             self._end(Left(), out)
 
     def _expire(self, now: int, out: list[CoordinatorEffect]) -> None:
-        """Answers that did not come; the request may still be carried out later."""
+        """Handle overdue answers; the requests may still be carried out later."""
         if self._questions.overdue(now):
             self._try_again(now)
         if self._state is CoordinatorState.LEAVING and now >= self._leave_by:
@@ -294,7 +298,7 @@ class Coordinator:
         out += [attrs.evolve(request, ticket=self._questions.ask(now, WriteView())) for request in requests]
 
     def _read_again(self) -> None:
-        """What was read so far is not one view."""
+        """The reading so far is not one view."""
         self._round = None
         self._start_answers = {}
         self._dirty = True
@@ -315,7 +319,7 @@ class Coordinator:
         self._end(ClusterFailed(reason), out)
 
     def _broken(self, now: int, reason: str, out: list[CoordinatorEffect]) -> None:
-        """Something that a cluster must have cannot be used: nobody starts on that, and nobody stops for it."""
+        """A znode that a cluster needs cannot be used: no process starts on that, and none stops because of it."""
         if self._cluster is None:
             self._fail(reason, out)
         else:
@@ -343,11 +347,7 @@ class Coordinator:
         elif answer is ZkError.NO_NODE and self._cluster is not None and path != self._paths.root:
             self._broken(now, f"znode {path} does not exist", out)
         elif answer is ZkError.NO_NODE:
-            self._fail(
-                f"znode {path} does not exist: there is no Waltz cluster at {self._paths.root}; check the ZooKeeper "
-                "address and cluster.root, or create the cluster with `waltz zookeeper create`",
-                out,
-            )
+            self._fail(_NO_CLUSTER.format(path=path, root=self._paths.root), out)
         else:
             self._try_again(now)
 
@@ -359,19 +359,16 @@ class Coordinator:
         if counter is None:
             self._on_ids_known(out)
             return
-        taken = answers[counter]
-        assert taken.stat is not None
         try:
-            number = next_id(taken)
+            number, version = next_id(answers[counter])
         except ProtocolError as problem:
             self._fail(f"znode {counter}: {problem}; the cluster was not created completely", out)
             return
-        ticket = self._questions.ask(now, TakeId(number))
-        out.append(ZkSet(ticket, counter, encode_id_counter(number), taken.stat.version))
+        out.append(ZkSet(self._questions.ask(now, TakeId(number)), counter, encode_id_counter(number), version))
 
     def _on_id(self, number: int, now: int, answer: _Answer, out: list[CoordinatorEffect]) -> None:
         if answer is ZkError.BAD_VERSION:
-            return  # somebody else took it: `_advance` starts over at once
+            return  # another process took it: `_advance` starts over at once
         if not isinstance(answer, ZkDone):
             self._try_again(now)  # an unknown outcome skips one id at worst
             return
@@ -415,7 +412,7 @@ class Coordinator:
 
     @property
     def _reading(self) -> Round:
-        """The round under way: what is forgotten with it is not awaited any more."""
+        """The round under way; questions that were dropped with it are not awaited any more."""
         assert self._round is not None
         return self._round
 
@@ -447,15 +444,12 @@ class Coordinator:
     def _evaluate(self, now: int, reading: Round, out: list[CoordinatorEffect]) -> None:
         self._round = None
         answers, self._start_answers = self._start_answers, {}
-        assert reading.children is not None
-        assert reading.data is not None
-        listed, data = reading.children.stat, reading.data.stat
-        assert listed is not None
-        assert data is not None
-        if reading.torn or listed.cversion != data.cversion:
-            self._dirty = True  # somebody came or went between the reads: not one view
+        agreed = reading.agreed()
+        if agreed is None:
+            self._dirty = True
             return
-        leaving = self._state is CoordinatorState.LEAVING  # whatever cluster that is now, our descriptor goes
+        data, stat = agreed
+        leaving = self._state is CoordinatorState.LEAVING  # our descriptor goes, even if that is another cluster now
         root, store = answers[self._paths.root], answers.get(self._paths.store)
         if not leaving and not self._check_cluster(now, root, store, out):
             return
@@ -469,24 +463,32 @@ class Coordinator:
             return
         if reading.replicas is not None:
             self._published.replicas(reading.replicas, out)
-        members, problems = members_of(reading)
-        self._published.spoilt(problems, out)
-        if problems and not self._rules.bad_children_skipped:
-            return  # Java: the exception ends the handling of this and every later change (zk-D4).
-        self._members = members
-        assignment = self._decode_assignment(reading.data, out)
+        self._members = members = self._read_members(reading, out)
+        assignment = self._decode_assignment(data, out)
         if self._state is CoordinatorState.ENDED:
             return
         if assignment is not None:
-            server_id = None if self._registration is None else self.server_id
-            self._published.view(assignment, data, members, server_id, registered=bool(own), out=out)
+            self._published.view(assignment, stat, members, self.server_id, registered=bool(own), out=out)
         if self._registration is not None:
             assert self._cluster is not None
             assert self.server_id is not None
             view = View(
-                self._cluster.num_partitions, self.server_id, self.is_coordinator, members, own, assignment, data
+                self._cluster.num_partitions,
+                self.server_id,
+                self.is_coordinator,
+                members,
+                own,
+                descriptors_at(reading, self._registration.endpoint, self._session_id),
+                assignment,
+                stat,
             )
             self._write(now, self._registration.writes(view, out), out)
+
+    def _read_members(self, reading: Round, out: list[CoordinatorEffect]) -> dict[int, ServerDescriptor]:
+        """The members; a descriptor that cannot be read is skipped, and reported."""
+        members, problems = members_of(reading)
+        self._published.spoilt(problems, out)
+        return members
 
     def _decode_assignment(self, data: ZkDone, out: list[CoordinatorEffect]) -> PartitionAssignment | None:
         try:

@@ -36,11 +36,12 @@ class Ids:
             self.client_id = number
 
 
-def next_id(counter: ZkDone) -> int:
-    """The number to raise a counter to.
+def next_id(counter: ZkDone) -> tuple[int, int]:
+    """The number to raise a counter to, on condition of the version beside it.
 
     Raises:
         ProtocolError: the znode is no counter.
     """
     # Java: ids wrap to negative ones after 2^31 - 1.
-    return (decode_id_counter(counter.data or b"") + 1 + 2**31) % 2**32 - 2**31
+    assert counter.stat is not None
+    return (decode_id_counter(counter.data or b"") + 1 + 2**31) % 2**32 - 2**31, counter.stat.version

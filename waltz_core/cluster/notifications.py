@@ -1,4 +1,4 @@
-"""What a coordinator tells the process that it runs in."""
+"""Notes of a coordinator to the process that it runs in."""
 
 from __future__ import annotations
 

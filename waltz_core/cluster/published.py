@@ -1,4 +1,4 @@
-"""What a process was told of its cluster last, so that it hears of changes only."""
+"""What a process last heard of its cluster, so that it gets changes only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Published:
         return self._endpoints is not None
 
     def report_once(self, level: Level, text: str, out: list[CoordinatorEffect]) -> None:
-        """Say something to people, unless it was said."""
+        """Report a text to people, unless it was reported before."""
         if text not in self._reported:
             if len(self._reported) >= REPORTED_MAX:
                 self._reported.clear()

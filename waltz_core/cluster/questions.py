@@ -1,6 +1,6 @@
-"""What a coordinator asks of ZooKeeper, each question with its due time, and the pauses after failures.
+"""The questions of a coordinator to ZooKeeper, each with its due time, and the pauses after failures.
 
-A question that is not answered in time counts as one whose outcome is unknown. After any failure everything under way
+A question without an answer in time has an unknown outcome. After any failure everything under way
 is dropped, and reading begins again after a pause that grows with each failure and is short again after a success.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from waltz_core.base.attempts import Attempts
 from waltz_core.base.contract import Rng, Tickets, earliest
 from waltz_core.base.pending import Pending
 from waltz_core.base.record import record
@@ -48,7 +49,7 @@ class ReadDescriptor:
 
 @record
 class TakeId:
-    """The counter was raised to this number, unless somebody was first."""
+    """The counter was raised to this number, unless another process was first."""
 
     number: int
 
@@ -68,15 +69,14 @@ class _Asked:
 
 
 class Questions:
-    """Those that wait for an answer, and when asking may begin again."""
+    """Questions that wait for an answer, and when the next one may be asked."""
 
-    __slots__ = ("_asked", "_retry_at", "_retry_delay", "_rng")
+    __slots__ = ("_asked", "_attempts", "_retry_at")
 
     def __init__(self, tickets: Tickets, rng: Rng) -> None:
         self._asked: Pending[_Asked] = Pending(tickets)
-        self._rng = rng
+        self._attempts = Attempts(RETRY_FIRST_MS, RETRY_MAX_MS, rng)
         self._retry_at: int | None = None
-        self._retry_delay = RETRY_FIRST_MS
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -86,12 +86,12 @@ class Questions:
         return self._asked.ask(_Asked(question, now + REQUEST_TIMEOUT_MS))
 
     def take(self, ticket: int) -> Question | None:
-        """What an answer is for; None if nobody waits for it."""
+        """What an answer is for; None if nothing waits for it."""
         asked = self._asked.take(ticket)
         return None if asked is None else asked.question
 
     def drop(self) -> None:
-        """No answer matters any more."""
+        """Drop all questions."""
         self._asked.forget(lambda asked: True)
 
     def overdue(self, now: int) -> bool:
@@ -99,7 +99,7 @@ class Questions:
         return bool(self._asked.forget(lambda asked: asked.due <= now))
 
     def pausing(self, now: int) -> bool:
-        """Whether the pause after a failure goes on; once it is over it is forgotten."""
+        """Whether a pause after a failure lasts; one that is over is forgotten."""
         if self._retry_at is not None and now < self._retry_at:
             return True
         self._retry_at = None
@@ -107,19 +107,18 @@ class Questions:
 
     def failed(self, now: int) -> None:
         """Ask nothing for a while."""
-        self._retry_at = now + self._rng.randint(self._retry_delay // 2, self._retry_delay)
-        self._retry_delay = min(self._retry_delay * 2, RETRY_MAX_MS)
+        self._retry_at = self._attempts.pause(now)
 
     def connected(self, connected: bool) -> None:
         """The session with ZooKeeper changed: what was under way is forgotten, and there is no reason to wait."""
         self.drop()
         self._retry_at = None
         if connected:
-            self._retry_delay = RETRY_FIRST_MS
+            self._attempts.hurry()
 
     def succeeded(self) -> None:
         """The next pause is a short one."""
-        self._retry_delay = RETRY_FIRST_MS
+        self._attempts.hurry()
 
     @property
     def due(self) -> int | None:

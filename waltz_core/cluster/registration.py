@@ -1,24 +1,27 @@
-"""What our server wants to stand in ZooKeeper: its descriptor, and an assignment that fits the members.
+"""What our server wants ZooKeeper to hold: its descriptor, and an assignment that fits the members.
 
-It compares a view with that and says what to write; each write is on condition that nobody wrote since. First comes
-the descriptor: exactly one, with our present preferences. Then, if our server has the smallest id, an assignment for
-exactly the members that are there; and once, whoever coordinates, one that heeds new preferences of ours.
+It compares a view with that and says what to write, each write on condition of the version that was read. First comes
+the descriptor: exactly one, with our present preferences. When it is written for the first time, those that an earlier
+process left at our address are deleted: it ended, or we could not listen there, and the others need not wait for its
+session to time out. Only then, since two servers that got one address by mistake would otherwise delete each other's
+descriptors without end. Then, if our server has the smallest id, an assignment for
+exactly the present members; and once, whether it coordinates or not, one that heeds its own new preferences.
 
 The policy of 0.13.2 throws for some numbers of servers and preferred partitions (zk-D1), and then assigns nothing any
-more. Whether a server runs our policy shows in its descriptor: `OUR_MARK` stands behind it, where 0.13.2 ignores it.
+more. The descriptor of a server shows whether it runs our policy: `OUR_MARK` stands behind it, where 0.13.2 ignores it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from waltz_core.base.contract import Rng
 from waltz_core.base.edge import Level, ZkCreate, ZkDelete, ZkDone, ZkSet, ZkStat
+from waltz_core.base.errors import ClusterError
+from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
-from waltz_core.base.rules import SafetyRules
 from waltz_core.cluster.assignment import (
-    FewerPartitionsError,
-    IncompleteAssignmentError,
     Member,
     assign,
     legacy_assignment_fails,
@@ -47,6 +50,7 @@ class View:
     coordinates: bool  # ours has the smallest id of all
     members: dict[int, ServerDescriptor]
     own: dict[str, ZkDone]  # descriptors that our session wrote, by the name of the znode
+    predecessors: tuple[str, ...]  # znodes of others that name our address
     assignment: PartitionAssignment | None  # None where it cannot be read
     stat: ZkStat  # of the assignment's znode
 
@@ -54,19 +58,25 @@ class View:
 class Registration:
     """One server's descriptor, preferences and part in assigning."""
 
-    __slots__ = ("_announcing", "_manages", "_paths", "_preferred", "_published", "_reassign", "_rng", "_rules")
+    extension: ClassVar[bytes] = OUR_MARK
+    """What descriptors carry behind the fields of the original."""
 
-    def __init__(
-        self, paths: ClusterPaths, manages: ManagedServer, published: Published, rng: Rng, rules: SafetyRules
-    ) -> None:
+    __slots__ = ("_announcing", "_manages", "_paths", "_preferred", "_published", "_reassign", "_registered", "_rng")
+
+    def __init__(self, paths: ClusterPaths, manages: ManagedServer, published: Published, rng: Rng) -> None:
         self._paths = paths
         self._manages = manages
         self._published = published
         self._rng = rng
-        self._rules = rules
         self._preferred = manages.preferred_partitions
-        self._reassign = False  # our preferences changed: the assignment is to heed them
+        self._reassign = False  # our preferences changed, and the assignment does not heed them yet
         self._announcing = False  # `PreferencesRegistered` is due
+        self._registered = False  # a descriptor of ours was seen
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where our server listens."""
+        return self._manages.endpoint
 
     def prefer(self, partitions: Sequence[int]) -> None:
         """Other preferred partitions from now on."""
@@ -74,7 +84,8 @@ class Registration:
         self._reassign = self._announcing = True
 
     def writes(self, view: View, out: list[CoordinatorEffect]) -> list[ZkCreate | ZkSet | ZkDelete]:
-        """What leads from the view to what should stand there, tickets left out; nothing where that is so."""
+        """The writes that lead from the view to what ZooKeeper should hold, without tickets; none if it does."""
+        self._registered = self._registered or bool(view.own)
         if not view.own and not self._may_join(view, out):
             return []
         writes = self._descriptor_writes(view)
@@ -90,19 +101,20 @@ class Registration:
 
     def _may_join(self, view: View, out: list[CoordinatorEffect]) -> bool:
         """Not while our joining would make a coordinator of 0.13.2 throw (zk-D1)."""
-        reason = _reason_to_wait(view, self._preferred, self._rules)
+        reason = _reason_to_wait(view, self._preferred)
         if reason is not None:
             self._published.report_once(Level.WARNING, reason, out)
         return reason is None
 
     def _descriptor_writes(self, view: View) -> list[ZkCreate | ZkSet | ZkDelete]:
-        mark = OUR_MARK if self._rules.assignment_complete else b""
         descriptor = encode_server_descriptor(
-            ServerDescriptor(view.server_id, self._manages.endpoint, self._preferred, mark)
+            ServerDescriptor(view.server_id, self._manages.endpoint, self._preferred, self.extension)
         )
         names = sorted(view.own)
         if not names:
-            return [ZkCreate(0, self._paths.server_prefix, descriptor, ephemeral=True, sequential=True)]
+            left = () if self._registered else self._left_behind(view)
+            create = ZkCreate(0, self._paths.server_prefix, descriptor, ephemeral=True, sequential=True)
+            return [*deletions(self._paths, left), create]
         if len(names) > 1:
             # A create whose reply was lost was repeated and both were carried out (zk-D5).
             return list(deletions(self._paths, names[1:]))
@@ -112,21 +124,24 @@ class Registration:
         assert answer.stat is not None
         return [ZkSet(0, f"{self._paths.servers}/{names[0]}", descriptor, answer.stat.version)]
 
+    def _left_behind(self, view: View) -> tuple[str, ...]:
+        """Descriptors of processes that listened where we listen now."""
+        return view.predecessors
+
     def _assignment(self, view: View, out: list[CoordinatorEffect]) -> PartitionAssignment | None:
-        """The assignment if it is ours to write: an outdated one as coordinator, or for new preferences."""
+        """The assignment if we have to write it: an outdated one as coordinator, or for new preferences."""
         if view.assignment is None:
             return None
         outdated = view.assignment.cversion != view.stat.cversion
         if not (view.coordinates if outdated else self._reassign):
             return None
-        members = [Member(number, server.preferred_partitions) for number, server in sorted(view.members.items())]
         try:
-            wanted = assign(view.assignment, view.num_partitions, members, view.stat.cversion, self._rng, self._rules)
-        except (FewerPartitionsError, IncompleteAssignmentError) as problem:
+            wanted = self._wanted(view, view.assignment)
+        except ClusterError as problem:
             self._reassign = False
             self._published.report_once(
                 Level.ERROR,
-                f"cannot assign {view.num_partitions} partitions to servers {[m.server_id for m in members]}: "
+                f"cannot assign {view.num_partitions} partitions to servers {sorted(view.members)}: "
                 f"{problem} (cversion {view.stat.cversion}, version {view.stat.version})",
                 out,
             )
@@ -135,6 +150,10 @@ class Registration:
             self._reassign = False
             return None
         return wanted
+
+    def _wanted(self, view: View, old: PartitionAssignment) -> PartitionAssignment:
+        members = [Member(number, server.preferred_partitions) for number, server in sorted(view.members.items())]
+        return assign(old, view.num_partitions, members, view.stat.cversion, self._rng)
 
 
 def deletions(paths: ClusterPaths, names: Sequence[str]) -> list[ZkDelete]:
@@ -162,13 +181,13 @@ def preference_problem(
     )
 
 
-def _reason_to_wait(view: View, preferred: Sequence[int], rules: SafetyRules) -> str | None:
+def _reason_to_wait(view: View, preferred: Sequence[int]) -> str | None:
     """Why our server must not join yet: a coordinator of 0.13.2 would throw."""
     members = view.members
     if not members:
         return None
     coordinator = members[min(members)]
-    if coordinator.extension == OUR_MARK or not rules.assignment_complete:
+    if coordinator.extension == OUR_MARK:
         return None
     if not legacy_assignment_fails(view.num_partitions, _with(members, view.server_id, preferred)):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from waltz_core.base.edge import ZkDone
+from waltz_core.base.edge import ZkDone, ZkStat
 from waltz_core.base.errors import ClusterError, ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
@@ -33,10 +33,19 @@ class Round:
     descriptors: dict[str, ZkDone] = attrs.Factory(dict)  # by name of the znode
     torn: bool = False  # a child vanished while we read
 
+    def agreed(self) -> tuple[ZkDone, ZkStat] | None:
+        """The assignment and its version; None if a process came or went between the reads: they are not one view."""
+        assert self.children is not None
+        assert self.data is not None
+        listed, stat = self.children.stat, self.data.stat
+        assert listed is not None
+        assert stat is not None
+        return None if self.torn or listed.cversion != stat.cversion else (self.data, stat)
+
 
 @record
 class ClusterParameters:
-    """What a cluster never changes."""
+    """The fixed parameters of a cluster."""
 
     name: str
     num_partitions: int
@@ -44,7 +53,7 @@ class ClusterParameters:
 
 
 class UnreadableError(ClusterError):
-    """A znode that every cluster has does not hold what it should; that may be mended."""
+    """A znode that every cluster has is malformed, which may be mended."""
 
 
 class ContradictionError(ClusterError):
@@ -115,6 +124,19 @@ def own_descriptors(reading: Round, session_id: int) -> dict[str, ZkDone]:
         for name, answer in reading.descriptors.items()
         if answer.stat is not None and answer.stat.ephemeral_owner == session_id
     }
+
+
+def descriptors_at(reading: Round, endpoint: Endpoint, session_id: int) -> tuple[str, ...]:
+    """Those that name an address, and were not written by our session."""
+    names = []
+    for name, answer in sorted(reading.descriptors.items()):
+        try:
+            descriptor = decode_server_descriptor(answer.data or b"")
+        except ProtocolError:
+            continue
+        if descriptor.endpoint == endpoint and (answer.stat is None or answer.stat.ephemeral_owner != session_id):
+            names.append(name)
+    return tuple(names)
 
 
 def owners(assignment: PartitionAssignment) -> list[tuple[int, int, int]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Protocol
 
 from waltz_core.base.lock import signed
+from waltz_core.base.log import RECORD_OVERHEAD
+from waltz_core.base.twins import twin
 
 # Java: Locks chains this linear congruential generator to get the slots of a hash.
 _MULTIPLIER = 1103515245
 _INCREMENT = 12345
 _SLOT_MASK = 0x3FFFFFFF
+_PROBES = 3  # of the tables that are written to by runs
 
 
 def lcg_chain(lock_hash: int, probes: int) -> tuple[int, ...]:
@@ -24,14 +28,115 @@ def lcg_chain(lock_hash: int, probes: int) -> tuple[int, ...]:
     return tuple(values)
 
 
+class TakesLocks(Protocol):
+    """What the lock check must know of an append."""
+
+    @property
+    def client_mark(self) -> int: ...
+
+    @property
+    def write_locks(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def read_locks(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def append_locks(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+
+@twin
+def take_run(
+    marks: array[int],
+    taken: dict[int, int],
+    requests: Sequence[TakesLocks],
+    at: int,
+    end: int,
+    known: int,
+    room: int,
+    transaction_id: int,
+) -> tuple[int, int, bool]:
+    """Take appends from `at` on, with their locks, up to one that must be refused, or looked at more closely.
+
+    Args:
+        marks: of a table with three probes.
+        taken: lock hash → the last append in flight that takes it; those of these appends are added.
+        known: an append with a mark above it ends the run.
+        room: bytes of records that may begin.
+        transaction_id: of the append at `at`.
+
+    Returns:
+        Where the run ends, the bytes of its records, and whether any append of it has locks.
+    """
+    used, locked, size = 0, False, len(marks)
+    while at < end and used < room:
+        request = requests[at]
+        client_mark = request.client_mark
+        if client_mark > known or client_mark < -1:
+            break
+        write, read, append = request.write_locks or (), request.read_locks or (), request.append_locks or ()
+        if write or read or append:
+            mark = -1
+            for lock_hash in (*write, *read) if read else write:
+                # As `LockTable.slots`, unrolled: no step of the chain carries anything into its low 30 bits.
+                value = (lock_hash * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+                bound = marks[value % size]
+                value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+                bound = min(bound, marks[value % size])
+                value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+                mark = max(mark, min(bound, marks[value % size]), taken.get(lock_hash, -1))
+            if mark > client_mark:
+                break
+            for lock_hash in (*write, *append) if append else write:
+                taken[lock_hash] = transaction_id
+            locked = True
+        used += len(request.data) + RECORD_OVERHEAD
+        at += 1
+        transaction_id += 1
+    return at, used, locked
+
+
+@twin
+def release_run(
+    marks: array[int],
+    taken: dict[int, int],
+    requests: Iterable[TakesLocks],
+    first: int,
+    hashes: list[int],
+    ids: list[int],
+) -> None:
+    """Record the commits `first`, `first + 1`, … in a table with three probes, and let go of their locks.
+
+    What each took is appended to `hashes` and `ids`.
+    """
+    size = len(marks)
+    for transaction_id, request in enumerate(requests, start=first):
+        write, append = request.write_locks or (), request.append_locks or ()
+        if not write and not append:
+            continue
+        for lock_hash in (*write, *append) if append else write:
+            value = (lock_hash * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
+            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
+            value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
+            marks[value % size] = transaction_id
+            hashes.append(lock_hash)
+            ids.append(transaction_id)
+            if taken.get(lock_hash) == transaction_id:
+                del taken[lock_hash]
+
+
 class LockTable:
-    """For every slot the id of the last commit under it, and whether an append in flight holds it.
+    """For every slot the id of the last commit under it.
 
     An estimate is never below the last commit under a lock, provided the table saw every commit
     since it was made; it may be above (slots are shared), which only causes false refusals.
     """
 
-    __slots__ = ("_active", "_held", "_marks", "_probes", "_size")
+    __slots__ = ("_marks", "_probes", "_size")
 
     def __init__(self, size: int, probes: int, mark: int) -> None:
         assert size > 0
@@ -40,37 +145,35 @@ class LockTable:
         self._probes = probes
         self.reset(mark)
 
-    @property
-    def active(self) -> int:
-        """Appends that hold slots or wait for their end."""
-        return self._active
+    def take_run(
+        self,
+        taken: dict[int, int],
+        requests: Sequence[TakesLocks],
+        at: int,
+        end: int,
+        known: int,
+        room: int,
+        transaction_id: int,
+    ) -> tuple[int, int, bool]:
+        """See the function."""
+        assert self._probes == _PROBES
+        return take_run(self._marks, taken, requests, at, end, known, room, transaction_id)
+
+    def commit_run(
+        self, taken: dict[int, int], requests: Sequence[TakesLocks], first: int, hashes: list[int], ids: list[int]
+    ) -> None:
+        """See `release_run`."""
+        assert self._probes == _PROBES
+        release_run(self._marks, taken, requests, first, hashes, ids)
 
     def reset(self, mark: int) -> None:
-        """Forget everything: every slot was last committed at `mark`, nothing is held."""
+        """Forget everything: every slot was last committed at `mark`."""
         self._marks = array("q", [mark]) * self._size
-        self._held = bytearray(self._size)
-        self._active = 0
 
     def slots(self, lock_hash: int) -> tuple[int, ...]:
         """Slots of a hash; may coincide."""
         size = self._size
         return tuple([(value & _SLOT_MASK) % size for value in lcg_chain(lock_hash, self._probes)])
-
-    def begin(self, write: Sequence[int], read: Sequence[int], append: Sequence[int]) -> bool:
-        """Hold the slots of `write` and `append`; False, and nothing changed, if any slot is held.
-
-        Only where `conflicts_in_flight_refused` is off: with it, the appender knows what is in flight by hash.
-        """
-        held, slots = self._held, self.slots
-        for lock_hash in chain(write, read, append):
-            for slot in slots(lock_hash):
-                if held[slot]:
-                    return False
-        for lock_hash in chain(write, append):
-            for slot in slots(lock_hash):
-                held[slot] = 1
-        self._active += 1
-        return True
 
     def estimate(self, write: Sequence[int], read: Sequence[int]) -> int:
         """Upper bound of the last commit under any of the locks; -1 when there are none."""
@@ -113,18 +216,6 @@ class LockTable:
             value = (value * _MULTIPLIER + _INCREMENT) & _SLOT_MASK
             marks[value % size] = transaction_id
 
-    def end(self, write: Sequence[int], append: Sequence[int]) -> None:
-        """Let go of the slots that `begin` held."""
-        held, slots = self._held, self.slots
-        for lock_hash in chain(write, append):
-            for slot in slots(lock_hash):
-                held[slot] = 0
-        self._active -= 1
-
     def marks(self) -> list[int]:
         """The whole table, for tests and diagnosis."""
         return list(self._marks)
-
-    def held_slots(self) -> list[int]:
-        """Slots held by appends in flight, ascending."""
-        return [slot for slot, held in enumerate(self._held) if held]

@@ -48,13 +48,13 @@ class ClusterBackup:
     maps: StoreMaps
     assignment: PartitionAssignment
     partitions: tuple[PartitionMetadata | None, ...]  # by partition id
-    last_client_id: int | None  # handed out; None: nobody could tell
+    last_client_id: int | None  # handed out; None: unknown
     last_server_id: int | None
 
     def raised(self) -> ClusterBackup:
-        """The same for a cluster that went on after the backup: ids and generations are not given out twice.
+        """The same for a cluster that ran on after the backup: no id and no generation is used twice.
 
-        Partitions count as owned by a server that is not there, so whoever comes takes over at a higher generation.
+        Partitions count as owned by an absent server, so the server that takes over does so at a higher generation.
         """
         highest = {number: found.generation for number, found in enumerate(self.partitions) if found is not None}
         for owner in self.assignment.servers:
@@ -79,7 +79,7 @@ class Znode:
     """A znode that a cluster cannot do without."""
 
     path: str
-    data: bytes | None  # None where it holds nothing, and where the backup does not tell
+    data: bytes | None  # None where it holds nothing, and where the backup does not say
     check: Callable[[bytes], object] | None  # raises ProtocolError on what it cannot hold; None: it holds nothing
     live: bool = False  # running servers do without it, and take new content as it comes
     in_two_steps: bool = False  # 0.13.2 creates it with null data and sets that: at version 1 ever after
@@ -97,7 +97,7 @@ def cluster_znodes(backup: ClusterBackup, paths: ClusterPaths) -> tuple[Znode, .
         None if last is None else znodes.encode_id_counter(last)
         for last in (backup.last_client_id, backup.last_server_id)
     )
-    found = [
+    nodes = [
         Znode(paths.root, params, znodes.decode_cluster_params, in_two_steps=True),
         Znode(paths.servers, assignment, znodes.decode_partition_assignment),
         Znode(paths.ids, None, None),
@@ -112,8 +112,8 @@ def cluster_znodes(backup: ClusterBackup, paths: ClusterPaths) -> tuple[Znode, .
     for partition_id, metadata in enumerate(backup.partitions):
         if metadata is not None:
             data = znodes.encode_partition_metadata(metadata)
-            found.append(Znode(paths.partition(partition_id), data, znodes.decode_partition_metadata))
-    return tuple(found)
+            nodes.append(Znode(paths.partition(partition_id), data, znodes.decode_partition_metadata))
+    return tuple(nodes)
 
 
 @record
@@ -131,7 +131,7 @@ class Restoration:
 
 
 def restoration(backup: ClusterBackup, paths: ClusterPaths, held: Mapping[str, bytes | None]) -> Restoration:
-    """What is to be written of all that a cluster must have; what is good stays as it is.
+    """The znodes to write, of all that a cluster must have; sound ones stay as they are.
 
     Args:
         held: what the znodes that exist hold.
@@ -161,17 +161,17 @@ def _wrong_with(znode: Znode, data: bytes | None, backup: ClusterBackup, paths: 
     if znode.check is None:
         return ""
     try:
-        found = znode.check(data or b"")
+        content = znode.check(data or b"")
     except ProtocolError as problem:
         return str(problem)
-    if isinstance(found, StoreParams) and found != backup.store:
+    if isinstance(content, StoreParams) and content != backup.store:
         raise ClusterError(
-            f"the cluster at {paths.root} has the key {found.key_text()} and {found.num_partitions} partitions, the "
-            f"backup is of {backup.store.key_text()} with {backup.store.num_partitions}: nothing was changed; find the "
-            "backup of this cluster"
+            f"the cluster at {paths.root} has the key {content.key_text()} and {content.num_partitions} partitions, "
+            f"the backup is of {backup.store.key_text()} with {backup.store.num_partitions}: nothing was changed; "
+            "find the backup of this cluster"
         )
-    if isinstance(found, ClusterParams) and found.num_partitions != backup.params.num_partitions:
-        return f"it says {found.num_partitions} partitions, the backup {backup.params.num_partitions}"
+    if isinstance(content, ClusterParams) and content.num_partitions != backup.params.num_partitions:
+        return f"it says {content.num_partitions} partitions, the backup {backup.params.num_partitions}"
     return ""
 
 
@@ -224,13 +224,13 @@ def _metadata_json(metadata: PartitionMetadata) -> dict[str, Any]:
     }
 
 
-def parse_backup(found: Json) -> ClusterBackup:
+def parse_backup(document: Json) -> ClusterBackup:
     """Read the object.
 
     Raises:
         ClusterError: something is missing, of another kind or out of range; says where.
     """
-    top = _Object(found, "")
+    top = _Object(document, "")
     count = top.number("num_partitions", 0)
     text = top.text("key")
     try:
@@ -257,48 +257,48 @@ def parse_backup(found: Json) -> ClusterBackup:
         StoreParams(key, count),
         maps,
         _assignment(top.inner("assignment"), count),
-        tuple(_metadata(number, one) for number, one in enumerate(states)),
+        tuple(_metadata(number, state) for number, state in enumerate(states)),
         ids.optional("client", -1, _INT_MAX - IDS_GAP, default=-1),
         ids.optional("server", -1, _INT_MAX - IDS_GAP, default=-1),
     )
 
 
-def _assignment(found: _Object, count: int) -> PartitionAssignment:
+def _assignment(document: _Object, count: int) -> PartitionAssignment:
     owned: dict[int, list[tuple[int, int]]] = {}
-    for entry in found.objects("partitions", optional=True):
+    for entry in document.objects("partitions", optional=True):
         generation = entry.number("generation", -1, _INT_MAX - GENERATIONS_GAP)
         owned.setdefault(entry.number("server"), []).append((entry.number("partition", 0, count - 1), generation))
     servers = tuple(ServerPartitions(server_id, tuple(partitions)) for server_id, partitions in owned.items())
-    return PartitionAssignment(found.number("cversion", default=-1), count, servers)
+    return PartitionAssignment(document.number("cversion", default=-1), count, servers)
 
 
-def _metadata(partition_id: int, found: Json) -> PartitionMetadata | None:
-    if found is None:
+def _metadata(partition_id: int, document: Json) -> PartitionMetadata | None:
+    if document is None:
         return None
-    one = _Object(found, f"partitions[{partition_id}]")
+    fields = _Object(document, f"partitions[{partition_id}]")
     states = []
-    for state in one.objects("replica_states"):
+    for state in fields.objects("replica_states"):
         mark = state.optional("closing_mark", -1, _LONG_MAX)
         replica_id = ReplicaId(partition_id, state.text("storage"))
         session_id = state.number("session_id", -1, _LONG_MAX)
         states.append(ReplicaState(replica_id, session_id, UNRESOLVED if mark is None else mark))
-    generation = one.number("generation", -1, _INT_MAX - GENERATIONS_GAP)
-    return PartitionMetadata(generation, one.number("session_id", -1, _LONG_MAX), tuple(states))
+    generation = fields.number("generation", -1, _INT_MAX - GENERATIONS_GAP)
+    return PartitionMetadata(generation, fields.number("session_id", -1, _LONG_MAX), tuple(states))
 
 
 class _Object:
     """A JSON object and where it stands."""
 
-    def __init__(self, found: Json, where: str) -> None:
-        if not isinstance(found, Mapping):
-            raise ClusterError(f"{where or 'the whole'}: expected an object, found {_shown(found)}")
-        self._found = found
+    def __init__(self, document: Json, where: str) -> None:
+        if not isinstance(document, Mapping):
+            raise ClusterError(f"{where or 'the whole'}: expected an object, found {_shown(document)}")
+        self._document = document
         self._where = f"{where}." if where else ""
 
     def _take(self, name: str, kinds: Mapping[type, str]) -> Any:
-        if name not in self._found:
+        if name not in self._document:
             raise ClusterError(f"{self._where}{name} is missing")
-        value = self._found[name]
+        value = self._document[name]
         if type(value) not in kinds:
             raise ClusterError(f"{self._where}{name}: expected {' or '.join(kinds.values())}, found {_shown(value)}")
         return value
@@ -314,18 +314,18 @@ class _Object:
         ]
 
     def items(self, name: str, *, optional: bool = False) -> list[Json]:
-        if optional and name not in self._found:
+        if optional and name not in self._document:
             return []
         found: list[Json] = self._take(name, {list: "a list"})
         return found
 
     def inner(self, name: str) -> _Object:
         """An object, empty if there is none."""
-        return _Object(self._found.get(name, {}), f"{self._where}{name}")
+        return _Object(self._document.get(name, {}), f"{self._where}{name}")
 
     def number(self, name: str, least: int = _INT_MIN, most: int = _INT_MAX, default: int | None = None) -> int:
         """A number in a range, both ends included."""
-        if default is not None and name not in self._found:
+        if default is not None and name not in self._document:
             return default
         return self._ranged(name, self._take(name, {int: "a whole number"}), least, most)
 
@@ -333,7 +333,7 @@ class _Object:
         self, name: str, least: int = _INT_MIN, most: int = _INT_MAX, default: int | None = None
     ) -> int | None:
         """A number in a range, or null."""
-        if default is not None and name not in self._found:
+        if default is not None and name not in self._document:
             return default
         found = self._take(name, {int: "a whole number", type(None): "null"})
         return None if found is None else self._ranged(name, found, least, most)
@@ -342,7 +342,7 @@ class _Object:
         """A list of numbers below `count`."""
         each = _Object({f"[{at}]": one for at, one in enumerate(self.items(name))}, "")
         each._where = f"{self._where}{name}"
-        return tuple(each.number(at, 0, count - 1) for at in each._found)
+        return tuple(each.number(at, 0, count - 1) for at in each._document)
 
     def _ranged(self, name: str, value: int, least: int, most: int) -> int:
         if not least <= value <= most:

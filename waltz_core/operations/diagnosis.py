@@ -1,11 +1,11 @@
 """What is wrong with a cluster, why, and which command mends it: the rules of `waltz doctor`.
 
 Each rule looks at one `ClusterView` and yields findings. Rules stand in the order of causes before consequences;
-`findings.fold` then lays what merely follows (a partition without quorum because its nodes are down) below its cause.
+`findings.fold` then puts what merely follows (a partition without quorum because its nodes are down) below its cause.
 
-Two kinds of advice are held back. What a running cluster ends by itself within seconds (a server redials a storage node
-that has just come back) carries `settles`, and the command looks again before it calls it wrong. What gives data up is
-advised only after `LAST_RESORT_AFTER_MS` of a recovery that waits: by then a restart would have ended it.
+Two kinds of advice are held back. What a running cluster mends by itself within seconds (a server redials a storage
+node that has just come back) carries `settles`, and the command looks again before it calls it wrong. What gives data
+up is advised only when a recovery has waited for `LAST_RESORT_AFTER_MS`, longer than any restart takes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from waltz_core.access.roles import AccessLevel
 from waltz_core.operations import findings
 from waltz_core.operations.findings import Finding, fold, ranges_text
-from waltz_core.operations.view import ClusterView, ReplicaView, StorageView
+from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
+from waltz_core.wire.shared import Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 
 LAG_MAX = 100_000  # transactions that a replica may be behind the best one before it is reported
@@ -26,7 +27,7 @@ CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is reported
 # A ZooKeeper session time-out (30 s) and what follows it: until then the znodes of a killed process are there, and
 # recoveries and assignments may end by themselves.
 SETTLE_MS = 45_000
-LAST_RESORT_AFTER_MS = 300_000  # longer than any restart: until then nobody is advised to give data up
+LAST_RESORT_AFTER_MS = 300_000  # longer than any restart: until then no advice gives data up
 _DAY_MS = 86_400_000
 
 
@@ -36,10 +37,10 @@ def diagnose(view: ClusterView) -> tuple[Finding, ...]:
 
 
 def notices(view: ClusterView) -> tuple[Finding, ...]:
-    """What is not wrong, but should be somebody's decision."""
-    served = [(f"server {one.name}", one.access_level) for one in view.servers]
-    served += [(f"storage node {one.name}", one.access_level) for one in view.storages]
-    found = []
+    """What is not wrong, but should be a decision of the operator."""
+    served = [(f"server {server.name}", server.access_level) for server in view.servers]
+    served += [(f"storage node {storage.name}", storage.access_level) for storage in view.storages]
+    findings = []
     for level, cause, what in (
         (
             AccessLevel.EVERYBODY,
@@ -51,8 +52,8 @@ def notices(view: ClusterView) -> tuple[Finding, ...]:
         names = [name for name, known in served if known == level]
         if names:
             command = "waltz certificates makes certificates, roles and the keys of each configuration"
-            found.append(Finding(cause, f"{', '.join(names)} {what}", command))
-    return tuple(found)
+            findings.append(Finding(cause, f"{', '.join(names)} {what}", command))
+    return tuple(findings)
 
 
 # ---- nodes -----------------------------------------------------------------------------------
@@ -73,11 +74,13 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
         if node.foreign_key:
             continue
         if not node.admin:
+            group = dict(view.maps.groups.groups).get(node.name, "GROUP")
+            add = f"waltz zookeeper add-storage-node -c CONFIG -s {node.name} -a ADMIN_PORT -g {group}"
+            holds = dict(view.maps.replicas.replicas).get(node.name)  # such a node cannot be removed
             yield Finding(
                 "half-added-storage-node",
                 f"storage node {node.name} is in the groups or the assignment, its admin port is not in ZooKeeper",
-                f"waltz zookeeper remove-storage-node -c CONFIG -s {node.name}; "
-                f"waltz zookeeper add-storage-node -c CONFIG -s {node.name} -a ADMIN_PORT -g GROUP",
+                add if holds else f"waltz zookeeper remove-storage-node -c CONFIG -s {node.name}; {add}",
                 about=(findings.storage(node.name),),
             )
         elif node.admin_problem and node.data_problem:
@@ -241,11 +244,14 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
     for partition_id in range(view.num_partitions):
         assigned = set(view.replicas_of(partition_id))
         if not assigned:
+            holders = [node.name for node, _ in _copies(view, partition_id)] or ["HOST:PORT"]
             yield Finding(
                 "no-replica",
                 f"partition {partition_id} is assigned to no storage node",
-                f"waltz zookeeper assign-partition -c CONFIG -p {partition_id} -s HOST:PORT",
-                about=(findings.partition(partition_id),),
+                "; ".join(
+                    f"waltz zookeeper assign-partition -c CONFIG -p {partition_id} -s {name}" for name in holders
+                ),
+                about=(findings.partition(partition_id), findings.unassigned(partition_id)),
             )
         for node in view.storages:
             if node.replicas is None or (node.name in assigned) == (partition_id in node.replicas):
@@ -261,8 +267,11 @@ def _assignments(view: ClusterView) -> Iterator[Finding]:
                 yield Finding(
                     "mismatched-assignment",
                     f"storage node {node.name} holds partition {partition_id}, which ZooKeeper does not assign to it",
-                    f"waltz zookeeper assign-partition -c CONFIG -p {partition_id} -s {node.name}, or "
-                    f"waltz storage remove-partition -c CONFIG -s {node.admin} -p {partition_id}",
+                    f"waltz zookeeper assign-partition -c CONFIG -p {partition_id} -s {node.name}"
+                    # It may be the only copy: nothing is removed while no other one counts.
+                    + f", or waltz storage remove-partition -c CONFIG -s {node.admin} -p {partition_id}"
+                    * bool(assigned),
+                    because=(findings.unassigned(partition_id),),
                 )
 
 
@@ -341,6 +350,9 @@ def _quorums(view: ClusterView) -> Iterator[Finding]:
             for node, replica in _copies(view, partition_id)
             if replica.available and replica.state in (None, "open", "opening") and node.name in replicas
         }
+        ready |= {
+            node.name for node in view.storages if node.name in replicas and _served_unseen(view, node, partition_id)
+        }
         missing = tuple(sorted(set(replicas) - ready))
         if missing:
             alike.setdefault((len(replicas), missing), []).append(partition_id)
@@ -366,6 +378,12 @@ def _quorums(view: ClusterView) -> Iterator[Finding]:
             )
 
 
+def _served_unseen(view: ClusterView, node: StorageView, partition_id: int) -> bool:
+    """A node that does not say what it holds, on its admin port, may still serve a replica on the other one."""
+    silent = node.replicas is None and not node.data_problem and not node.foreign_key
+    return silent and view.is_level(partition_id, node.name)
+
+
 def _recoveries(view: ClusterView) -> Iterator[Finding]:
     for server in view.servers:
         here = findings.server(server.name)
@@ -376,7 +394,7 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                 yield Finding(
                     "recovery-stuck",
                     f"server {server.name} cannot open partition {status.partition_id} "
-                    f"since {status.since_ms / 1000:.0f} s: {status.reason}",
+                    f"since {status.since_ms / 1000:.0f} s: {status.reason}" + _awaits(server, status.partition_id),
                     _way_out(view, status),
                     because=(findings.partition(status.partition_id), here),
                     settles=status.since_ms < SETTLE_MS and not _forgotten(view, status.partition_id),
@@ -386,7 +404,8 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
             if not healthy and partition_id not in stuck:
                 yield Finding(
                     "unhealthy",
-                    f"server {server.name} cannot commit in partition {partition_id}{reasons.get(partition_id, '')}",
+                    f"server {server.name} cannot commit in partition {partition_id}{reasons.get(partition_id, '')}"
+                    + _awaits(server, partition_id),
                     f"waltz cluster verify -c CONFIG -p {partition_id}; look at the log of {server.name}",
                     because=(findings.partition(partition_id), here),
                     settles=True,
@@ -402,8 +421,13 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                 )
 
 
+def _awaits(server: ServerView, partition_id: int) -> str:
+    awaits = server.awaits(partition_id)
+    return f" (it waits for {awaits})" if awaits else ""
+
+
 def _way_out(view: ClusterView, status: PartitionStatus) -> str:
-    """What ends a recovery that waits; giving data up only when waiting has been long."""
+    """The command that ends the wait of a recovery; giving data up only after a long wait."""
     number = status.partition_id
     if _forgotten(view, number):
         return f"waltz storage confirm-metadata -c CONFIG -p {number}"
@@ -448,24 +472,26 @@ def _connectivity(view: ClusterView) -> Iterator[Finding]:
                     "partitioned-network",
                     f"server {server.name} does not reach storage node {name}, this machine does"
                     + (f": {reason}" if reason else ""),
-                    _reach(reason),
+                    _reach(server.troubles.get(name)),
                     because=(findings.storage(name), findings.server(server.name)),
                     settles=True,
                 )
 
 
-def _reach(reason: str) -> str:
+def _reach(trouble: Trouble | None) -> str:
     """What to look at when a server cannot use a storage node that others can."""
-    if "certificate" in reason or "TLS" in reason:
-        return (
-            "make the server trust the node's certificate (server.ssl.trustStore, server.ssl.verify), and the node "
-            "the server's (storage.ssl.trustStore); then restart the one that was changed"
-        )
-    if "refused to open" in reason:
-        return "check cluster.root and zookeeper.connectString of the server: it shows another cluster's key"
-    if "no version in common" in reason:
-        return "run versions of server and storage node that speak a common codec"
-    return "check network, firewall and the server's TLS settings for storage (server.ssl.*)"
+    match trouble:
+        case Trouble.TRUST:
+            return (
+                "make the server trust the node's certificate (server.ssl.trustStore, server.ssl.verify), and the node "
+                "the server's (storage.ssl.trustStore); then restart the one that was changed"
+            )
+        case Trouble.REFUSAL:
+            return "check cluster.root and zookeeper.connectString of the server: it shows another cluster's key"
+        case Trouble.VERSION:
+            return "run versions of server and storage node that speak a common codec"
+        case _:
+            return "check network, firewall and the server's TLS settings for storage (server.ssl.*)"
 
 
 def _lags(view: ClusterView) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """What a diagnosis is made of: findings, and the order that puts a cause before what follows from it.
 
 A rule names the *subjects* that its finding explains (`about`: a storage node, a partition) and those that would
-explain it (`because`). `fold` lays each finding below the first one that explains it, so that one lost quorum is one
+explain it (`because`). `fold` puts each finding below the first one that explains it, so that one lost quorum is one
 finding with its consequences behind it, and not a dozen of equal rank.
 """
 
@@ -51,6 +51,11 @@ def partition(partition_id: int) -> Subject:
 def replica(partition_id: int, storage_name: str) -> Subject:
     """A partition on one storage node."""
     return "replica", f"{partition_id} {storage_name}"
+
+
+def unassigned(partition_id: int) -> Subject:
+    """That no storage node is assigned a partition."""
+    return "unassigned", str(partition_id)
 
 
 def port(name: str) -> Subject:

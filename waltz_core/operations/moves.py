@@ -1,6 +1,6 @@
 """Moving partitions between storage nodes: which steps are left, from what the cluster looks like now.
 
-A plan is made anew from each view, so that it goes on wherever an interrupted one ended. While the old node
+Each view gives a new plan, which continues where an interrupted one ended. While the old node
 answers, the new one is added and brought level before the old one goes; a dead node is replaced in one change, so
 that the replicas that are left are a quorum at once.
 """
@@ -163,7 +163,7 @@ def _settle(view: ClusterView, partition_id: int, source: str, target: str) -> I
     """What has to come before a replica is taken away.
 
     Where the log ends is decided among the replicas of the last session that ZooKeeper names: while no majority of
-    them is both assigned and there, nobody can decide it.
+    them is both assigned and available, no session can decide it.
 
     Raises:
         ClusterError: nothing that could be waited for would leave such a majority.
@@ -201,7 +201,7 @@ def drain(view: ClusterView, source: str) -> tuple[Step, ...]:
     """Steps that are left to empty a node: its partitions go to the least loaded others of its group.
 
     Raises:
-        ClusterError: the node is unknown, there is nobody who could take a partition, or too few of its replicas are
+        ClusterError: the node is unknown, no node can take a partition, or too few of its replicas are
             there to do without the node.
     """
     groups = dict(view.maps.groups.groups)
@@ -264,12 +264,12 @@ def add(view: ClusterView, storage: str, admin_port: int, group: int, partitions
         ClusterError: the node is known with another group or admin port, or a partition does not exist.
     """
     known = dict(view.maps.groups.groups).get(storage)
-    found = known, dict(view.maps.connections.connections).get(storage)
+    known_as = known, dict(view.maps.connections.connections).get(storage)
     steps: list[Step] = []
     if known is None:
         steps.append(AddNode(storage, admin_port, group))
-    elif found != (group, admin_port):
-        raise ClusterError(f"{storage} is known with group {found[0]} and admin port {found[1]}")
+    elif known_as != (group, admin_port):
+        raise ClusterError(f"{storage} is known with group {known_as[0]} and admin port {known_as[1]}")
     elif partitions and _held(view, storage) is None:
         node = view.storage(storage)
         raise ClusterError(f"{storage} does not answer: {node.admin_problem if node else 'unknown'}")

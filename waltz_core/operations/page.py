@@ -1,6 +1,6 @@
 """What the console and `waltz top` show: a stream of `ClusterView`s becomes pages, as values that JSON can carry.
 
-`Console` is told of each look at the cluster and keeps what one look cannot give: rates, latencies of the time between
+`Console` receives each view of the cluster and keeps what a single view lacks: rates, latencies of the time between
 two looks, and a few minutes of them for the plots. What a page says of a node or partition (`level`: ok, warn, bad) is
 decided here, so that the browser and the terminal cannot disagree, and neither holds a rule.
 

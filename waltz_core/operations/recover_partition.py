@@ -4,14 +4,15 @@
                                                    ▲─────────────────────┘
 
 The destination is cut to its low-water mark first: what is above may differ from what was committed. Each batch is
-marked before the next is read, so a recovery that ends early goes on where it was. The source's mark is read once: what
-it takes in later is no part of this.
+marked before the next is read, so an interrupted recovery continues where it was. The source's mark is read once: what
+it receives later is not copied.
 
 Java: StorageRecovery copies in the same order; ours refuses a source that has less than its own mark says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias, assert_never
 
 from waltz_core.base.errors import StorageError
@@ -43,7 +44,7 @@ class Read:
 class Append:
     """Append to the destination; answered by `Appended`."""
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -81,7 +82,7 @@ class SourceInfo:
 class RecordsRead:
     """Records from the one asked for on; perhaps fewer than were wanted."""
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -117,7 +118,7 @@ class RecoverPartition:
 
     @property
     def step(self) -> Step:
-        """What is to be done next."""
+        """The next step."""
         return self._pending
 
     def answered(self, answer: Answer) -> Step:
@@ -154,7 +155,7 @@ class RecoverPartition:
             return Done(self.mark)
         return Read(self.mark + 1, min(self._batch_count, self.target - self.mark))
 
-    def _checked(self, records: tuple[Record, ...], read: Read) -> tuple[Record, ...]:
+    def _checked(self, records: Sequence[Record], read: Read) -> Sequence[Record]:
         if not records:
             raise StorageError(f"the source has no transaction {read.first}, though its mark is {self.target}")
         asked = f"transactions {read.first} to {read.first + read.count - 1} were asked for, the source sends"

@@ -6,7 +6,7 @@ question about it was answered well; one that was not asked, or did not answer, 
 would decide. So what was not looked at is never a yes.
 
 Whether a replica is level is judged over two looks: it must hold now what was committed at the earlier one. One look
-cannot tell, since nodes answer at different moments while transactions go on.
+cannot decide that: nodes answer at different moments while transactions are committed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Answer:
 
 
 def committed_marks(view: ClusterView) -> Mapping[int, int]:
-    """Marks that a replica must reach to be level; partitions of which none is known are left out."""
+    """Marks that a replica must reach to be level; partitions without a known mark are left out."""
     marks: dict[int, int] = {}
     for partition_id in range(view.num_partitions):
         told = [
@@ -94,7 +94,7 @@ def committed_marks(view: ClusterView) -> Mapping[int, int]:
         known = [end for end in ends if end is not None]
         if told:
             marks[partition_id] = max(told)
-        elif ends and len(known) == len(ends):  # a server of 0.13.2 tells no mark: the longest replica has no less
+        elif ends and len(known) == len(ends):  # 0.13.2 sends no mark: the longest replica is at least as long
             marks[partition_id] = max(known)
     return marks
 
@@ -199,7 +199,7 @@ def _after(
 
 
 def _serving(view: ClusterView, partition_id: int) -> Iterator[tuple[Verdict, str]]:
-    """What is wrong with how a partition is served now: whoever stops nodes then prolongs it."""
+    """What is wrong with the service of a partition now, which stopping nodes would prolong."""
     owners = view.owners_of(partition_id)
     if view.assignment.cversion != view.assignment_cversion:
         yield Verdict.NO, "the servers are just assigning partitions anew"

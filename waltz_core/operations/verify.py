@@ -40,12 +40,12 @@ def verify(view: ClusterView, partition_id: int) -> tuple[Failure, ...]:
         "REPLICA_RECOVERY_STATUS": _recovery(view, partition_id),
         "SERVER_PARTITION_HEALTH_CHECK": _health(partition_id, owner),
     }
-    found = []
+    failures = []
     for check, problems in checks.items():
         text = "\n".join(problems)
         if text:
-            found.append(Failure(partition_id, check, text))
-    return tuple(found)
+            failures.append(Failure(partition_id, check, text))
+    return tuple(failures)
 
 
 def _assignment(view: ClusterView, partition_id: int, owners: tuple[int, ...]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from waltz_core.base.record import record
 from waltz_core.wire.client_messages import PartitionStatus
+from waltz_core.wire.shared import AWAITED, Trouble
 from waltz_core.zookeeper.store_metadata import StoreMaps
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionAssignment, PartitionMetadata, ServerDescriptor
 
@@ -28,11 +29,12 @@ class ServerView:
     partitions: tuple[int, ...] | None = None
     health: Mapping[int, bool] | None = None
     connectivity: Mapping[str, bool] | None = None  # storage node → reached
-    unusable: Mapping[str, str] = {}  # storage node → why the server cannot use it, where it tells
+    unusable: Mapping[str, str] = {}  # storage node → why the server cannot use it, if it says so
+    troubles: Mapping[str, Trouble] = {}  # the same by kind
     status: tuple[PartitionStatus, ...] | None = None  # None of servers of 0.13.2
     key: bytes | None = None  # cluster key it works with; None of servers of 0.13.2
     clock_ms: int | None = None  # its clock minus ours
-    access_level: int | None = None  # whom it serves, an `AccessLevel`; None if it does not tell
+    access_level: int | None = None  # whom it serves, an `AccessLevel`; None if unknown
     figures: Mapping[tuple[str, int], float] = {}  # statistics by name and partition (-1: of the process)
 
     @property
@@ -40,10 +42,19 @@ class ServerView:
         """Its endpoint as registered."""
         return str(self.descriptor.endpoint)
 
+    def awaits(self, partition_id: int) -> str:
+        """What it waits for in a partition, in words; empty if nothing, or if it does not say."""
+        waits = [
+            (name.removeprefix(AWAITED), int(count))
+            for (name, owner), count in sorted(self.figures.items())
+            if owner == partition_id and name.startswith(AWAITED)
+        ]
+        return "; ".join(f"{text} ({count})" if count > 1 else text for text, count in waits)
+
 
 @record
 class ReplicaView:
-    """One assigned partition of a storage node, as the node tells it."""
+    """One assigned partition of a storage node, by the node's own account."""
 
     partition_id: int
     available: bool

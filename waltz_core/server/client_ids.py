@@ -4,7 +4,7 @@ One read and one conditional write per id, for one client at a time; a lost answ
 
     idle ── asked ──▶ READ ── counter ──▶ WRITE ── done ──▶ given, then idle, or READ for the next client
               ▲                             │
-              └──── version changed ────────┘          any other failure: READ again after a pause
+              └──── version changed ────────┘          any other failure: READ again after a pause, which grows
 
 The id is the client's when ZooKeeper has the raised counter: from then on nobody else gets it.
 """
@@ -12,18 +12,23 @@ The id is the client's when ZooKeeper has the raised counter: from then on nobod
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TypeAlias, assert_never
 
 from waltz_core.base.alarms import SetsAlarms
-from waltz_core.base.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from waltz_core.base.attempts import Attempts
+from waltz_core.base.contract import Rng
+from waltz_core.base.edge import Report, ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
 from waltz_core.server.context import Alarm, IdStep
+from waltz_core.zookeeper.attempts import ZnodeAttempts
 from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
 
-_RETRY_MS = 100
+_PAUSE_MIN_MS = 100
+_PAUSE_MAX_MS = 2_000  # clients wait
 
 _Given: TypeAlias = tuple[int, ReqId, int]  # conn, request, client id
 
@@ -31,11 +36,19 @@ _Given: TypeAlias = tuple[int, ReqId, int]  # conn, request, client id
 class ClientIds:
     """Who waits for an id, and the one that is being taken."""
 
-    def __init__(self, root: str, out: Emits[ZkRequest], awaits: Awaits[IdStep], alarms: SetsAlarms[Alarm]) -> None:
+    def __init__(
+        self, root: str, out: Emits[ZkRequest | Report], awaits: Awaits[IdStep], alarms: SetsAlarms[Alarm], rng: Rng
+    ) -> None:
         self._path = f"{root}/ids/client"
         self._out = out
         self._awaits = awaits
-        self._alarms = alarms
+        self._attempts = ZnodeAttempts(
+            Attempts(_PAUSE_MIN_MS, _PAUSE_MAX_MS, rng),
+            out,
+            partial(alarms.set, Alarm.CLIENT_IDS),
+            failing=f"ZooKeeper, {self._path}: clients get no ids",
+            works=f"ZooKeeper, {self._path}: clients get ids again",
+        )
         self._asked: deque[tuple[int, ReqId]] = deque()
         self._given: list[_Given] = []
         self._busy = False  # an answer is awaited, or the pause before the next try
@@ -63,10 +76,8 @@ class ClientIds:
     def answered(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
         """ZooKeeper has answered."""
         if isinstance(event, ZkFailed):
-            if event.error is ZkError.BAD_VERSION:
+            if self._attempts.lost(now, event.error):
                 self._read()
-            else:
-                self._retry(now)
             return
         match step:
             case IdStep.READ:
@@ -74,13 +85,11 @@ class ClientIds:
             case IdStep.WRITE:
                 self._given.append((*self._asked.popleft(), self._next))
                 self._busy = False
+                self._attempts.succeeded()
                 if self._asked:
                     self._read()
             case _:
                 assert_never(step)
-
-    def _retry(self, now: int) -> None:
-        self._alarms.set(Alarm.CLIENT_IDS, now + _RETRY_MS)
 
     def _read(self) -> None:
         self._busy = True
@@ -90,8 +99,8 @@ class ClientIds:
         assert event.stat is not None
         try:
             self._next = decode_id_counter(event.data or b"") + 1
-        except ProtocolError:
-            self._retry(now)
+        except ProtocolError as error:
+            self._attempts.failed(now, str(error))
             return
         ticket = self._awaits.ask(IdStep.WRITE)
         self._out.put(ZkSet(ticket, self._path, encode_id_counter(self._next), event.stat.version))

@@ -6,9 +6,18 @@ What a connection goes through:
                     └───── no greeting in time, evicted, or a breach of the protocol ─────▲
 
 A batch of requests is handed on at once if it is small; more of one connection waits in turns (`Turns`), and reading
-from it stops until they are handled. Reading stops also while a connection takes no data, while payloads wait for it,
-and while it holds more than its fair part of what is scarce. Bytes for a connection gather during a step and leave as
-one `Send`; a connection that has nothing to send costs a step nothing.
+from it stops until they are handled. Only as many frames are decoded as one turn takes; the rest stays bytes, which
+cost nothing when the connection ends.
+
+Requests are paid for by what they cost (`_cost`), not by their number. A step handles so much and no more. While
+appends wait for their verdict, and shortly after, what is handled is bounded by the time that passes too, turns more
+tightly than small batches: what is pipelined must not take the time that appends need, neither in the server nor,
+between two appends of a client that waits for each, from the other processes of its machine.
+
+Reading stops also while a connection takes no data, while payloads wait for it, and while it holds more than its fair
+part of what is scarce.
+Bytes for a connection gather during a step and leave as one `Send`; a connection that has nothing to send costs a step
+nothing.
 
 This file owns everything that is known of a connection. Partitions see it as `Peer`, by whose number they reply.
 """
@@ -17,32 +26,60 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from waltz_core.access.admission import Admission, Eviction, host_of
 from waltz_core.access.roles import Access
+from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Level, Reading, Received, Report, Send, Writable
 from waltz_core.base.errors import ProtocolError
-from waltz_core.server.appender import RECORD_OVERHEAD
+from waltz_core.base.log import RECORD_OVERHEAD
 from waltz_core.server.claims import Claims
 from waltz_core.server.context import Alarm, NodeContext
 from waltz_core.server.feed import SendFrames
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.partitions import Partitions
 from waltz_core.server.peer import Peer
-from waltz_core.server.turns import Turns
+from waltz_core.server.turns import Allowance, Turns
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.lock_count import oversized
+from waltz_core.wire.records import RecordRun
 
 HELLO_TEXT = "Waltz Server"
 
 _Bulk: TypeAlias = messages.TransactionDataResponse | messages.RecordRangeResponse | messages.RecordHeaderRangeResponse
 _BULK = (messages.TransactionDataResponse, messages.RecordRangeResponse, messages.RecordHeaderRangeResponse)
 _APPENDS = frozenset({messages.AppendRequest, messages.NamedAppendRequest})
-_REQUEST_COST = 5  # of handling one request, where an append, which comes in runs, counts 1
-_TURN_COST = 500  # of what one connection may have handled at once; more waits for its turn
-_STEP_COST = 1_000  # of such turns in one step: one or two milliseconds, which everybody else waits
+# Costs are in units of 0.7 microseconds, which an append of a run takes that is refused at once.
+_REQUEST_COST = 5
+_COSTS: dict[type, int] = dict.fromkeys(_APPENDS, 1) | {
+    # each begins a feed
+    messages.MountRequest: 20,
+    messages.FeedRequest: 20,
+    messages.FeedWindowRequest: 20,
+    messages.RecordRangeRequest: 10,
+    messages.ClusterInfoRequest: 10,
+    messages.CheckStorageConnectivityRequest: 15,
+}
+_COSTS_PER_PARTITION: dict[type, int] = {  # on top, of requests that are answered for every partition served here
+    messages.StatisticsRequest: 5,
+    messages.PartitionStatusRequest: 3,
+    messages.ServerPartitionsHealthStatRequest: 1,
+    messages.ServerPartitionsAssignmentRequest: 1,
+    messages.ClusterInfoRequest: 1,
+}
+_TURN_COST = 100  # of what one connection has handled before the next one has its turn
+_PIECE = 100  # frames of a connection that are decoded together, a row of appends counting as one
+_AT_ONCE_COST = 500  # of a batch that does not wait for its turn
+_STEP_COST = 1_000  # of requests in one step, appends apart: a millisecond or two, which everybody else waits
+_BUSY_MS = 50  # after appends were last seen to wait: their client's next ones are on their way
+_BUSY_AT_ONCE = 250  # in such times: cost a millisecond of what is handled at once, a sixth of the time
+_BUSY_TURNS = 50  # and of turns
+_BUSY_TURNS_COST = 200  # of turns in one step then; otherwise each step has some, and one follows another
+_MOUNTS_SPARE = 1_000  # in one piece, above two for each partition
+_CROWD = 1_000  # requests of one connection that wait for their turns: worth a line in the log
+_CROWD_BYTES = 24 * _CROWD  # of which nobody knows yet what they are
 
 Batch: TypeAlias = list[messages.ClientMessage]
 
@@ -52,6 +89,8 @@ def _bulk_size(message: _Bulk) -> int:
     match message:
         case messages.TransactionDataResponse(data=data):
             return len(data)
+        case messages.RecordRangeResponse(records=RecordRun() as run):
+            return run.size(RECORD_OVERHEAD)
         case messages.RecordRangeResponse(records=records):
             return sum(RECORD_OVERHEAD + len(one.data) for one in records)
         case messages.RecordHeaderRangeResponse(record_headers=headers):
@@ -69,11 +108,14 @@ class ClientConn(Peer):
         "certificate",
         "closing",
         "connection",
+        "crowd_reported",
         "error",
         "gathered",
         "held",
+        "mounts",
         "out",
         "partitions",
+        "queued",
         "refused",
         "writable",
     )
@@ -94,16 +136,20 @@ class ClientConn(Peer):
         self.backlog: deque[_Bulk] = deque()  # payloads for when it takes them
         self.backlog_bytes = 0
         self.partitions: set[int] = set()  # those it asked something of
+        self.crowd_reported = False
+        self.queued = 0  # requests that had to wait for their turn, since none waited
+        self.mounts = 0  # of these
         self.refused: set[str] = set()  # what it was refused, so that each is reported once
 
 
 class ClientPort:
     """All connections of clients."""
 
+    make_connection: ClassVar[type[Connection[messages.ClientMessage]]] = Connection
+
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         config = context.config
         self._config = config
-        self._rules = context.rules
         self._out = context.out
         self._alarms = context.alarms
         self._replies = context.clients
@@ -115,7 +161,14 @@ class ClientPort:
         self._admission = Admission(config.places.for_members(config.roles.rules is not None))
         self._gathered = 0  # bytes of unfinished frames
         self._turns: Turns[messages.ClientMessage] = Turns(_TURN_COST)  # requests of those who send many at once
+        self._behind: dict[int, ClientConn] = {}  # connections with frames that are not decoded
+        self._busy_until = 0  # appends wait for their verdict, or did until shortly before
+        self._at_once_allowance = Allowance(_BUSY_AT_ONCE, _STEP_COST)
+        self._turns_allowance = Allowance(_BUSY_TURNS, _BUSY_TURNS_COST)
+        self._spent = 0  # cost of what was handled at once in this step, appends apart
+        self._debt = 0  # cost of what was handled above the measure of its step
         self._restless: dict[int, ClientConn] = {}  # connections that are held back, or may have to be
+        self._heard: dict[int, ClientConn] = {}  # connections of which something came in this step
         self._backlogged: dict[int, ClientConn] = {}
         self._unsent: dict[int, ClientConn] = {}  # connections with bytes to send in this step
         self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # id and version → frames, and under the version
@@ -132,15 +185,15 @@ class ClientPort:
 
     @property
     def in_turns(self) -> int:
-        """Requests that were received and not looked at."""
-        return len(self._turns)
+        """Requests that were received and not looked at; what is not decoded counts as one of each connection."""
+        return len(self._turns) + len(self._behind)
 
     # ---- connections come and go -------------------------------------------------------------
 
     def accepted(self, now: int, event: Accepted) -> None:
         """A client has connected: greet it."""
         config = self._config
-        connection = Connection(CLIENT_PROTOCOL, HELLO_TEXT, config.versions, config.frame_size_max, rules=self._rules)
+        connection = self.make_connection(CLIENT_PROTOCOL, HELLO_TEXT, config.versions, config.frame_size_max)
         access = config.roles.access(event.names, event.peer)
         self._conns[event.conn] = ClientConn(event, access, connection)
         if config.greeting_ms:
@@ -149,14 +202,19 @@ class ClientPort:
         self._out.put(Send(event.conn, connection.hello()))
         self._evict(self._admission.accepted(now, event.conn, host_of(event.peer), member=access.member))
 
-    def closed(self, event: Closed) -> None:
+    def closed(self, now: int, event: Closed) -> None:
         """A connection has ended: nobody waits for what it asked."""
         conn = self._conns.pop(event.conn, None)
         if conn is None:
             return
+        left = conn.connection.gathered - conn.connection.undecoded
+        if left and self._admission.worth_a_line(now, host_of(conn.address), " breaks off"):
+            text = f"{conn.who} ended its connection in the middle of a frame, of which {left} bytes came"
+            self._out.put(Report(Level.WARNING, text))
         self._admission.gone(event.conn)
         self._gathered -= conn.gathered
         self._restless.pop(conn.conn, None)
+        self._heard.pop(conn.conn, None)
         self._unsent.pop(conn.conn, None)
         if conn.client_id is not None:
             self.claims.gone(conn.client_id, conn.conn)
@@ -164,6 +222,7 @@ class ClientPort:
 
     def _forget_work(self, conn: ClientConn) -> None:
         self._backlogged.pop(conn.conn, None)
+        self._behind.pop(conn.conn, None)
         self._turns.drop(conn.conn)
         self._partitions.gone(conn, conn.partitions)
         self._waiting.drop(conn.conn)
@@ -220,21 +279,59 @@ class ClientPort:
         conn = self._conns.get(event.conn)
         if conn is None or conn.closing:
             return None
-        batch: Batch = []
-        try:
-            conn.connection.receive(event.data, batch)
-        except ProtocolError as error:
-            conn.error = str(error)
+        self._heard[conn.conn] = conn
+        waits = self._waits(conn)
+        batch = self._decode(conn, event.data, 0 if waits else _PIECE)
         if not conn.version and conn.connection.version is not None:
             self._on_greeted(conn, conn.connection.version)
         self._admission.heard(now, conn.conn)
         if batch:
             self._admission.proven(now, conn.conn)
-        few = len(batch) * _REQUEST_COST <= _TURN_COST or _APPENDS.issuperset(map(type, batch))
-        if few and conn.writable and not self._turns.waits(conn.conn):
+        if not waits and conn.writable and not conn.connection.undecoded and self._at_once(now, batch):
             return conn, batch
-        self._put_in_turn(conn, batch)
+        self._put_in_turn(now, conn, batch)
         return conn, []
+
+    def _waits(self, conn: ClientConn) -> bool:
+        """Whether something of a connection waits for its turn."""
+        return conn.conn in self._behind or self._turns.waits(conn.conn)
+
+    def _decode(self, conn: ClientConn, data: bytes, count_max: int) -> Batch:
+        """Messages of a connection, in order."""
+        batch: Batch = []
+        try:
+            conn.connection.receive(data, batch, count_max)
+        except ProtocolError as error:
+            conn.error = str(error)
+        return batch
+
+    def _cost(self, message: messages.ClientMessage) -> int:
+        kind = type(message)
+        cost = _COSTS.get(kind, _REQUEST_COST)
+        each = _COSTS_PER_PARTITION.get(kind)
+        return cost if each is None else cost + each * len(self._partitions.served)
+
+    def _at_once(self, now: int, batch: Batch) -> bool:
+        """Whether a batch is so small that nobody minds if it is handled before its turn."""
+        if _APPENDS.issuperset([type(message) for message in batch]):
+            return True
+        cost = sum([self._cost(message) for message in batch])
+        if cost > _AT_ONCE_COST or self._debt + self._spent + cost > _STEP_COST:
+            return False
+        if self._busy(now):
+            allowance = self._at_once_allowance
+            allowance.refill(now)
+            if cost > allowance.left:
+                return False
+            allowance.left -= cost
+        self._spent += cost
+        return True
+
+    def _busy(self, now: int) -> bool:
+        """Whether the server is there for appends now."""
+        if self._partitions.undecided:
+            self._busy_until = now + _BUSY_MS
+        return now < self._busy_until
 
     def _on_greeted(self, conn: ClientConn, version: int) -> None:
         conn.version = version
@@ -258,27 +355,73 @@ class ClientPort:
             text = f"unfinished frames hold {self._gathered} bytes, and this connection most of them"
             self.close(most.conn, text)
 
-    def _put_in_turn(self, conn: ClientConn, batch: Batch) -> None:
-        """Many requests of one connection do not delay what others ask; nothing more is read until they are handled."""
-        for message in batch:
-            self._turns.put(conn.conn, conn.owner, 1 if type(message) in _APPENDS else _REQUEST_COST, message)
-        self._restless[conn.conn] = conn
+    def _put_in_turn(self, now: int, conn: ClientConn, batch: Batch) -> None:
+        """Many requests of one connection do not delay what others ask; nothing more is read until they are handled.
 
-    def turns(self) -> Iterator[tuple[ClientConn, Batch]]:
+        A client mounts each partition once: one that mounts again and again takes time from others, also after its end.
+        """
+        conn.queued += len(batch)
+        conn.mounts += sum([type(message) is messages.MountRequest for message in batch])
+        if conn.mounts > _MOUNTS_SPARE + 2 * len(self._partitions.served):
+            text = f"it mounts {conn.mounts} times at once, at {len(self._partitions.served)} partitions"
+            self.close(conn.conn, text)
+            return
+        for message in batch:
+            self._turns.put(conn.conn, conn.owner, self._cost(message), message)
+        if conn.connection.undecoded:
+            self._behind[conn.conn] = conn
+        self._restless[conn.conn] = conn
+        crowd = conn.queued >= _CROWD or conn.connection.undecoded >= _CROWD_BYTES
+        if crowd:
+            much = f"{conn.queued} requests and {conn.connection.undecoded} bytes of more wait for their turns"
+            self._report_crowd(now, conn, much)
+
+    def _report_crowd(self, now: int, conn: ClientConn, much: str) -> None:
+        if not conn.crowd_reported:
+            conn.crowd_reported = True
+            if self._admission.worth_a_line(now, host_of(conn.address), " asks"):
+                self._out.put(Report(Level.WARNING, f"{conn.who} asks for more than its part: {much}"))
+
+    def turns(self, now: int) -> Iterator[tuple[ClientConn, Batch]]:
         """Some of what waits for its turn, in runs of one connection; each is handled before the next is taken."""
-        left = _STEP_COST
+        measure = max(0, _STEP_COST - self._debt - self._spent)
+        if self._busy(now):
+            self._turns_allowance.refill(now)
+            measure = min(measure, self._turns_allowance.left)
+        left = measure
         run: Batch = []
         last: ClientConn | None = None
         while left > 0 and (taken := self._turns.take()) is not None:
             conn, message = self._conns[taken[0]], taken[1]
             if conn is not last:
                 if last is not None:
-                    yield last, run
+                    yield self._taken(last), run
                 run, last = [], conn
             run.append(message)
-            left -= 1 if type(message) in _APPENDS else _REQUEST_COST
+            left -= self._cost(message)
         if last is not None:
-            yield last, run
+            yield self._taken(last), run
+        # One request may cost more than the measure of a step, which the next ones then pay for.
+        self._turns_allowance.left -= measure - left
+        self._debt = max(0, self._debt + self._spent + measure - left - _STEP_COST)
+        self._spent = 0
+        self._decode_more(now)
+
+    def _taken(self, conn: ClientConn) -> ClientConn:
+        """A connection of which nothing waits any more is counted anew."""
+        if not self._waits(conn):
+            conn.queued = conn.mounts = 0
+        return conn
+
+    def _decode_more(self, now: int) -> None:
+        """The next piece of those of whom nothing decoded waits."""
+        for conn in self._starving():
+            del self._behind[conn.conn]
+            self._put_in_turn(now, conn, self._decode(conn, b"", _PIECE))
+            self.handled(conn)
+
+    def _starving(self) -> list[ClientConn]:
+        return [conn for conn in self._behind.values() if not self._turns.waits(conn.conn)]
 
     def writable(self, event: Writable) -> None:
         """A connection stopped or started taking data."""
@@ -367,28 +510,33 @@ class ClientPort:
             self._send(conn)
         self._unsent.clear()
         self._frames.clear()
-        rest = self._turns.ready or any(conn.writable for conn in self._backlogged.values())
-        self._alarms.set(Alarm.REST, now if rest else None)
+        turns = min(self._busy_until, self._turns_allowance.full(now)) if self._busy(now) else now
+        rest = now if any(conn.writable for conn in self._backlogged.values()) else None
+        # Of a piece of keep-alives nothing waits for a turn.
+        more = now if self._starving() else None
+        self._alarms.set(Alarm.REST, earliest(turns if self._turns.ready else None, more, rest))
         self._alarms.set(Alarm.ADMISSION, self._admission.deadline())
 
-    def hold_back(self) -> None:
+    def hold_back(self, now: int) -> None:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""
-        everybody = bool(self._partitions.crowded) or self._waiting.total > self._config.reads_count_max
-        if not everybody and not self._restless:
-            return
-        for conn in list((self._conns if everybody else self._restless).values()):
+        if self._partitions.crowded or self._waiting.total > self._config.reads_count_max:
+            self._restless |= self._heard  # who has sent nothing has not become greedy
+        self._heard.clear()
+        for conn in list(self._restless.values()):
             held = self._to_hold(conn)
             if conn.held != held:
                 conn.held = held
                 self._out.put(Reading(conn.conn, not held))
+            if held and conn.client_id is not None and self._partitions.hinders(conn.client_id):
+                self._report_crowd(now, conn, "so many appends that those of others would have to wait for them")
             if held:
                 self._restless[conn.conn] = conn
             else:
                 self._restless.pop(conn.conn, None)
 
     def _to_hold(self, conn: ClientConn) -> bool:
-        if not conn.writable or conn.backlog or self._turns.waits(conn.conn):
+        if not conn.writable or conn.backlog or self._waits(conn):
             return True
         if self._waiting.greedy(conn.conn, self._config.reads_count_max):
             return True
-        return self._partitions.greedy(conn.conn)
+        return conn.client_id is not None and self._partitions.greedy(conn.client_id)

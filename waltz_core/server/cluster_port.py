@@ -7,7 +7,7 @@ What the coordinator says is written into `ClusterState`, where every part reads
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 from uuid import UUID
 
 from waltz_core.access.roles import Access
@@ -65,6 +65,9 @@ PreferenceAnswer: TypeAlias = messages.AddPreferredPartitionResponse | messages.
 class ClusterPort:
     """What this process knows of its cluster, and has to say there."""
 
+    make_coordinator: ClassVar[type[Coordinator]] = Coordinator
+    make_preferences: ClassVar[type[Preferences]] = Preferences
+
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         config = context.config
         self._out = context.out
@@ -73,16 +76,15 @@ class ClusterPort:
         self._journals = context.journals
         self._state = context.cluster
         self._partitions = partitions
-        self._coordinator = Coordinator(
+        self._coordinator = self.make_coordinator(
             config.root,
             tickets=context.tickets,
             rng=context.rng,
             manages=ManagedServer(config.endpoint, config.preferred_partitions),
-            rules=context.rules,
         )
-        self._client_ids = ClientIds(config.root, context.out, context.pending, context.alarms)
-        self._preferences = Preferences(
-            config.root, config.endpoint, context.out, context.pending, context.alarms, context.rules
+        self._client_ids = ClientIds(config.root, context.out, context.pending, context.alarms, context.rng)
+        self._preferences = self.make_preferences(
+            config.root, config.endpoint, context.out, context.pending, context.alarms, context.rng
         )
         self._preferred = dict.fromkeys(config.preferred_partitions)
         self._preferences_registered = True  # what was asked for last is in ZooKeeper

@@ -13,20 +13,26 @@ the replicas, and the lock table starts anew, at the mark, with the first sessio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
+from typing import ClassVar
 
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import req_client
+from waltz_core.base.tracing import Traced, traced
 from waltz_core.locks.exact import UNEXPLAINED
 from waltz_core.locks.hot import HotLocks
 from waltz_core.locks.table import LockTable
-from waltz_core.server.appender import Append, Appender, Committed, Dropped, Passed, Refused, Verdict
+from waltz_core.server.append_queue import Append, Sender
+from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import JournalAsked, NodeContext, Reply, TicketsFor
 from waltz_core.server.feeds import Feeds
 from waltz_core.server.journal import JournalEvent
 from waltz_core.server.ownership import Ownership
+from waltz_core.server.peer import Peer
 from waltz_core.server.refusals import lock_refusal, refusal
 from waltz_core.server.response_times import ResponseTimes
+from waltz_core.store.replica_link import Batch
 from waltz_core.store.session_notes import SessionOpened
 from waltz_core.wire import client_messages as messages
 
@@ -34,15 +40,22 @@ _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
 
 
+def _sender(peer: Peer) -> Sender:
+    assert peer.client_id is not None
+    return Sender(peer.conn, peer.client_id, peer.owner, peer.carries_others)
+
+
 class Commits:
     """Appends of one partition between their arrival and their verdict."""
+
+    make_appender: ClassVar[type[Appender]] = Appender
+    make_locks: ClassVar[type[LockTable]] = LockTable
 
     def __init__(
         self, partition_id: int, config: PartitionConfig, context: NodeContext, ownership: Ownership, feeds: Feeds
     ) -> None:
         self._partition_id = partition_id
         self._config = config
-        self._rules = context.rules
         self._out = context.out
         self._clients = context.clients
         self._tickets = context.tickets
@@ -52,8 +65,8 @@ class Commits:
         self.journal = context.journals.of(
             partition_id, TicketsFor(context.pending, JournalAsked(partition_id)), context.out
         )
-        self._locks = LockTable(config.lock_table_size, _LOCK_PROBES, -1)
-        self._appender = Appender(
+        self._locks = self.make_locks(config.lock_table_size, _LOCK_PROBES, -1)
+        self._appender = self.make_appender(
             self._locks,
             -1,
             batch_count_max=config.batch_count_max,
@@ -61,11 +74,12 @@ class Commits:
             flight_bytes_max=config.flight_bytes_max,
             exact_locks=config.exact_locks,
             explain_all=self.journal is not None,
-            rules=context.rules,
         )
         self.counters = {"transaction": 0, "successful-append": 0, "rejected-append": 0}
         self.response_times = ResponseTimes()
         self.hot_locks = HotLocks()
+        self._journals = context.journals
+        self._traces: dict[int, tuple[int, int]] = {}  # traced transactions in flight → received, launched
         self.doubtful = False  # somebody else may own the partition by now: nothing is launched
         self.draining = False  # a checkpoint is due: nothing is launched
         self._verdicts: list[Verdict] = []
@@ -81,9 +95,14 @@ class Commits:
         return self._appender.commit_mark
 
     @property
-    def queue(self) -> Appender:
-        """What waits, for whoever counts it."""
-        return self._appender
+    def queued(self) -> int:
+        """Appends and barriers that wait for the lock check."""
+        return self._appender.queue.queued
+
+    @property
+    def pending(self) -> int:
+        """Appends and barriers without a verdict."""
+        return self._appender.pending
 
     @property
     def refusing(self) -> str:
@@ -99,27 +118,32 @@ class Commits:
         waited = now - self._waits_since if self._waits_since is not None else 0
         if waited < _STALL_MS:
             return ""
-        waiting = self._appender.queued + self._appender.in_flight
+        waiting = self._appender.queue.queued + self._appender.in_flight
         return f"{waiting} appends wait, and none was decided for {waited / 1000:.0f} s"
 
     def crowded(self, count_max: int, bytes_max: int) -> bool:
         """Whether more appends, or bytes of them, wait for their lock check than should."""
-        return self._appender.queued > count_max or self._appender.queued_bytes > bytes_max
+        queue = self._appender.queue
+        return queue.queued > count_max or queue.queued_bytes > bytes_max
 
-    def greedy(self, conn: int, count_max: int, bytes_max: int) -> bool:
-        """Whether a connection has more of these than its fair part."""
-        appender = self._appender
-        return appender.held.greedy(conn, count_max) or appender.bytes_held.greedy(conn, bytes_max)
+    def greedy(self, client_id: int, count_max: int, bytes_max: int) -> bool:
+        """Whether a client has more of these than its fair part."""
+        queue = self._appender.queue
+        return queue.held.greedy(client_id, count_max) or queue.bytes_held.greedy(client_id, bytes_max)
+
+    def hinders(self, client_id: int) -> bool:
+        """Whether others, who have few appends under way, would have to wait for those of a client."""
+        return self._appender.queue.hinders(client_id)
 
     # ---- into the queue ----------------------------------------------------------------------
 
-    def enqueue(self, now: int, conn: int, owner: str, requests: list[Append]) -> None:
+    def enqueue(self, now: int, peer: Peer, requests: list[Append]) -> None:
         """Appends of one connection that may be decided, in order; the list is ours from here on."""
-        self._appender.enqueue(conn, requests, now, owner)
+        self._appender.enqueue(_sender(peer), requests, now)
 
-    def barrier(self) -> int:
-        """A barrier behind everything that is queued; the feeds hear when it is passed."""
-        return self._appender.barrier(self._tickets.take())
+    def barrier(self, peer: Peer) -> int:
+        """A barrier behind everything of a client that is queued; the feeds hear when it is passed."""
+        return self._appender.barrier(self._tickets.take(), _sender(peer))
 
     def refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
         """Tell those that want to know it why they are not in the log and never will be."""
@@ -159,18 +183,10 @@ class Commits:
 
     def gap(self, now: int, mark: int) -> None:
         """Somebody else owned the partition since our last session, and may have written up to `mark`."""
-        if self._rules.leftovers_by_req_id:
-            self._appender.restart(mark, self._ownership.generation, self._verdicts)
-            self._settle(now)
-            self._data_cache.forget(self._partition_id)
-        else:
-            # Java: what was left over counts as committed by its position, under ids of others.
-            self._appender.resolved(min(mark, self._appender.next_id - 1), self._verdicts)
-            self._settle(now)
-            self._appender.skip_to(mark)
-            if self._rules.locks_reset_on_gap:
-                self._locks.reset(mark)
-        self._feeds.restart(mark, forget=self._rules.leftovers_by_req_id)
+        self._appender.restart(mark, self._ownership.generation, self._verdicts)
+        self._settle(now)
+        self._data_cache.forget(self._partition_id)
+        self._feeds.restart(mark, forget=True)
 
     def opened(self, now: int, note: SessionOpened) -> None:
         """The session takes appends."""
@@ -182,6 +198,7 @@ class Commits:
     def session_ended(self, *, recovered: bool) -> None:
         """What is in flight waits for the next one."""
         self.response_times.forget()
+        self._traces.clear()
         if self.journal is not None:
             self.journal.session_ended()
         if recovered:
@@ -208,10 +225,12 @@ class Commits:
             for batch in journal.ready():
                 session.replicate(batch)
         while not self.draining and not self.doubtful and (journal is None or not journal.blocked):
-            launched = appender.launch(self._verdicts)
+            launched = appender.launch(self._verdicts, now)
             if launched is None:
                 break
             self.response_times.launched(now, launched.last)
+            if self._config.trace_every:
+                self._trace(now, launched)
             if journal is None or journal.launched(now, session.session_id, launched, appender.newest):
                 session.replicate(launched)
         if self.refusing:
@@ -221,7 +240,7 @@ class Commits:
     def note_progress(self, now: int) -> None:
         """Remember since when appends have waited without a decision."""
         decided = self._appender.commit_mark + self.counters["rejected-append"]
-        if not self._appender.queued and not self._appender.in_flight:
+        if not self._appender.queue and not self._appender.in_flight:
             self._waits_since = None
         elif self._waits_since is None or decided != self._decided:
             self._waits_since = now
@@ -236,6 +255,22 @@ class Commits:
         """A write to the journal ended."""
         if self.journal is not None:
             self.journal.answered(now, event)
+
+    def _trace(self, now: int, batch: Batch) -> None:
+        """Remember when a traced transaction came and left."""
+        transaction_id = traced(self._config.trace_every, batch.first, batch.count)
+        if transaction_id >= 0:
+            received = next(islice(self._appender.newest.received(), transaction_id - batch.first, None))
+            self._traces[transaction_id] = received, now
+
+    def _traced(self, now: int, first: int, count: int) -> None:
+        """Tell of the traced transaction among those that were just committed."""
+        transaction_id = traced(self._config.trace_every, first, count)
+        if transaction_id in self._traces:
+            received, launched = self._traces.pop(transaction_id)
+            steps = ("append", received, now), ("queue", received, launched), ("replicate", launched, now)
+            session_id = self._ownership.session_id
+            self._out.put(Traced(self._journals.key, self._partition_id, session_id, transaction_id, count, steps))
 
     # ---- verdicts ----------------------------------------------------------------------------
 
@@ -256,6 +291,8 @@ class Commits:
     def _on_committed(self, now: int, verdict: Committed) -> None:
         count, session = len(verdict.appends), self._ownership.session
         self.response_times.committed(now, verdict.last, count)
+        if self._traces:
+            self._traced(now, verdict.first, count)
         self.counters["successful-append"] += count
         if self.journal is not None:
             self.journal.committed(now, self._ownership.session_id, verdict.first, verdict.last)

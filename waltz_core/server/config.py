@@ -34,6 +34,7 @@ class PartitionConfig:
     feed_count_min: int = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive
+    trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
 
 
 @record
@@ -65,6 +66,7 @@ class ServerConfig:
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive: where clients find what is below the log start
+    trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
     journal: Mode = Mode.OFF  # server.journal.mode
     journal_unwritten_max: int = UNWRITTEN_MAX  # bytes on their way to the journal, per partition
     roles: Roles = NO_ROLES  # who may do what
@@ -74,7 +76,7 @@ class ServerConfig:
     gathered_max: int = 256 << 20  # bytes of unfinished frames, all clients together
     out_bytes_max: int = 8 << 20  # for one connection in one step; further payloads wait until it took these
     unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
-    queue_count_max: int = 100_000  # appends that wait in one partition before the greedy are held back
+    queue_count_max: int = 2_000  # appends that wait in one partition before the greedy are held back
     reads_count_max: int = 10_000  # requests without an answer, in the whole server, likewise
 
     def partition(self, partition_id: int) -> PartitionConfig:
@@ -97,4 +99,5 @@ class ServerConfig:
             checkpoint_interval=self.checkpoint_interval,
             session=self.session,
             archive=self.archive,
+            trace_every=self.trace_every,
         )

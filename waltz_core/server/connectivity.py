@@ -38,7 +38,7 @@ class ConnectivityChecks:
         """Unanswered requests of a connection."""
         return sum(check.conn == conn for check in self._checks)
 
-    def found(self, storage: str, reached: bool) -> list[tuple[int, CheckStorageConnectivityResponse]]:
+    def tried(self, storage: str, reached: bool) -> list[tuple[int, CheckStorageConnectivityResponse]]:
         """Whether a node was reached is known; returns the answers that are complete now, and their connections."""
         for check in self._checks:
             if storage in check.waiting:

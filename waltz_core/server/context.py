@@ -27,7 +27,7 @@ from waltz_core.base.edge import (
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Awaits, Pending
 from waltz_core.base.record import record
-from waltz_core.base.rules import SafetyRules
+from waltz_core.base.tracing import Traced
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 W = TypeVar("W")
 
 ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock | JournalEvent
-ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite
+ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite | Traced
 
 
 @record
@@ -247,15 +247,13 @@ class NodeContext:
         "out",
         "pending",
         "rng",
-        "rules",
         "tickets",
         "waiting",
     )
 
-    def __init__(self, config: ServerConfig, rng: Rng, rules: SafetyRules) -> None:
+    def __init__(self, config: ServerConfig, rng: Rng) -> None:
         self.config = config
         self.rng = rng
-        self.rules = rules
         self.tickets = Tickets()
         self.out: Outbox[ServerEffect] = Outbox()
         self.clients: Outbox[ClientEffect] = Outbox()

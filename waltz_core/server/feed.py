@@ -13,6 +13,7 @@ from waltz_core.wire.client_messages import FeedSuspended, MountResponse
 
 _SLICE = 4096  # frames one lagging subscription gets per turn
 _TURNS_PER_STEP = 16  # bounds the time of one step
+_TURNS_BUSY = 3  # while appends wait for their verdict, which takes several steps
 _READ_COUNT = 1000  # headers per read from a replica
 _RETRY_MS = 100
 _FEEDS_MAX = 4  # of one connection; a client uses one at a time, and a mount beside it
@@ -233,7 +234,7 @@ class Feed:
         self._blocked.discard(conn)
         self._lagging.drop(conn)
 
-    def serve(self, now: int, out: list[FeedEffect]) -> None:
+    def serve(self, now: int, out: list[FeedEffect], *, busy: bool = False) -> None:
         """Give lagging subscriptions their turns; call once per step."""
         if self._replaced:
             out += self._replaced
@@ -242,7 +243,7 @@ class Feed:
             if now < self._retry_at:
                 return
             self._retry_at = None
-        for _ in range(min(_TURNS_PER_STEP, len(self._lagging))):
+        for _ in range(min(_TURNS_BUSY if busy else _TURNS_PER_STEP, len(self._lagging))):
             taken = self._lagging.take()
             if taken is None:
                 return

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Protocol
 
 from waltz_core.base.ids import ReqId
+from waltz_core.base.twins import twin
 
 # One FeedData frame: magic 'L', codec version, length 29, type 4, request id, transaction id, header.
 # Every frame has the same size, so a run of them is sliced, not encoded again, for each subscriber.
@@ -28,6 +29,7 @@ class HasHeader(Protocol):
     def header(self) -> int: ...
 
 
+@twin
 def encode_frames(first: int, transactions: Iterable[HasHeader]) -> bytes:
     """Feed frames under codec version 0 of ids `first`, `first + 1`, …"""
     pack = _FRAME.pack

@@ -63,7 +63,6 @@ class Feeds:
     ) -> None:
         self._partition_id = partition_id
         self._config = config
-        self._rules = context.rules
         self._clients = context.clients
         self._waiting = context.waiting
         self._ownership = ownership
@@ -164,10 +163,10 @@ class Feeds:
         self.feed.committed(verdict.first, encode_frames(verdict.first, verdict.appends), effects)
         self._perform(now, effects)
 
-    def serve(self, now: int) -> None:
-        """Give subscriptions that lag their turns, once per step."""
+    def serve(self, now: int, *, busy: bool) -> None:
+        """Give subscriptions that lag their turns, once per step; fewer while appends wait for their verdict."""
         effects: list[FeedEffect] = []
-        self.feed.serve(now, effects)
+        self.feed.serve(now, effects, busy=busy)
         self._perform(now, effects)
 
     def _perform(self, now: int, effects: list[FeedEffect]) -> None:
@@ -221,7 +220,7 @@ class Feeds:
         """
         for barrier in [one for waiting in self._barriers.values() for one in waiting]:
             self._waiting.free(barrier.conn, 1)
-            if isinstance(barrier, Mount) and self._rules.waiting_mounts_answered:
+            if isinstance(barrier, Mount):
                 response = messages.MountResponse(barrier.req_id, messages.PartitionState.NOT_READY)
                 self._clients.put(Reply(barrier.conn, response))
         for peer, _ in self._held:

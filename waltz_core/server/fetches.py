@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session_notes import ReadFailed, RecordsRead
@@ -32,34 +31,26 @@ class DataFetches:
         "_cache",
         "_held",
         "_partition_id",
-        "_poisoned",
         "_queue",
         "_reading",
         "_reads",
-        "_rules",
         "_tickets",
         "_waiting",
     )
 
-    def __init__(
-        self, partition_id: int, cache: DataCache, tickets: Tickets, held: Shares, rules: SafetyRules = SAFE
-    ) -> None:
+    def __init__(self, partition_id: int, cache: DataCache, tickets: Tickets, held: Shares) -> None:
         self._partition_id = partition_id
         self._cache = cache
         self._tickets = tickets
         self._held = held
-        self._rules = rules
         self._queue: Turns[tuple[ReqId, int]] = Turns(_RUN_MAX)  # requests with the ids they are for
         self._asked: dict[int, list[tuple[int, ReqId]]] = {}  # transaction id → who asked and had his turn
         self._waiting = 0  # requests in `_asked`
         self._reads: dict[int, range] = {}  # token → ids
         self._reading: set[int] = set()
-        self._poisoned: dict[int, str] = {}  # failed ones, where failed_fetch_forgotten is off
 
     def ask(self, conn: int, owner: str, req_id: ReqId, transaction_id: int) -> TransactionDataResponse | None:
         """A client asks; the answer if it is known, else it comes from `records` or `failed`."""
-        if transaction_id in self._poisoned:
-            return TransactionDataResponse(req_id, transaction_id, False, error=self._poisoned[transaction_id])
         found = self._cache.get(self._partition_id, transaction_id)
         if found is not None:
             return TransactionDataResponse(req_id, transaction_id, True, *found)
@@ -127,10 +118,10 @@ class DataFetches:
         """Those whose turn it is: few enough that whoever comes next does not wait long."""
         while self._waiting < _ASKED_MAX and (taken := self._queue.take()) is not None:
             conn, (req_id, transaction_id) = taken
-            found = self._cache.peek(self._partition_id, transaction_id)  # somebody else's read may have brought it
-            if found is not None:
+            cached = self._cache.peek(self._partition_id, transaction_id)  # somebody else's read may have brought it
+            if cached is not None:
                 self._held.free(conn, 1)
-                answers.append((conn, TransactionDataResponse(req_id, transaction_id, True, *found)))
+                answers.append((conn, TransactionDataResponse(req_id, transaction_id, True, *cached)))
                 continue
             self._asked.setdefault(transaction_id, []).append((conn, req_id))
             self._waiting += 1
@@ -160,8 +151,6 @@ class DataFetches:
         read(token, run[0], len(run))
 
     def _refuse(self, transaction_id: int, text: str) -> list[Answer]:
-        if not self._rules.failed_fetch_forgotten:
-            self._poisoned[transaction_id] = text  # Java: the failed future stays in its map (server-D13)
         return [
             (conn, TransactionDataResponse(req_id, transaction_id, False, error=text))
             for conn, req_id in self._take(transaction_id)

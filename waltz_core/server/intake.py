@@ -11,7 +11,8 @@ from struct import Struct
 
 from waltz_core.base.edge import CloseConn, Level, Report
 from waltz_core.base.ids import req_client
-from waltz_core.server.appender import Append
+from waltz_core.base.twins import twin
+from waltz_core.server.append_queue import Append
 from waltz_core.server.commits import Commits
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import NodeContext, Reply
@@ -25,6 +26,22 @@ _HEAD = Struct(">ii")  # the first two of the four ints of a request id: client 
 _EXTENDED = 5  # codec since which everything can be answered by an error
 
 
+def _is_meant(request: Append, expected: bytes, begin: int) -> bool:
+    """Whether an append is under the request ids of its client and generation, and has no lock list that is null."""
+    return (
+        request.req_id[begin:8] == expected
+        and request.write_locks is not None
+        and request.read_locks is not None
+        and request.append_locks is not None
+    )
+
+
+@twin
+def all_acceptable(requests: Sequence[Append], expected: bytes, begin: int, size_max: int) -> bool:
+    """Whether all of them are meant, and no payload is too large: they nearly always are."""
+    return all(_is_meant(one, expected, begin) and len(one.data) <= size_max for one in requests)
+
+
 class Intake:
     """Checks appends of one partition on their way to the queue."""
 
@@ -33,7 +50,6 @@ class Intake:
     ) -> None:
         self._partition_id = partition_id
         self._config = config
-        self._rules = context.rules
         self._out = context.out
         self._clients = context.clients
         self._ownership = ownership
@@ -58,17 +74,13 @@ class Intake:
             requests = [request for request in requests if type(request) is messages.AppendRequest]  # these wait
             if not requests:
                 return
-        begin = 4 if peer.carries_others or not self._rules.own_request_ids else 0
+        begin = 4 if peer.carries_others else 0
         assert peer.client_id is not None
         expected = _HEAD.pack(peer.client_id, self._ownership.generation)[begin:]
-        accepted = [
-            request
-            for request in requests
-            if request.req_id[begin:8] == expected
-            and request.write_locks is not None
-            and request.read_locks is not None
-            and request.append_locks is not None
-        ]
+        if all_acceptable(requests, expected, begin, self._config.payload_size_max):
+            commits.enqueue(now, peer, requests)
+            return
+        accepted = [request for request in requests if _is_meant(request, expected, begin)]
         if len(accepted) != len(requests):
             others = [request for request in requests if request.req_id[begin:8] != expected]
             if not begin:
@@ -76,7 +88,7 @@ class Intake:
             commits.refuse(now, peer.conn, others, messages.Refusal.GENERATION)
         if max([len(request.data) for request in requests]) > self._config.payload_size_max:
             accepted = self._refuse_large(now, peer, requests, accepted)
-        commits.enqueue(now, peer.conn, peer.owner, accepted)
+        commits.enqueue(now, peer, accepted)
 
     def _refuse_large(
         self, now: int, peer: Peer, requests: Sequence[Append], accepted: Sequence[Append]

@@ -18,7 +18,8 @@ from waltz_core.base.edge import Level, Report
 from waltz_core.base.outbox import Emits
 from waltz_core.base.record import record
 from waltz_core.locks.exact import UNEXPLAINED, Explanation
-from waltz_core.server.appender import Append, Flight, Refused
+from waltz_core.server.append_queue import Append
+from waltz_core.server.appender import Flight, Refused
 from waltz_core.server.journal_format import (
     APPENDED,
     CommittedRange,
@@ -169,7 +170,7 @@ class Journal:
     def launched(self, now: int, session_id: int, batch: Batch, flight: Flight) -> bool:
         """A batch was decided; whether it may leave at once, else `ready` returns it in time."""
         decided, marks, us = self._us(now), flight.marks, self._us
-        for at, (request, received) in enumerate(zip(flight.appends, flight.received, strict=True)):
+        for at, (request, received) in enumerate(zip(flight.appends, flight.received(), strict=True)):
             transaction_id = flight.first + at
             mark = marks.get(transaction_id, -1)
             self._decide(request, session_id, transaction_id, mark, APPENDED, UNEXPLAINED, us(received), decided)
@@ -247,13 +248,13 @@ class Journal:
 
     def ready(self) -> list[Batch]:
         """Batches whose decisions are on disk, and those of all before them."""
-        found: list[Batch] = []
+        batches: list[Batch] = []
         for write in list(self._writes.values()):
             if not write.done:
                 break
-            found += write.batches
+            batches += write.batches
             self._forget(write)
-        return found
+        return batches
 
     # ---- inside ----------------------------------------------------------------------------------
 

@@ -1,7 +1,12 @@
 """The bytes of a decision journal: docs/formats.md lays them down.
 
 A file is a row of entries and nothing else, the first of them `Started`. Every entry has its own checksum, so a
-file can be read from any entry on, and what a crash left half written at its end is told from damage.
+file can be read from any entry on.
+
+A power failure may leave any sectors of what was not synced, so the group of entries that was being written may have
+lost its beginning and kept its end. What tells that from damage is `Synced`, with which every group begins: damage has
+one behind it, as the entries before a `Synced` were on disk when it was written. Nothing tells them apart in a file of
+mode `async`, which is never synced; nothing is promised of it either.
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ from waltz_core.base.record import record
 from waltz_core.wire.lock_names import unpack_names
 from waltz_core.wire.primitives import decode_text, encode_text
 
-VERSION = 1
+VERSION = 2
+"""Of files that have `Synced`; those of version 1 have none."""
 MARKER = b"WJ"
 OVERHEAD = 12  # bytes of an entry besides its body
 SIZE_MAX = 64 << 20  # bytes of a body
@@ -41,6 +47,7 @@ class Kind(enum.IntEnum):
     DECISION = 3
     COMMITTED = 4
     GAP = 5
+    SYNCED = 6
 
 
 class Mode(enum.IntEnum):
@@ -123,7 +130,12 @@ class Gap:
     reason: str
 
 
-Entry: TypeAlias = Started | SessionOpened | Decision | CommittedRange | Gap
+@record
+class Synced:
+    """Everything before it in the file is on disk."""
+
+
+Entry: TypeAlias = Started | SessionOpened | Decision | CommittedRange | Gap | Synced
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -142,6 +154,8 @@ def encode_entry(entry: Entry) -> bytes:
         case Gap(count, first_us, last_us, reason):
             text = encode_text(reason)
             return _entry(Kind.GAP, _GAP.pack(count, first_us, last_us, len(text)) + text)
+        case Synced():
+            return _entry(Kind.SYNCED, b"")
 
 
 def _entry(kind: Kind, body: bytes) -> bytes:
@@ -149,25 +163,25 @@ def _entry(kind: Kind, body: bytes) -> bytes:
     return data + _CRC.pack(crc32(data))
 
 
-def _decision(one: Decision) -> bytes:
-    write, read, append = one.write_locks, one.read_locks, one.append_locks
+def _decision(decision: Decision) -> bytes:
+    write, read, append = decision.write_locks, decision.read_locks, decision.append_locks
     locks = (*write, *read, *append) if read or append else write
     parts = [
         _DECISION.pack(
-            one.session_id,
-            one.transaction_id,
-            one.req_id,
-            one.header,
-            one.client_mark,
-            one.lock_mark,
-            one.verdict,
-            one.conflict,
-            one.blocking_id,
-            one.lock_kind,
-            one.lock_index,
-            one.received_us,
-            one.decided_us,
-            one.size,
+            decision.session_id,
+            decision.transaction_id,
+            decision.req_id,
+            decision.header,
+            decision.client_mark,
+            decision.lock_mark,
+            decision.verdict,
+            decision.conflict,
+            decision.blocking_id,
+            decision.lock_kind,
+            decision.lock_index,
+            decision.received_us,
+            decision.decided_us,
+            decision.size,
             len(write),
             len(read),
             len(append),
@@ -175,7 +189,7 @@ def _decision(one: Decision) -> bytes:
     ]
     if locks:
         parts.append(_ints(len(locks)).pack(*locks))
-        parts.append(one.names)
+        parts.append(decision.names)
     return _entry(Kind.DECISION, b"".join(parts))
 
 
@@ -201,11 +215,11 @@ def decode_entries(data: bytes, place: str) -> Iterator[tuple[int, Entry]]:
         if end < 0:
             raise CorruptionError(f"{place}: the entry at offset {at} is damaged or cut short")
         try:
-            found = _decode(data[at + 2], data[at + 8 : end - 4])
+            entry = _decode(data[at + 2], data[at + 8 : end - 4])
         except (error, ValueError) as problem:
             raise CorruptionError(f"{place}: the entry at offset {at} has no proper content: {problem}") from problem
-        if found is not None:
-            yield at, found
+        if entry is not None:
+            yield at, entry
         at = end
 
 
@@ -221,19 +235,36 @@ def entry_end(data: bytes, at: int) -> int:
 
 
 def sound_size(data: bytes) -> tuple[int, bool]:
-    """How many bytes from the start are whole entries, and whether what follows is just a torn end.
+    """How many bytes from the start are whole entries, and whether what follows is just a write that was cut short.
 
-    It is none if a sound entry stands behind it: a crash tears the end off, it makes no hole.
+    It is none if an entry stands behind it that says what was on disk before, or if nothing says so in that file.
     """
     at = 0
     while (end := entry_end(data, at)) >= 0:
         at = end
-    found = data.find(MARKER, at + 1)
-    while found >= 0:
-        if entry_end(data, found) >= 0:
+    if at == len(data):
+        return at, True
+    proof = _proof_of(data)
+    marker_at = data.find(MARKER, at + 1)
+    while marker_at >= 0:
+        if entry_end(data, marker_at) >= 0 and (proof is None or data[marker_at + 2] in proof):
             return at, False
-        found = data.find(MARKER, found + 1)
+        marker_at = data.find(MARKER, marker_at + 1)
     return at, True
+
+
+def _proof_of(data: bytes) -> tuple[int, ...] | None:
+    """Kinds of entries before which everything was on disk when they were written; None for any kind."""
+    end = entry_end(data, 0)
+    if end < 0:
+        return None  # the first entry is on disk before any other is written
+    try:
+        first = _decode(data[2], data[8 : end - 4])
+    except (error, ValueError):
+        return None
+    if not isinstance(first, Started) or first.version < VERSION:
+        return None
+    return () if first.mode == Mode.ASYNC else (Kind.SYNCED,)
 
 
 def _decode(kind: int, body: bytes) -> Entry | None:
@@ -250,7 +281,7 @@ def _decode(kind: int, body: bytes) -> Entry | None:
         version, key, partition_id, number, previous_size, time_us, mode, size = _STARTED.unpack_from(body)
         endpoint = _text(body, _STARTED.size, size, len(body))
         return Started(key, partition_id, number, previous_size, time_us, mode, endpoint, version)
-    return None
+    return Synced() if kind == Kind.SYNCED else None
 
 
 def _text(body: bytes, at: int, size: int, end: int) -> str:

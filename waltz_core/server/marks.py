@@ -47,6 +47,11 @@ class MarkReads:
         self._due: int | None = None  # when the first one is overdue
 
     @property
+    def wait(self) -> bool:
+        """Somebody has no answer."""
+        return bool(self._waiting or self._asked)
+
+    @property
     def unasked(self) -> bool:
         """A round is wanted."""
         return bool(self._waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Members:
-    """Client id → the connection whose mount counts (server-behaviour.md §3)."""
+    """Client id → the connection whose mount counts (docs/classic-protocol.md, client rule 6)."""
 
     __slots__ = ("_members",)
 

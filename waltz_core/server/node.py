@@ -14,8 +14,9 @@ durable: logs are on storage nodes, ownership and sessions in ZooKeeper, decisio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, ClassVar, assert_never
 
 from waltz_core.access.roles import access_level
 from waltz_core.base.contract import Rng
@@ -33,7 +34,7 @@ from waltz_core.base.edge import (
     ZkFailed,
     ZkStateChanged,
 )
-from waltz_core.base.rules import SAFE, SafetyRules
+from waltz_core.server.awaited import awaited_by
 from waltz_core.server.client_port import ClientPort
 from waltz_core.server.cluster_port import ClusterPort
 from waltz_core.server.config import ServerConfig
@@ -61,21 +62,29 @@ from waltz_core.server.storage_port import StoragePort
 
 
 class ServerNode:
-    """Composition of the server process (ruling R9)."""
+    """Composition of the server process: which part gets which event, in which order."""
 
-    def __init__(self, config: ServerConfig, rng: Rng, rules: SafetyRules = SAFE) -> None:
-        self._context = context = NodeContext(config, rng, rules)
+    make_partitions: ClassVar[type[Partitions]] = Partitions
+    make_clients: ClassVar[type[ClientPort]] = ClientPort
+    make_cluster: ClassVar[type[ClusterPort]] = ClusterPort
+    make_requests: ClassVar[type[ServerRequests]] = ServerRequests
+
+    def __init__(self, config: ServerConfig, rng: Rng) -> None:
+        self._context = context = NodeContext(config, rng)
         self._config = config
         self._out = context.out
         self._alarms = context.alarms
         self._pending = context.pending
-        self._partitions = Partitions(context)
-        self._clients = ClientPort(context, self._partitions)
+        self._partitions = self.make_partitions(context)
+        self._clients = self.make_clients(context, self._partitions)
         self._storage = StoragePort(context, self._partitions)
-        self._cluster = ClusterPort(context, self._partitions)
-        server = ServerRequests(context, self._clients, self._partitions, self._storage, self._cluster, self.snapshot)
+        self._cluster = self.make_cluster(context, self._partitions)
+        server = self.make_requests(
+            context, self._clients, self._partitions, self._storage, self._cluster, self._snapshot_of_step
+        )
         self._requests = Requests(context, self._clients, self._partitions, server)
         self._ended = False
+        self._asked: ServerSnapshot | None = None  # what clients that ask in this step are answered from
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Received: self._on_received,
             Writable: lambda now, event: self._clients.writable(event),
@@ -96,9 +105,10 @@ class ServerNode:
 
     def step(self, now: int, events: Sequence[ServerEvent], out: list[ServerEffect]) -> None:
         """Handle a batch of events; see `waltz_core.base.contract`."""
+        self._asked = None
         for event in events:
             self._handlers[type(event)](now, event)
-        for conn, batch in self._clients.turns():
+        for conn, batch in self._clients.turns(now):
             self._requests.dispatch(now, conn, batch)
         for key in self._alarms.due(now):
             self._on_alarm(now, key)
@@ -143,7 +153,7 @@ class ServerNode:
             for partition in work:
                 self._work(now, partition)
         self._storage.flush()
-        self._clients.hold_back()
+        self._clients.hold_back(now)
 
     def _work(self, now: int, partition: PartitionServer) -> None:
         partition.flush(now)
@@ -171,13 +181,13 @@ class ServerNode:
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
         cluster = self._context.cluster
-        partitions = self._partitions.ordered()
+        partitions, awaited = self._partitions.ordered(), awaited_by(self._pending)
         return ServerSnapshot(
             cluster.joined.cluster_name if cluster.joined else "",
             self._cluster.server_id,
             self._config.endpoint,
             len(self._clients),
-            tuple(snapshot_of(now, partition) for partition in partitions),
+            tuple(snapshot_of(now, one, awaited.get(one.partition_id, Counter())) for one in partitions),
             tuple((p, cluster.storages_of(p)) for p in range(cluster.num_partitions)) if cluster.replicas else (),
             tuple((pool.replica, pool.state.value, pool.trouble) for pool in self._storage.pools()),
             self._context.data_cache.misses,
@@ -185,7 +195,15 @@ class ServerNode:
             cluster.zookeeper,
             access_level(self._config.roles, certificates_asked=self._config.certificates_asked),
             client_lags(list(self._clients), partitions),
+            tuple(awaited.get(-1, Counter()).items()),
+            tuple((pool.replica, kind) for pool in self._storage.pools() if (kind := pool.trouble_kind) is not None),
         )
+
+    def _snapshot_of_step(self, now: int) -> ServerSnapshot:
+        """The same for all that ask in one step: it tells of every partition."""
+        if self._asked is None:
+            self._asked = self.snapshot(now)
+        return self._asked
 
     # ---- events ------------------------------------------------------------------------------
 
@@ -204,7 +222,7 @@ class ServerNode:
             self._storage.closed(now, event)
             self._clients.deliver()
         else:
-            self._clients.closed(event)
+            self._clients.closed(now, event)
             self._cluster.gone(event.conn)
 
     def _on_zk_answer(self, now: int, event: ZkDone | ZkFailed) -> None:

@@ -24,7 +24,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
 
+from waltz_core.base.attempts import Attempts
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.outbox import Emits, Outbox
@@ -38,10 +41,10 @@ from waltz_core.server.context import (
     ReplicaAsked,
     TicketsFor,
 )
-from waltz_core.server.states_write import StatesWrite
 from waltz_core.store.calls import LinkUnwanted, StorageEffect
 from waltz_core.store.session import StoreSession
 from waltz_core.store.session_notes import SessionNote
+from waltz_core.zookeeper.attempts import ZnodeAttempts
 from waltz_core.zookeeper.znodes import (
     EMPTY_METADATA,
     PartitionMetadata,
@@ -73,10 +76,12 @@ class Ownership:
     as it is there.
     """
 
+    make_session: ClassVar[type[StoreSession]] = StoreSession
+
     __slots__ = (
         "_alarms",
         "_announced",
-        "_attempts",
+        "_attempted",
         "_config",
         "_fence_seen",
         "_looking",
@@ -87,10 +92,8 @@ class Ownership:
         "_out",
         "_path",
         "_pending",
-        "_retry_ms",
-        "_rng",
-        "_rules",
-        "_states_write",
+        "_session_attempts",
+        "_states_attempts",
         "_storage",
         "foreign",
         "generation",
@@ -122,8 +125,6 @@ class Ownership:
         self.tickets = TicketsFor(context.pending, ReplicaAsked(partition_id))  # of the session
         self._config = config
         self._path = config.metadata_path
-        self._rules = context.rules
-        self._rng = context.rng
         self._out = context.out
         self._pending = context.pending
         self._alarms = context.alarms
@@ -132,12 +133,22 @@ class Ownership:
         self._announced: tuple[int, int] | None = None  # generation and id of our last session
         self._open_generation: int | None = None  # of our last session that was open; None before the first
         self._fence_seen = -1  # highest session that a replica says it answered
-        self._attempts: set[tuple[int, int]] = set()  # announced, perhaps
+        self._attempted: set[tuple[int, int]] = set()  # announced, perhaps
         self._metadata: PartitionMetadata = EMPTY_METADATA
-        self._states_write = StatesWrite(config.retry_min_ms, config.retry_max_ms, context.rng)
+        self._session_attempts = Attempts(config.retry_min_ms, config.retry_max_ms, context.rng)
+        self._states_attempts = ZnodeAttempts(
+            Attempts(config.retry_min_ms, config.retry_max_ms, context.rng),
+            context.out,
+            partial(self._set_alarm, PartitionDue.STATES),
+            failing=f"partition {partition_id}: {self._unwritten}",
+            works=f"partition {partition_id}: the states of its replicas are in ZooKeeper again",
+        )
         self._looking = False  # an answer to a look is awaited
-        self._retry_ms = 0
         self._opened_at = 0
+
+    @property
+    def _unwritten(self) -> str:
+        return f"ZooKeeper, {self._path}: the states of its replicas cannot be written"
 
     @property
     def open(self) -> bool:
@@ -186,7 +197,7 @@ class Ownership:
     def link_up(self, now: int) -> None:
         """A storage node can be reached: what was waited for may be over, and with it the back-off."""
         if self.phase is Phase.WAITING:
-            self._retry_ms = 0
+            self._session_attempts.hurry()
             self._begin(now)
 
     def close(self, now: int) -> None:
@@ -216,9 +227,9 @@ class Ownership:
         """The pause before the next try is over."""
         self._begin(now)
 
-    def states_due(self, now: int) -> None:
+    def states_due(self) -> None:
         """The states of the replicas were not written: look again at what stands there."""
-        if self._states_write.due(now):
+        if self.session is not None:
             self._read_again()
 
     def look_due(self, now: int) -> None:
@@ -228,12 +239,10 @@ class Ownership:
             self._looking = True
             self._out.put(ZkGet(self._ask(MetadataStep.LOOK), self._path))
 
-    def _retry(self, now: int, reason: str) -> None:
+    def _retry(self, now: int, reason: str, *, quiet: bool = False) -> None:
         """Try again after a back-off."""
-        self._retry_ms = min(max(self._config.retry_min_ms, self._retry_ms * 2), self._config.retry_max_ms)
-        pause = self._retry_ms // 2 + self._rng.randrange(self._retry_ms // 2 + 1)
-        self._set_alarm(PartitionDue.RETRY, now + pause)
-        if reason != self.reason:
+        self._set_alarm(PartitionDue.RETRY, self._session_attempts.pause(now))
+        if self._session_attempts.failed(reason, quiet=quiet):
             self._report(Level.WARNING, reason)
         self._enter(now, Phase.WAITING, reason)
 
@@ -287,14 +296,12 @@ class Ownership:
                 self._begin(now)  # server-D30: somebody else was first
             case MetadataStep.LOOK, _:
                 pass  # again soon
-            case ((MetadataStep.WRITE_STATES | MetadataStep.READ_AGAIN), ZkError.BAD_VERSION):
-                self._read_again()  # lost: look at what stands there now
             case ((MetadataStep.WRITE_STATES | MetadataStep.READ_AGAIN), _):
                 self._on_states_failed(now, error)
             case MetadataStep.ANNOUNCE, ZkError.BAD_VERSION:
                 self._begin(now)
             case _:
-                self._retry(now, f"ZooKeeper, {self._path}: {error.value}")
+                self._retry(now, f"ZooKeeper, {self._path}: {error.value}", quiet=error.away)
 
     def _on_read(self, now: int, event: ZkDone, step: MetadataStep) -> None:
         assert event.stat is not None
@@ -331,7 +338,7 @@ class Ownership:
                 "another server owns the partition",
             )
             return
-        if metadata.session_id < self._fence_seen and self._rules.rewound_metadata_stops:
+        if metadata.session_id < self._fence_seen:
             self._retry(
                 now,
                 f"ZooKeeper says that the last store session was {metadata.session_id}, but a replica answered "
@@ -343,10 +350,10 @@ class Ownership:
         stored = metadata.generation, metadata.session_id
         # Under another generation somebody else may have had the partition; metadata that was set back would hide it.
         again = self._open_generation not in (None, self.generation)
-        self.foreign = again or (stored != self._announced and stored not in self._attempts)
+        self.foreign = again or (stored != self._announced and stored not in self._attempted)
         session_id = metadata.session_id + 1
         self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
-        self._attempts.add((self.generation, session_id))
+        self._attempted.add((self.generation, session_id))
         self._enter(now, Phase.ANNOUNCING, "")
         ticket = self._ask(MetadataStep.ANNOUNCE)
         self._out.put(ZkSet(ticket, self._path, encode_partition_metadata(self._metadata), version))
@@ -356,12 +363,12 @@ class Ownership:
     def _open_session(self, now: int, version: int) -> None:
         metadata = self._metadata
         self._announced = metadata.generation, metadata.session_id
-        self._attempts.clear()
+        self._attempted.clear()
         if metadata.generation != self.generation or not self.replicas:
             self._begin(now)
             return
         self._enter(now, Phase.RECOVERING, "")
-        self.session = StoreSession(
+        self.session = self.make_session(
             self.partition_id,
             metadata.session_id,
             metadata.generation,
@@ -372,7 +379,6 @@ class Ownership:
             out=self._storage,
             notes=self._notes,
             config=self._config.session,
-            rules=self._rules,
         )
         self.session.start()
 
@@ -406,11 +412,10 @@ class Ownership:
             return
         self._report(Level.INFO if planned else Level.WARNING, f"store session ended: {reason}")
         if recovered and (planned or now - self._opened_at >= _SHORT_LIFE_MS):
-            self._retry_ms = 0
+            self._session_attempts.succeeded()
             self._begin(now)
         else:
-            self.reason = reason
-            self._retry(now, reason)
+            self._retry(now, reason, quiet=True)
 
     # ---- the states of the replicas ----------------------------------------------------------
 
@@ -425,23 +430,20 @@ class Ownership:
     def _on_states_written(self, version: int) -> None:
         if self.session is None:
             return
-        if self._states_write.succeeded():
+        if self._states_attempts.succeeded():
             self.reason = ""
-            self._report(Level.INFO, "the states of its replicas are in ZooKeeper again")
         self.session.cas_done(version)
 
     def _on_states_failed(self, now: int, error: ZkError) -> None:
         """Not written, or nobody knows: look at what stands there, but not all the time."""
-        trouble = self._states_write.failed(now, error)
-        self._set_alarm(PartitionDue.STATES, self._states_write.again_at)
-        if trouble:
-            self.reason = f"ZooKeeper, {self._path}: the states of its replicas cannot be written: {trouble}"
-            self._report(Level.WARNING, f"{self.reason}; tried again")
+        if self._states_attempts.lost(now, error):
+            self._read_again()
+        elif not error.away:
+            self.reason = f"{self._unwritten}: {error.value}"
 
     def _states_over(self) -> None:
         """No answer about states is of use to another session."""
-        self._states_write.forget()
-        self._set_alarm(PartitionDue.STATES, None)
+        self._states_attempts.give_up()
         of_session = (MetadataStep.WRITE_STATES, MetadataStep.READ_AGAIN)
         awaited = [MetadataAsked(self.partition_id, step) for step in of_session]
         self._pending.forget(lambda what: what in awaited)

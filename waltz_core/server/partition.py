@@ -18,13 +18,14 @@ data but which connection speaks for which client: it hands events on, and takes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import CloseConn, Level, Report, ZkDone, ZkFailed
 from waltz_core.base.ids import ReqId, req_generation
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Pending
-from waltz_core.server.appender import Append
+from waltz_core.server.append_queue import Append
 from waltz_core.server.commits import Commits
 from waltz_core.server.context import (
     MetadataStep,
@@ -75,6 +76,11 @@ class PartitionServer:
     What it asks of storage nodes gathers in `storage`, which the storage port takes after `flush`.
     """
 
+    make_ownership: ClassVar[type[Ownership]] = Ownership
+    make_feeds: ClassVar[type[Feeds]] = Feeds
+    make_reads: ClassVar[type[Reads]] = Reads
+    make_commits: ClassVar[type[Commits]] = Commits
+
     def __init__(self, partition_id: int, context: NodeContext) -> None:
         config = context.config.partition(partition_id)
         self.partition_id = partition_id
@@ -85,11 +91,11 @@ class PartitionServer:
         self._notes: Outbox[SessionNote] = Outbox()
         self._members = Members()
         reading: Pending[ReadFor] = Pending(context.tickets)  # reads of the session under way
-        self.ownership = Ownership(partition_id, config, context, self.storage, self._notes)
+        self.ownership = self.make_ownership(partition_id, config, context, self.storage, self._notes)
         self._log_start = LogStart(config.archive, context, self.ownership)
-        self.feeds = Feeds(partition_id, config, context, self.ownership, self._log_start, reading)
-        self.reads = Reads(partition_id, config, context, self.ownership, reading, self.feeds)
-        self.commits = Commits(partition_id, config, context, self.ownership, self.feeds)
+        self.feeds = self.make_feeds(partition_id, config, context, self.ownership, self._log_start, reading)
+        self.reads = self.make_reads(partition_id, config, context, self.ownership, reading, self.feeds)
+        self.commits = self.make_commits(partition_id, config, context, self.ownership, self.feeds)
         self._intake = Intake(partition_id, config, context, self.ownership, self.commits)
         self._alarm = PartitionAlarm(partition_id, PartitionDue.WORK)
 
@@ -231,7 +237,7 @@ class PartitionServer:
                 if self._is_mounted(peer):
                     self.feeds.asked(peer, message, self.commits.mark)
             case messages.FlushRequest(req_id):
-                self.feeds.wait(peer, self.commits.barrier(), Flush(peer.conn, req_id))
+                self.feeds.wait(peer, self.commits.barrier(peer), Flush(peer.conn, req_id))
             case messages.HighWaterMarkRequest(req_id):
                 self.reads.mark_asked(now, peer, req_id, self.high_water_mark)
             case messages.TransactionDataRequest():
@@ -249,7 +255,7 @@ class PartitionServer:
         req_id, mark = message.req_id, message.client_mark
         if self._members.mount(peer.client_id, peer.conn, req_generation(req_id), peer.net_sequence):
             mount = Mount(peer.conn, peer.owner, req_id, mark, peer.version, peer.feed_windows)
-            self.feeds.wait(peer, self.commits.barrier(), mount)
+            self.feeds.wait(peer, self.commits.barrier(peer), mount)
 
     def range_asked(self, peer: Peer, request: messages.RecordRangeRequest) -> None:
         """A client asks for a range of records; no mount is needed."""
@@ -339,7 +345,7 @@ class PartitionServer:
             case PartitionDue.RETRY:
                 self.ownership.retry_due(now)
             case PartitionDue.STATES:
-                self.ownership.states_due(now)
+                self.ownership.states_due()
             case PartitionDue.LOOK:
                 self.ownership.look_due(now)
             case PartitionDue.WORK:
@@ -352,7 +358,7 @@ class PartitionServer:
             self.commits.launch(now)
             self.reads.launch(now, self.commits.mark)
         self.reads.overdue(now)
-        self.feeds.serve(now)
+        self.feeds.serve(now, busy=bool(self.commits.pending))
         if self.session is not None:
             self._run_session(now)
         self.commits.note_progress(now)

@@ -8,6 +8,7 @@ that was asked for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from waltz_core.server.context import Awaited, NodeContext, PartitionAlarm, PartitionAsked
 from waltz_core.server.partition import PartitionServer
@@ -19,10 +20,13 @@ _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its cl
 class Partitions:
     """Partition id → the machine that serves it."""
 
+    make_partition: ClassVar[type[PartitionServer]] = PartitionServer
+
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self.served: dict[int, PartitionServer] = {}
-        self.crowded: dict[int, PartitionServer] = {}  # those where too many appends wait
+        self.undecided: dict[int, None] = {}  # those where appends wait for their verdict
+        self.crowded: dict[int, PartitionServer] = {}  # those where too many do
         self._closing: list[PartitionServer] = []
         self._touched: dict[int, None] = {}
         self._doubtful = False
@@ -54,6 +58,7 @@ class Partitions:
             partition = self.served.pop(partition_id)
             self._misses_of_gone += partition.feeds.cache_misses
             self.crowded.pop(partition_id, None)
+            self.undecided.pop(partition_id, None)
             partition.close(now)
             self._forget(partition_id)
             self._closing.append(partition)
@@ -67,7 +72,7 @@ class Partitions:
 
     def _open(self, now: int, partition_id: int) -> PartitionServer:
         context = self._context
-        partition = PartitionServer(partition_id, context)
+        partition = self.make_partition(partition_id, context)
         context.data_cache.forget(partition_id)  # somebody else may have owned it since we last did
         self.served[partition_id] = partition
         partition.set_doubtful(self._doubtful)
@@ -118,10 +123,14 @@ class Partitions:
                 if writable:
                     self.touch(partition_id)
 
-    def greedy(self, conn: int) -> bool:
-        """Whether a connection has more than its fair part of what waits in a crowded partition."""
+    def greedy(self, client_id: int) -> bool:
+        """Whether a client has more than its fair part of what waits in a crowded partition."""
         count_max, bytes_max = self._limits()
-        return any(one.commits.greedy(conn, count_max, bytes_max) for one in self.crowded.values())
+        return any(one.commits.greedy(client_id, count_max, bytes_max) for one in self.crowded.values())
+
+    def hinders(self, client_id: int) -> bool:
+        """Whether a client has too much in a crowded partition beside others that have little."""
+        return any(one.commits.hinders(client_id) for one in self.crowded.values())
 
     def _limits(self) -> tuple[int, int]:
         config = self._context.config
@@ -150,8 +159,12 @@ class Partitions:
             self.touch(alarm.partition_id)
 
     def worked(self, partition: PartitionServer) -> None:
-        """A partition has worked: whether too much waits in it."""
+        """A partition has worked: whether something waits in it, or too much."""
         partition_id = partition.partition_id
+        if partition.commits.pending and partition_id in self.served:
+            self.undecided[partition_id] = None
+        else:
+            self.undecided.pop(partition_id, None)
         if partition.commits.crowded(*self._limits()) and partition_id in self.served:
             self.crowded[partition_id] = partition
         else:

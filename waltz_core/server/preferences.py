@@ -7,23 +7,28 @@ joining, and written after every change; one request at a time, so that the newe
     idle ── changed ──▶ WRITE ── done ──▶ idle, or WRITE again if it was changed meanwhile
                           └── no node ──▶ CREATE_PARENT and CREATE ──▶ as after WRITE
 
-Whatever else fails is tried again after a pause. A list that was set before the old one was read replaces it unread.
+Any other failure is tried again after a pause, which grows. A list that was set before the old one was read replaces
+it unread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 from waltz_core.base.alarms import SetsAlarms
-from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
+from waltz_core.base.attempts import Attempts
+from waltz_core.base.contract import Rng
+from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkRequest, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.server.context import Alarm, PreferenceStep
+from waltz_core.zookeeper.attempts import ZnodeAttempts
 
-_RETRY_MS = 1_000
+_PAUSE_MIN_MS = 1_000
+_PAUSE_MAX_MS = 10_000  # an operator's command waits for the change
 
 
 class Preferences:
@@ -33,17 +38,23 @@ class Preferences:
         self,
         root: str,
         endpoint: Endpoint,
-        out: Emits[ZkRequest],
+        out: Emits[ZkRequest | Report],
         awaits: Awaits[PreferenceStep],
         alarms: SetsAlarms[Alarm],
-        rules: SafetyRules = SAFE,
+        rng: Rng,
     ) -> None:
-        self._kept = rules.preferences_kept
         self._parent = f"{root}/preferred"
         self._path = f"{self._parent}/{endpoint}"
         self._out = out
         self._awaits = awaits
         self._alarms = alarms
+        self._attempts = ZnodeAttempts(
+            Attempts(_PAUSE_MIN_MS, _PAUSE_MAX_MS, rng),
+            out,
+            partial(alarms.set, Alarm.PREFERENCES),
+            failing=f"ZooKeeper, {self._path}: the preferred partitions are not kept",
+            works=f"ZooKeeper, {self._path}: the preferred partitions are kept again",
+        )
         self._asking = False  # a request is under way
         self._pausing = False  # after a failure
         self._known = False  # what is kept was read, or is older than what we write
@@ -53,17 +64,16 @@ class Preferences:
 
     def read(self) -> None:
         """Ask for what is kept, unless it is known."""
-        if self._kept and not self._known and not self._pausing:
+        if not self._known and not self._pausing:
             self._go_on()
 
     def keep(self, partitions: Sequence[int]) -> None:
         """Keep this from now on."""
-        if not self._kept:
-            return
         self._known = True
         self._wanted = ",".join(map(str, partitions)).encode()
         if not self._asking:
-            self._pause(None)
+            self._pausing = False
+            self._alarms.set(Alarm.PREFERENCES, None)
             self._go_on()
 
     @property
@@ -98,15 +108,17 @@ class Preferences:
 
     def _on_read(self, now: int, event: ZkDone | ZkFailed) -> None:
         if isinstance(event, ZkDone):
+            self._attempts.succeeded()
             if not self._known:
                 self._known, self._before = True, _decode(event.data or b"")
         elif event.error is ZkError.NO_NODE:
             self._known = True
         else:
-            self._pause(now + _RETRY_MS)
+            self._failed(now, event.error)
 
     def _on_written(self, now: int, event: ZkDone | ZkFailed, step: PreferenceStep) -> None:
         if isinstance(event, ZkDone):
+            self._attempts.succeeded()
             if self._writing == self._wanted:
                 self._wanted = None
         elif event.error is ZkError.NO_NODE and step is PreferenceStep.WRITE:
@@ -116,11 +128,11 @@ class Preferences:
             self._out.put(ZkCreate(parent, self._parent, None))
             self._out.put(ZkCreate(node, self._path, self._writing))
         elif event.error is not ZkError.NODE_EXISTS:
-            self._pause(now + _RETRY_MS)
+            self._failed(now, event.error)
 
-    def _pause(self, until: int | None) -> None:
-        self._pausing = until is not None
-        self._alarms.set(Alarm.PREFERENCES, until)
+    def _failed(self, now: int, error: ZkError) -> None:
+        self._pausing = True
+        self._attempts.failed(now, error.value, quiet=error.away)
 
     def _go_on(self) -> None:
         if self._asking:

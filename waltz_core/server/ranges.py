@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TypeAlias, cast
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
-from waltz_core.base.log import Record, RecordHeader
-from waltz_core.server.appender import RECORD_OVERHEAD
+from waltz_core.base.log import RECORD_OVERHEAD, Record, RecordHeader
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
@@ -19,6 +19,7 @@ from waltz_core.wire.client_messages import (
     RecordRangeRequest,
     RecordRangeResponse,
 )
+from waltz_core.wire.records import RecordRun
 
 COUNT_MAX = 1_000  # records in one answer
 SIZE_MAX = 1 << 20  # bytes of records in one answer; one larger record goes alone
@@ -109,14 +110,7 @@ class RangeReads:
         self._held.free(conn, 1)
         if isinstance(note, HeadersRead):
             return conn, self._reply(request, mark, note.headers)
-        size_max = _size_max(request)
-        size, count = 0, 0
-        for one in note.records:
-            size += RECORD_OVERHEAD + len(one.data)
-            if count and size > size_max:
-                break
-            count += 1
-        return conn, self._reply(request, mark, note.records[:count])
+        return conn, self._reply(request, mark, _fitting(note.records, _size_max(request)))
 
     def failed(self, note: ReadFailed, *, final: bool) -> Answer | None:
         """No replica could answer; unless that is `final`, it is tried again in the next session."""
@@ -151,13 +145,21 @@ class RangeReads:
         self._queue.block(conn, not writable)
 
     def _reply(
-        self, request: RecordRangeRequest, mark: int, found: tuple[Record, ...] | tuple[RecordHeader, ...]
+        self, request: RecordRangeRequest, mark: int, records: Sequence[Record] | Sequence[RecordHeader]
     ) -> RecordRangeResponse | RecordHeaderRangeResponse:
         if request.headers_only:
-            headers = tuple(RecordHeader(one.transaction_id, one.req_id, one.header) for one in found)
+            headers = tuple(RecordHeader(each.transaction_id, each.req_id, each.header) for each in records)
             return RecordHeaderRangeResponse(request.req_id, self.log_start, mark, headers)
-        records = tuple(one for one in found if isinstance(one, Record))
-        return RecordRangeResponse(request.req_id, self.log_start, mark, records)
+        # A read of headers is never answered by records, nor the other way round.
+        return RecordRangeResponse(request.req_id, self.log_start, mark, cast("Sequence[Record]", records))
+
+
+def _fitting(records: Sequence[Record], size_max: int) -> Sequence[Record]:
+    """As many as an answer may hold; one larger record goes alone."""
+    if isinstance(records, RecordRun):
+        return records[: records.fitting(size_max, RECORD_OVERHEAD)]
+    sizes = accumulate(RECORD_OVERHEAD + len(each.data) for each in records)
+    return records[: max(1, sum(size <= size_max for size in sizes))]
 
 
 def _count(request: RecordRangeRequest, mark: int) -> int:

@@ -8,6 +8,7 @@ replica cannot read is asked of another by the session. Nothing is read for a co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.ids import ReqId
@@ -20,13 +21,15 @@ from waltz_core.server.marks import MarkReads
 from waltz_core.server.ownership import Ownership
 from waltz_core.server.peer import Peer
 from waltz_core.server.ranges import RangeReads
-from waltz_core.store.session import SessionState
+from waltz_core.store.session import SessionState, StoreSession
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire import client_messages as messages
 
 
 class Reads:
     """Who waits for what is read, and the reads under way, those of feeds included."""
+
+    make_fetches: ClassVar[type[DataFetches]] = DataFetches
 
     def __init__(
         self,
@@ -37,13 +40,12 @@ class Reads:
         reading: Pending[ReadFor],
         feeds: Feeds,
     ) -> None:
-        self._rules = context.rules
         self._clients = context.clients
         self._ownership = ownership
         self._reading = reading
         self._feeds = feeds
         held, cache = context.waiting, context.data_cache
-        self._fetches = DataFetches(partition_id, cache, TicketsFor(reading, BulkRead.PAYLOADS), held, context.rules)
+        self._fetches = self.make_fetches(partition_id, cache, TicketsFor(reading, BulkRead.PAYLOADS), held)
         self._ranges = RangeReads(partition_id, cache, TicketsFor(reading, BulkRead.RANGE), held)
         self._ranges.where_before = config.archive
         self._marks = MarkReads(held)
@@ -69,7 +71,7 @@ class Reads:
 
     def mark_asked(self, now: int, peer: Peer, req_id: ReqId, mark: int) -> None:
         """Somebody asks for the committed mark; before the first session it is a number that is no mark, at once."""
-        if self._ownership.known and self._rules.marks_confirmed:
+        if self._ownership.known:
             self._marks.ask(now, peer.conn, peer.owner, req_id, peer.version)
         else:
             self._clients.put(Reply(peer.conn, messages.HighWaterMarkResponse(req_id, mark)))
@@ -81,7 +83,16 @@ class Reads:
         session = self._ownership.session
         if not self._ownership.open or session is None:
             return
+        # Most steps have no read to start: they must not pay for those that have.
+        if self._fetches.waiting or self._ranges.ready:
+            self._launch_reads(now, mark, session)
+        # Launching appends may have ended it, for a checkpoint.
+        if self._marks.wait and session.state is SessionState.OPEN:
+            self._answer(self._marks.confirmed(session.confirmed, mark))
+            if self._marks.unasked:
+                self._marks.begin(session.confirm())
 
+    def _launch_reads(self, now: int, mark: int, session: StoreSession) -> None:
         def read(token: int, first: int, count: int) -> None:
             session.read_records(now, token, first, count)
 
@@ -93,11 +104,6 @@ class Reads:
 
         self._answer(self._fetches.launch(mark, read))
         self._answer(self._ranges.launch(mark, read_range))
-        # Launching appends may have ended it, for a checkpoint.
-        if session.state is SessionState.OPEN:
-            self._answer(self._marks.confirmed(session.confirmed, mark))
-            if self._marks.unasked:
-                self._marks.begin(session.confirm())
 
     def answered(self, now: int, note: HeadersRead | RecordsRead | ReadFailed, mark: int) -> None:
         """A replica has answered a read, or none could."""

@@ -20,15 +20,16 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
 from waltz_core.server.context import Alarm, ClusterState, PortsRead
-from waltz_core.store.admin_link import AdminLink, AdminLinkState, LinkEffect
+from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.dialer import DialerEffect, DialState
 from waltz_core.zookeeper.znodes import decode_connection_metadata
 
 ANSWER_MS = 600_000  # a repair may have to fetch and write a lot
 AGAIN_MS = 30_000  # the same replica is not sent two repairs within this time
 AGAIN_MAX_MS = 600_000  # where something stays damaged it is tried again, less and less often
 
-RepairEffect: TypeAlias = LinkEffect | Report | ZkGet
+RepairEffect: TypeAlias = DialerEffect | ZkGet
 _Key: TypeAlias = tuple[int, str]
 
 
@@ -105,13 +106,13 @@ class Repairs:
         replicas = self._cluster.storages_of(asked.partition_id)
         others = (_admin_port(other, ports) for other in replicas if other != asked.replica)
         job.sources = tuple(source for source in others if source is not None)
-        job.link = AdminLink(self._new_conn(), target, joined.cluster_key, joined.num_partitions, self._out)
+        job.link = AdminLink(target, joined.cluster_key, joined.num_partitions, self._out, self._new_conn)
 
-    def dialed(self, conn: int) -> None:
+    def dialed(self, now: int, conn: int) -> None:
         """The node is reached."""
         link = self._jobs[self._key(conn)].link
         assert link is not None
-        link.dialed()
+        link.dialed(now)
 
     def received(self, conn: int, data: bytes) -> None:
         """Bytes from the node."""
@@ -120,26 +121,26 @@ class Repairs:
         assert job.link is not None
         answers = job.link.received(data)
         outdated = False
-        if job.link.state is AdminLinkState.READY and not job.asked:
+        if job.link.state is DialState.READY and not job.asked:
             job.asked = True
-            if job.link.version:
+            if job.link.codec:
                 request = admin.RepairRequest(job.link.next_seq(), key[0], job.sources, ())
                 job.link.ask(request)
             else:
                 outdated = True
-                job.link.end("no repair")
+                job.link.give_up("no repair")
         if outdated:
             self._finish(key, "it runs 0.13.2, which cannot be repaired from here")
         for answer in answers:
             self._on_answer(key, answer)
 
-    def closed(self, conn: int, reason: str) -> None:
+    def closed(self, now: int, conn: int, reason: str) -> None:
         """The connection ended before the answer."""
         key = self._key(conn)
         link = self._jobs[key].link
         assert link is not None
-        link.closed(reason)
-        self._finish(key, f"its admin port: {link.trouble}")
+        link.closed(now, reason)
+        self._finish(key, f"its admin port: {link.endpoint}: {link.trouble}")
 
     def due(self, now: int, ours: Callable[[int, str], bool]) -> None:
         """The alarm rang; `ours` tells whether a partition is served here and a replica belongs to it."""
@@ -152,7 +153,7 @@ class Repairs:
         for key, job in list(self._jobs.items()):
             if now >= job.until:
                 if job.link is not None:
-                    job.link.end("no answer")
+                    job.link.give_up("no answer")
                 self._finish(key, f"no answer within {ANSWER_MS // 1000} s")
         self._set_alarm()
 
@@ -167,7 +168,7 @@ class Repairs:
             return
         link = self._jobs[key].link
         assert link is not None
-        link.end("the repair has ended")
+        link.give_up("the repair has ended")
         match answer:
             case admin.RepairResponse():
                 if not _left(answer):

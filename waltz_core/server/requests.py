@@ -33,7 +33,6 @@ class Requests:
         self, context: NodeContext, clients: ClientPort, partitions: Partitions, server: ServerRequests
     ) -> None:
         self._out = context.out
-        self._rules = context.rules
         self._clients = clients
         self._partitions = partitions
         self._server = server
@@ -104,7 +103,7 @@ class Requests:
         if conn.closing or not (conn.access.unrestricted or self._allowed(conn, message)):
             return False
         assert conn.client_id is not None
-        if self._rules.client_ids_claimed and not conn.carries_others:
+        if not conn.carries_others:
             owner = self._clients.claims.mount(conn.client_id, conn.conn, conn.certificate)
             if owner is not None:
                 problem = f"{conn.who} may not mount with client id {conn.client_id}"

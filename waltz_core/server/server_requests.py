@@ -153,11 +153,7 @@ class ServerRequests:
 
     def _prefer(self, now: int, conn: ClientConn, partitions: Sequence[int], wanted: dict[int, None]) -> bool:
         """Change the preferred partitions; False when the request makes no sense."""
-        checked = self._context.rules.preferences_checked
-        count = self._context.cluster.num_partitions
-        if not partitions or max(partitions) >= count or (min(partitions) < 0 and checked):
-            if not partitions and not checked:
-                self._clients.close(conn.conn, "empty list of preferred partitions")  # Java: an unhandled exception
+        if not partitions or min(partitions) < 0 or max(partitions) >= self._context.cluster.num_partitions:
             return False
         return self._cluster.prefer(now, wanted)
 

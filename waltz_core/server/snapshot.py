@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
+from waltz_core.server.awaited import awaited_of
 from waltz_core.server.ownership import Phase
 from waltz_core.server.partition import PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
-from waltz_core.wire.shared import Statistic
+from waltz_core.wire.shared import AWAITED, UNUSABLE, Statistic, Trouble
 
 RESPONSE_BOUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Milliseconds: how many appends took no longer is told for each."""
@@ -40,6 +42,7 @@ class PartitionSnapshot:
     counters: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str, int, int], ...]
     hot_locks: tuple[tuple[int, int], ...] = ()  # lock hash, appends refused for it; where refusals are explained
+    awaited: tuple[tuple[str, int], ...] = ()  # in words, how often
 
 
 @record
@@ -58,6 +61,8 @@ class ServerSnapshot:
     zookeeper: str
     access_level: int = 0  # AccessLevel
     client_lags: tuple[tuple[int, int], ...] = ()  # client → transactions its feeds have yet to give it, at most
+    awaited: tuple[tuple[str, int], ...] = ()  # by the process, in words, how often
+    unusable: tuple[tuple[str, Trouble], ...] = ()  # storage nodes
 
 
 _STATES = {
@@ -90,7 +95,7 @@ def _journal_counters(partition: PartitionServer) -> tuple[tuple[str, int], ...]
     return ("journal-written", journal.written), ("journal-dropped", journal.dropped)
 
 
-def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
+def snapshot_of(now: int, partition: PartitionServer, awaited: Counter[str]) -> PartitionSnapshot:
     commits, feed = partition.commits, partition.feeds.feed
     live, lagging = feed.lag()
     trouble = partition.trouble(now)
@@ -102,8 +107,8 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         not trouble,
         partition.generation,
         partition.high_water_mark,
-        commits.queue.queued,
-        commits.queue.pending,
+        commits.queued,
+        commits.pending,
         live,
         lagging,
         feed.live_added,
@@ -112,6 +117,7 @@ def snapshot_of(now: int, partition: PartitionServer) -> PartitionSnapshot:
         (*commits.counters.items(), *_journal_counters(partition)),
         partition.session.links() if partition.session is not None else (),
         commits.hot_locks.hottest(_HOT_LOCKS),
+        awaited_of(awaited, partition.session.requests if partition.session is not None else ()),
     )
 
 
@@ -131,11 +137,11 @@ def client_lags(peers: Sequence[Peer], partitions: Sequence[PartitionServer]) ->
 def statistics_of(snapshot: ServerSnapshot, partition_id: int, prefixes: Sequence[str]) -> tuple[Statistic, ...]:
     """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
     wanted = tuple(prefixes) or ("",)
-    found = list(_process_statistics(snapshot)) if partition_id == -1 else []
+    figures = list(_process_statistics(snapshot)) if partition_id == -1 else []
     for partition in snapshot.partitions:
         if partition_id in (-1, partition.partition_id):
-            found += _partition_statistics(partition)
-    return tuple(statistic for statistic in found if statistic.name.startswith(wanted))
+            figures += _partition_statistics(partition)
+    return tuple(statistic for statistic in figures if statistic.name.startswith(wanted))
 
 
 def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
@@ -143,6 +149,10 @@ def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
     yield Statistic("connections", -1, snapshot.connections)
     yield Statistic("feed-cache-miss", -1, snapshot.feed_cache_misses)
     yield Statistic("transaction-cache-miss", -1, snapshot.data_cache_misses)
+    for storage, trouble in snapshot.unusable:
+        yield Statistic(f"{UNUSABLE}{storage}", -1, trouble)
+    for text, count in snapshot.awaited:
+        yield Statistic(f"{AWAITED}{text}", -1, count)
     for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:_CLIENTS]:
         yield Statistic(f"client-lag.{client}", -1, lag)
 
@@ -163,5 +173,7 @@ def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
             within = sum(some for milliseconds, some in partition.response_times if milliseconds <= bound)
             yield Statistic(f"response-within-ms.{bound}", number, within)
         yield Statistic("response-count", number, count)
+    for text, count in partition.awaited:
+        yield Statistic(f"{AWAITED}{text}", number, count)
     for lock_hash, refusals in partition.hot_locks:
         yield Statistic(f"hot-lock.{lock_hash}", number, refusals)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_core.base.edge import Closed, Dial, Dialed, Level, Received, Report, ZkDone, ZkFailed
+from waltz_core.base.edge import Closed, Dialed, Level, Received, Report, ZkDone, ZkFailed
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import ReqId
+from waltz_core.base.outbox import Outbox
 from waltz_core.server.connectivity import CHECK, ConnectivityChecks
 from waltz_core.server.context import NodeContext, PoolAlarm, PortsRead, RepairWanted, ReplicaAsked, Reply, StorageWork
 from waltz_core.server.partition import PartitionServer
@@ -29,7 +30,7 @@ from waltz_core.store.calls import (
     StorageFailed,
     StorageNews,
 )
-from waltz_core.store.pool import PoolEffect, PoolNote, StoragePool
+from waltz_core.store.pool import PoolNote, StoragePool
 
 
 class StoragePort:
@@ -39,6 +40,7 @@ class StoragePort:
         self._context = context
         self._config = context.config
         self._out = context.out
+        self._notes: Outbox[PoolNote] = Outbox()
         self._alarms = context.alarms
         self._partitions = partitions
         self._pools: dict[str, StoragePool] = {}
@@ -59,21 +61,18 @@ class StoragePort:
         """A connection stands."""
         pool = self._pool_of.get(event.conn)
         if pool is not None:
-            effects: list[PoolEffect] = []
-            pool.dialed(now, effects)
-            self._put(pool, effects)
+            pool.dialed(now)
+            self._touch(pool)
         elif self._repairs.owns(event.conn):
-            self._repairs.dialed(event.conn)
+            self._repairs.dialed(now, event.conn)
 
     def received(self, now: int, event: Received) -> None:
         """Bytes from a storage node."""
         pool = self._pool_of.get(event.conn)
         if pool is not None:
-            effects: list[PoolEffect] = []
-            notes: list[PoolNote] = []
-            pool.received(now, event.data, effects, notes)
-            self._put(pool, effects)
-            self._on_notes(now, notes)
+            pool.received(now, event.data)
+            self._touch(pool)
+            self._on_notes(now)
         elif self._repairs.owns(event.conn):
             self._repairs.received(event.conn, event.data)
 
@@ -81,21 +80,18 @@ class StoragePort:
         """A connection has ended, or could not be made."""
         pool = self._pool_of.pop(event.conn, None)
         if pool is not None:
-            effects: list[PoolEffect] = []
-            notes: list[PoolNote] = []
-            pool.closed(now, event.reason, effects, notes)
-            self._put(pool, effects)
-            self._on_notes(now, notes)
+            pool.closed(now, event.reason, untrusted=event.untrusted)
+            self._touch(pool)
+            self._on_notes(now)
             self._checked(pool.replica, False)
         elif self._repairs.owns(event.conn):
-            self._repairs.closed(event.conn, event.reason)
+            self._repairs.closed(now, event.conn, event.reason)
 
     def pool_due(self, now: int, replica: str) -> None:
         """A pool's alarm rang."""
         pool = self._pools[replica]
-        effects: list[PoolEffect] = []
-        pool.step(now, effects)
-        self._put(pool, effects)
+        pool.step(now)
+        self._touch(pool)
 
     def repairs_due(self, now: int) -> None:
         """The repairs' alarm rang."""
@@ -105,36 +101,32 @@ class StoragePort:
         """ZooKeeper has answered a repair."""
         self._repairs.ports_read(event, asked)
 
-    def _put(self, pool: StoragePool, effects: Iterable[PoolEffect]) -> None:
+    def _touch(self, pool: StoragePool) -> None:
+        """Something happened to a pool, which may have dialed."""
         self._used[pool.replica] = pool
-        for effect in effects:
-            if type(effect) is Dial:
-                self._pool_of[effect.conn] = pool
-            self._out.put(effect)
+        if pool.conn is not None:
+            self._pool_of[pool.conn] = pool
 
     def flush(self) -> None:
         """Send what was gathered in this step; say when each pool wants the next one."""
         if not self._used:
             return
         used, self._used = self._used, {}
-        effects: list[PoolEffect] = []
         for replica, pool in self._pools.items():
             if replica in used:
-                pool.flush(effects)
+                pool.flush()
                 self._alarms.set(PoolAlarm(replica), pool.deadline())
-        self._out.put_all(effects)
 
     # ---- partitions --------------------------------------------------------------------------
 
     def perform(self, now: int, partition: PartitionServer, effects: Iterable[StorageWork]) -> None:
         """Do what a partition asks for; what comes of it at once is for the partitions to hear now."""
-        notes: list[PoolNote] = []
         for effect in effects:
             match effect:
                 case StorageAppend(replica):
-                    self._use(replica).append(now, effect, notes)
+                    self._use(replica).append(now, effect)
                 case StorageCall(replica):
-                    self._use(replica).call(now, effect, notes)
+                    self._use(replica).call(now, effect)
                 case LinkWanted(replica):
                     self._want(now, replica, partition)
                 case LinkUnwanted(replica):
@@ -142,7 +134,7 @@ class StoragePort:
                         self._use(replica).unwant(partition.partition_id)
                 case RepairWanted(replica):
                     self._repairs.wanted(now, partition.partition_id, replica)
-        self._on_notes(now, notes)
+        self._on_notes(now)
 
     def _use(self, replica: str) -> StoragePool:
         pool = self._used[replica] = self._pools[replica]
@@ -152,11 +144,10 @@ class StoragePort:
         pool = self._pool(replica)
         if pool is None:
             return
-        effects: list[PoolEffect] = []
-        if pool.want(now, partition.partition_id, effects):
+        if pool.want(partition.partition_id):
             partition.link_up(now, LinkUp(replica, pool.codec))
             self._partitions.touch(partition.partition_id)
-        self._put(pool, effects)
+        self._touch(pool)
 
     def _pool(self, replica: str) -> StoragePool | None:
         pool, joined, config = self._pools.get(replica), self._context.cluster.joined, self._config
@@ -165,6 +156,8 @@ class StoragePort:
         try:
             pool = StoragePool(
                 replica,
+                self._out,
+                self._notes,
                 key=joined.cluster_key,
                 num_partitions=joined.num_partitions,
                 new_conn=self._context.new_conn,
@@ -181,9 +174,9 @@ class StoragePort:
         self._pools[replica] = pool
         return pool
 
-    def _on_notes(self, now: int, notes: Iterable[PoolNote]) -> None:
+    def _on_notes(self, now: int) -> None:
         partitions = self._partitions
-        for note in notes:
+        for note in self._notes.take():
             match note:
                 case StorageAnswer() | StorageFailed():
                     asked = self._context.pending.take(note.ticket)
@@ -225,10 +218,9 @@ class StoragePort:
         known: dict[str, bool] = {}
         for storage in nodes:
             pool = self._pool(storage)
-            effects: list[PoolEffect] = []
-            ready = pool is not None and pool.want(now, CHECK, effects)
+            ready = pool is not None and pool.want(CHECK)
             if pool is not None:
-                self._put(pool, effects)
+                self._touch(pool)
             if ready or pool is None or pool.waiting:
                 known[storage] = ready
         self._checks.ask(conn, req_id, nodes)
@@ -237,7 +229,7 @@ class StoragePort:
         self._checked("", False)
 
     def _checked(self, storage: str, reached: bool) -> None:
-        for conn_id, answer in self._checks.found(storage, reached):
+        for conn_id, answer in self._checks.tried(storage, reached):
             self._context.clients.put(Reply(conn_id, answer))
         if storage in self._pools:
             self._use(storage).unwant(CHECK)

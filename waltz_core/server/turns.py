@@ -7,6 +7,7 @@ peer gains nothing by opening more connections.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -67,6 +68,15 @@ class Turns(Generic[T]):
         queue = self._queues.get(conn)
         return queue is not None and bool(queue.items)
 
+    def waiting(self) -> list[int]:
+        """Connections for which something waits, blocked or not."""
+        return [conn for conn, queue in self._queues.items() if queue.items]
+
+    def first(self, conn: int) -> T | None:
+        """What waits longest for a connection."""
+        queue = self._queues.get(conn)
+        return queue.items[0][1] if queue is not None and queue.items else None
+
     def put(self, conn: int, owner: str, cost: int, work: T) -> None:
         """Work arrives, behind what waits for the same connection."""
         queue = self._queue(conn, owner)
@@ -100,6 +110,15 @@ class Turns(Generic[T]):
                     self._leave(queue)
                 return queue.conn, work
         return None
+
+    def take_first(self, conn: int) -> T:
+        """What waits longest for a connection, out of turn and for nothing."""
+        queue = self._queues[conn]
+        work = queue.items.popleft()[1]
+        self._size -= 1
+        if not queue.items and conn not in self._blocked:
+            self._leave(queue)
+        return work
 
     def block(self, conn: int, blocked: bool) -> None:
         """A connection takes no more answers, or does again."""
@@ -163,6 +182,28 @@ class Turns(Generic[T]):
             self._ring.remove(owner)
 
 
+class Allowance:
+    """Cost that may be spent: so much more with every millisecond, saved up to a limit; a debt is paid first."""
+
+    __slots__ = ("_at", "_most", "_rate", "left")
+
+    def __init__(self, rate: int, most: int) -> None:
+        self._rate = rate
+        self._most = most
+        self._at = 0
+        self.left = most
+
+    def refill(self, now: int) -> None:
+        """Add what the time since the last call is worth."""
+        if now > self._at:
+            self.left = min(self._most, self.left + self._rate * (now - self._at))
+            self._at = now
+
+    def full(self, now: int) -> int:
+        """When nothing more can be saved."""
+        return now + -((self.left - self._most) // self._rate)
+
+
 class _Part:
     """What one connection holds."""
 
@@ -198,10 +239,14 @@ class Shares:
         self._owners: dict[str, _Parts] = {}
         self.total = 0
 
-    def owner(self, conn: int) -> str:
-        """Whose connection it is, as far as that is known here."""
+    def __iter__(self) -> Iterator[int]:
+        """Connections that hold something."""
+        return iter(self._parts)
+
+    def part(self, conn: int) -> int:
+        """How much a connection holds."""
         part = self._parts.get(conn)
-        return part.owner.name if part is not None else ""
+        return part.amount if part is not None else 0
 
     def add(self, conn: int, owner: str, amount: int) -> None:
         """A connection takes more."""
@@ -243,6 +288,12 @@ class Shares:
             return False
         fair = limit // len(self._owners)
         return part.owner.amount > fair and part.amount > fair // part.owner.conns
+
+    def fair(self, conn: int, owner: str, limit: int) -> int:
+        """The fair part of a limit for a connection, which may hold nothing yet."""
+        parts = self._owners.get(owner)
+        conns = 1 if parts is None else parts.conns + (conn not in self._parts)
+        return limit // (len(self._owners) + (parts is None)) // conns
 
     def _forget(self, conn: int, part: _Part) -> None:
         del self._parts[conn]

@@ -24,7 +24,7 @@ def accept_loss(files: ReplicaFiles, max_id: int) -> Procedure[None]:
     """Let the log end at `max_id`, where damage begins.
 
     Raises:
-        StorageError: not in limbo, or not what the operator saw.
+        StorageError: the replica is not in limbo, or not in the state that the operator saw.
     """
     log, last = _kept(files, max_id)
     lost = max(files.max_id, *files.faults, max_id) if files.faults else files.max_id
@@ -68,10 +68,10 @@ def accept_loss(files: ReplicaFiles, max_id: int) -> Procedure[None]:
 
 
 def _kept(files: ReplicaFiles, max_id: int) -> tuple[LogFiles, Segment]:
-    """The log, and its last segment of which anything is kept.
+    """The log, and the last segment that keeps anything.
 
     Raises:
-        Refusal: there is nothing to accept, or not that.
+        Refusal: there is nothing to accept, or something else.
     """
     if files.state is not State.LIMBO or files.log is None:
         problem = "its data files are gone; assign it anew" if files.log is None else "it is not in limbo"
@@ -87,7 +87,7 @@ def _kept(files: ReplicaFiles, max_id: int) -> tuple[LogFiles, Segment]:
 
 
 def _put_aside(files: ReplicaFiles, segment: Segment, start: int) -> Procedure[None]:
-    """Copy the end of a data file beside it: bytes that somebody may still make something of."""
+    """Copy the end of a data file beside it: an operator may still be able to use the bytes."""
     copy = f"{segment.data_path}.given-up"
     yield from files.write(Create(copy))
     at = start

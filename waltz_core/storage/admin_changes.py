@@ -1,4 +1,4 @@
-"""Changes that operators ask for, one partition after the other, each with its line in the audit.
+"""Changes by operators, one partition after the other, each with its line in the audit.
 
     asked ──refused as a whole──► answered
       └──► the first partition's replica changes ──`ChangeEnded`──► the next one … ──► answered
@@ -22,7 +22,7 @@ from waltz_core.storage.lane import AcceptLoss, Assign, Change, RaiseStart, SetA
 from waltz_core.storage.notes import ChangeEnded
 from waltz_core.storage.peers import Caller
 from waltz_core.storage.refusals import SE, Refusal, not_assigned
-from waltz_core.storage.replica import DROP, State, StorageReplica
+from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.shared import FailureCode
 
@@ -43,7 +43,6 @@ class AdminChanges:
 
     def __init__(self, context: NodeContext, replicas: Sequence[StorageReplica]) -> None:
         self.freed: list[int] = []  # connections whose change has ended
-        self.dropped: list[int] = []  # connections that 0.13.2 would drop
         self._context = context
         self._replicas = replicas
         self._pending: Pending[AwaitedChange] = Pending(context.tickets)
@@ -51,15 +50,10 @@ class AdminChanges:
     def set_available(self, caller: Caller, message: admin.PartitionAvailableRequest) -> None:
         """Allow or forbid reads and writes."""
         what = f"{'allow' if message.toggled else 'forbid'} reads and writes of {_shown(message.partition_ids)}"
-        # Java: all ids are looked at before anything is changed.
-        unheard = not self._context.rules.unassigned_refused and self._outside(message.partition_ids or ()) is not None
-        if unheard:
-            self.dropped.append(caller.conn)
-            return
         self._ask(caller, message.seq_num, what, SetAvailable(message.toggled), message.partition_ids)
 
     def set_assigned(self, caller: Caller, message: admin.PartitionAssignmentRequest) -> None:
-        """Take partitions on, or give them up."""
+        """Assign partitions to this node, or remove them."""
         what = f"{'assign' if message.toggled else 'unassign'} {_shown(message.partition_ids)}"
         if message.delete_storage_files and not message.toggled:
             what += " and delete the files"
@@ -78,11 +72,11 @@ class AdminChanges:
         self._ask_one(caller, message.seq_num, what, RaiseStart(message.log_start), message.partition_id)
 
     def audit(self, caller: Caller, what: str, outcome: str) -> None:
-        """One line for every change that somebody asked for."""
+        """One line for every requested change."""
         self._context.report(Level.INFO, f"audit: {caller.access.who}: {what}: {outcome}")
 
     def replica_for(self, caller: Caller, seq_num: int, partition_id: int, what: str) -> StorageReplica | None:
-        """The replica that is to be changed; if it is not ours, the change is refused and audited."""
+        """The replica to change; if it is not ours, the change is refused and audited."""
         replica = self._replicas[partition_id] if 0 <= partition_id < len(self._replicas) else None
         if replica is not None and replica.state is not State.UNASSIGNED:
             return replica
@@ -104,22 +98,18 @@ class AdminChanges:
         self, caller: Caller, seq_num: int, what: str, change: Change, partition_ids: tuple[int, ...] | None
     ) -> None:
         """Apply a change to partitions one after the other; one answer for all."""
-        strict = self._context.rules.unassigned_refused
-        refusal = self._refusal(partition_ids, change) if strict else None
+        if partition_ids is None:
+            self.refuse(caller, seq_num, what, Refusal(f"{SE}the list of partitions is null"))
+            return
+        refusal = self._refusal(partition_ids, change)
         if refusal is not None:
             self.refuse(caller, seq_num, what, refusal)
             return
-        if partition_ids is None:
-            self.dropped.append(caller.conn)
-            return
         # A partition that is named twice cannot be given up twice; half of the change would be done, and refused.
-        left = tuple(dict.fromkeys(partition_ids)) if strict else partition_ids
-        self._next(AwaitedChange(caller, seq_num, what, change, left))
+        self._next(AwaitedChange(caller, seq_num, what, change, tuple(dict.fromkeys(partition_ids))))
 
-    def _refusal(self, partition_ids: tuple[int, ...] | None, change: Change) -> Refusal | None:
-        """Why nothing at all is changed."""
-        if partition_ids is None:
-            return Refusal(f"{SE}the list of partitions is null")
+    def _refusal(self, partition_ids: tuple[int, ...], change: Change) -> Refusal | None:
+        """Why the whole change is refused."""
         outside = self._outside(partition_ids)
         if outside is not None:
             text = f"{SE}partition {outside} does not exist: the cluster has {len(self._replicas)} partitions, from 0"
@@ -140,9 +130,6 @@ class AdminChanges:
             return
         awaited.caller.busy = True
         partition_id, left = awaited.left[0], awaited.left[1:]
-        if not 0 <= partition_id < len(self._replicas):
-            self.dropped.append(awaited.caller.conn)
-            return
         ticket = self._pending.ask(attrs.evolve(awaited, left=left))
         self._replicas[partition_id].change(ticket, awaited.change)
 
@@ -152,8 +139,6 @@ class AdminChanges:
         assert awaited is not None
         if note.refusal is None:
             self._next(awaited)
-        elif note.refusal is DROP:
-            self.dropped.append(awaited.caller.conn)
         else:
             self._answer(awaited, admin.AdminFailureResponse(awaited.seq_num, note.refusal))
 

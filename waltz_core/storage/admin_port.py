@@ -1,4 +1,4 @@
-"""What tools, and nodes that repair, ask for: what is here, records, changes."""
+"""Requests of tools, and of nodes that repair: state, records, changes."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class AdminPort:
         }
 
     def serve(self, caller: Caller, message: admin.AdminMessage) -> str | None:
-        """Do it, or begin to; why the connection must end, if it must."""
+        """Do it, or begin to; returns why the connection must end, if it must."""
         if isinstance(message, admin.AdminOpenRequest):
             return self._open(caller, message)
-        if self._context.rules.open_required and not caller.opened:
+        if not caller.opened:
             text = f"{SE}the connection was not opened: send AdminOpenRequest first"
             refuse(self._context, caller, message.seq_num, Refusal(text, FailureCode.WRONG_CLUSTER))
             return None
@@ -85,6 +85,7 @@ class AdminPort:
             return problem
         refusal = wrong_cluster(self._context.config, message.key, message.num_partitions)
         if refusal is not None:
+            caller.wrong_key = True
             refuse(self._context, caller, -1, refusal)
             return None
         caller.opened = True

@@ -1,8 +1,8 @@
 """Appends of one replica: all that wait at the head of the lane are written and synced together.
 
 What is answered is durable: data and index of the last segment are one batch whose sync comes last, so many
-partitions share one (`effects.py`, group commit). A batch of which any part failed is undone before anything else
-is done: nothing that was not synced is ever believed, not even if it is there after all.
+partitions share one (`effects.py`, group commit). A batch that failed in any part is undone before anything else
+is done: nothing unsynced is ever trusted, not even if it is there after all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waltz_core.base.errors import StorageError
+from waltz_core.base.tracing import Traced, traced
 from waltz_core.storage.answers import fail, succeed
 from waltz_core.storage.effects import FaultKind, Operation
 from waltz_core.storage.lane import APPENDS, Lane, Request
@@ -33,11 +34,11 @@ class Appends:
         self._files = files
         self._lane = lane
         self._context = files.context
-        self.count = 0  # let in, refused ones of them included
+        self.count = 0  # admitted ones, including those refused later
         self.batch_count = 0  # durable
 
     def next(self) -> Procedure[None] | None:
-        """Take appends from the head of the lane, where one is; what is to be done for them, if anything."""
+        """Take appends from the head of the lane; returns the work that they need, if any."""
         accepted: list[tuple[int, AppendRun]] = []
         parts: list[bytes] = []
         next_id, size = self._files.max_id + 1, 0
@@ -89,7 +90,7 @@ class Appends:
         return self._append(plan, accepted)
 
     def _fence_for(self, conn: int, message: StoredAppend) -> Procedure[None]:
-        """Raise the fence for an append at the head of the lane, which is looked at again afterwards."""
+        """Raise the fence for an append at the head of the lane, which is examined again afterwards."""
         try:
             yield from self._files.raise_fence(message.session_id)
         except DiskError as fault:
@@ -98,6 +99,7 @@ class Appends:
 
     def _append(self, plan: AppendPlan, accepted: list[tuple[int, AppendRun]]) -> Procedure[None]:
         files, context = self._files, self._context
+        begin = context.now
         try:
             yield tuple(plan.operations)
         except DiskError as fault:
@@ -109,21 +111,30 @@ class Appends:
         self.batch_count += 1
         for conn, message in accepted:
             succeed(context, conn, message)
+        if context.config.trace_every:
+            self._trace(begin, accepted)
         if plan.created:
-            files.plan_mark(context.now)  # the old segment is durable; the mark may not say so yet
-        elif not files.mark_planned and context.rules.torn_not_corrupt:
+            files.plan_mark(context.now)  # the old segment is durable; the mark may lag behind
+        elif not files.mark_planned:
             files.plan_mark(context.now + MARK_EVERY_MS)
+
+    def _trace(self, begin: int, accepted: Sequence[tuple[int, AppendRun]]) -> None:
+        """Tell of the traced transactions among those that are durable now."""
+        config, now = self._context.config, self._context.now
+        for _, run in accepted:
+            transaction_id = traced(config.trace_every, run.first, len(run.parts))
+            if transaction_id >= 0:
+                where = config.key, run.partition_id, run.session_id, transaction_id, len(run.parts)
+                self._context.effects.put(Traced(*where, (("sync", begin, now),)))
 
     def _on_roll(self, segment: Segment) -> tuple[Operation, ...]:
         """The durable mark must name the segment that is written to, or it does not count at the next opening."""
-        if not self._context.rules.torn_not_corrupt:
-            return ()
         return self._files.mark_operations(segment.first_id - 1, segment.first_id)
 
     def _retreat(self, plan: AppendPlan, fault: DiskError) -> Procedure[None]:
-        """Undo a write of which any part may have happened, so that nothing unsynced is ever believed.
+        """Undo a write that may have happened in part, so that nothing unsynced is ever trusted.
 
-        On a full disk the partition goes on with what it had; after any other failure it stops.
+        On a full disk the partition keeps what it had; after any other failure it stops.
         """
         try:
             yield from write(*plan.retreat(self._files.where.directory))

@@ -6,58 +6,48 @@ from waltz_core.base.errors import CorruptionError
 from waltz_core.storage import control as ctl
 from waltz_core.storage.control import ASSIGNED, AVAILABLE
 from waltz_core.storage.effects import SyncDirectory, SyncFile, Unlink, WriteAt
-from waltz_core.storage.log_files import Segment, remove_operations
+from waltz_core.storage.log_files import remove_operations
 from waltz_core.storage.procedure import Procedure, list_names
 from waltz_core.storage.refusals import SE, not_assigned
 from waltz_core.storage.replica_files import ReplicaFiles, State
-from waltz_core.storage.replica_opening import open_as_java, open_for_assignment
+from waltz_core.storage.replica_opening import open_for_assignment
 from waltz_core.storage.segment import index_name
 
 
 def assign(files: ReplicaFiles) -> Procedure[None]:
-    """Take the partition on; one that is out of service is opened again.
+    """Assign the partition to this node; one that is out of service is opened again.
 
     Raises:
         StorageError: its files are damaged, or the disk failed.
     """
     if files.state is not State.OPEN:
-        if not files.context.rules.torn_not_corrupt:
-            yield from open_as_java(files)
-        else:
-            yield from open_for_assignment(files)
+        yield from open_for_assignment(files)
     current = files.entry.current
     yield from files.update_control(
         current.session_id, current.low_water_mark, current.local_low_water_mark, current.flags | ASSIGNED
     )
 
 
-def unassign(files: ReplicaFiles, delete: bool) -> Procedure[bool]:
-    """Give the partition up and, if asked to, delete its files. False: 0.13.2 would drop the connection.
+def unassign(files: ReplicaFiles, delete: bool) -> Procedure[None]:
+    """Remove the partition from this node and, on request, delete its files.
 
     Raises:
         StorageError: it is not ours, or the disk failed.
     """
-    rules = files.context.rules
     if files.state is State.UNASSIGNED:
-        if rules.unassigned_refused:
-            raise not_assigned(files.partition_id)
-        yield from _reset_control(files)
-        return False
-    if rules.fence_persisted and files.log is not None:
+        raise not_assigned(files.partition_id)
+    if files.log is not None:
         # From here on the copy of the control struct must not come back; the fence stays as long as the files.
         yield from files.write(
             *files.durable.create_missing(),
             *files.durable.fence_operations(files.raised_fence, None, files.belongs()),
         )
     yield from _reset_control(files)
-    segments = [] if files.log is None else files.log.segments
     files.state, files.reason, files.log, files.control_problem = State.UNASSIGNED, "", None, None
-    files.seen = -1
     files.plan_mark(None)
     files.faults.clear()
     if delete:
-        yield from _delete_files(files, segments)
-    return True
+        yield from _delete_files(files)
 
 
 def set_available(files: ReplicaFiles, available: bool) -> Procedure[None]:
@@ -75,25 +65,20 @@ def set_available(files: ReplicaFiles, available: bool) -> Procedure[None]:
 
 def _reset_control(files: ReplicaFiles) -> Procedure[None]:
     (place, data), (place2, data2) = files.entry.reset_writes()
-    between = (SyncFile(ctl.NAME),) if files.context.rules.partitions_isolated else ()
     yield from files.write(
-        WriteAt(ctl.NAME, place, data), *between, WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
+        WriteAt(ctl.NAME, place, data), SyncFile(ctl.NAME), WriteAt(ctl.NAME, place2, data2), SyncFile(ctl.NAME)
     )
     files.entry.adopt_reset()
 
 
-def _delete_files(files: ReplicaFiles, segments: list[Segment]) -> Procedure[None]:
+def _delete_files(files: ReplicaFiles) -> Procedure[None]:
     directory = files.where.directory
-    if not files.context.rules.partitions_isolated:
-        paths = [path for segment in segments for path in (segment.data_path, segment.index_path)]
-        yield from files.write(*map(Unlink, paths))
-        return
     present = yield from list_names(directory)
     names = {entry.name for entry in present if not entry.is_directory}
     indexes = [name for name in names if name.endswith(".idx") and name.replace(".idx", ".seg") not in names]
     yield from files.write(*(Unlink(f"{directory}/{name}") for name in sorted(indexes)), SyncDirectory(directory))
     for name in sorted((name for name in names if name.endswith(".seg")), reverse=True):
-        # Newest first: what a crash leaves is a shorter log.
+        # Newest first, so that a crash leaves a shorter log.
         data_path = f"{directory}/{name}"
         yield from files.write(*remove_operations(directory, index_name(data_path), data_path))
     yield from files.write(*files.durable.remove_operations(), SyncDirectory(directory))

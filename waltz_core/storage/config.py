@@ -14,15 +14,16 @@ class StorageConfig:
     key: bytes  # cluster key, 16 bytes
     partition_count: int
     segment_size_threshold: int = 1_000_000_000  # bytes
-    read_size_max: int = 8 << 20  # bytes of one list answer; at least one record is given
+    read_size_max: int = 8 << 20  # bytes of one list answer, which has at least one record
     queue_count_max: int = 4096  # requests that may wait for one partition
-    queue_bytes_max: int = 256 << 20  # bytes of appends that may; one is always taken
-    write_bytes_max: int = 16 << 20  # of appends written at once; what a power failure can tear is bounded by it
-    parked_count_max: int = 600  # messages kept for a peer that does not read its answers; it is read from no more
+    queue_bytes_max: int = 256 << 20  # bytes of appends that may wait; one is always accepted
+    write_bytes_max: int = 16 << 20  # of appends written at once, which bounds what a power failure can tear
+    parked_count_max: int = 600  # messages kept for a peer that does not read its answers; beyond, it is not read from
     parked_bytes_max: int = 16 << 20  # bytes of requests of one connection that cannot be served yet
     shown_directory: str = "<dir>"  # the data directory, for messages to people
     wall_clock_offset_ms: int = 0  # add to `now` to get ms since 1970
     frame_size_max: int = 1 << 30
+    trace_every: int = 0  # one in so many transactions is traced; 0 = none
     version: str = "unknown"  # of this software, for metrics
     scrub_bytes_per_s: int = 0  # of the check of all records in the background; 0 = none
     scrub_first_ms: int = 60_000  # from the start to the first pass
@@ -33,4 +34,4 @@ class StorageConfig:
     greeting_ms: int = 0  # a peer that does not greet, or show the cluster key, in this time is dropped; 0 = never
     places: Places = UNLIMITED  # how many connections; proven by the cluster key, and never idle too long from then on
     gathered_max: int = 2 << 30  # bytes of unfinished frames, all connections together
-    codecs: tuple[int, ...] = (0, 1)  # offered on both ports; with the rules off always 0 alone
+    codecs: tuple[int, ...] = (0, 1)  # offered on both ports

@@ -1,4 +1,4 @@
-"""What the machines inside a storage node share: settings, the step's time, and where effects, answers and notes go."""
+"""What the machines inside a storage node share: settings, time of the step, outboxes of effects, answers and notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.outbox import Outbox
-from waltz_core.base.rules import SafetyRules
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import StorageEffect
 from waltz_core.storage.notes import Alarm, Note, Reply
@@ -27,16 +26,14 @@ class NodeContext:
         "notes",
         "now",
         "replies",
-        "rules",
         "runner",
         "tickets",
         "touched",
         "wall_offset_ms",
     )
 
-    def __init__(self, config: StorageConfig, rules: SafetyRules) -> None:
+    def __init__(self, config: StorageConfig) -> None:
         self.config = config
-        self.rules = rules
         self.effects: Outbox[StorageEffect] = Outbox()
         self.replies: Outbox[Reply] = Outbox()
         self.notes: Outbox[Note] = Outbox()

@@ -92,7 +92,7 @@ def struct_place(partition_id: int, slot: int) -> int:
 
 
 def fresh_struct(sequence: int) -> ControlStruct:
-    """What formatting and unassigning leave behind."""
+    """The state after formatting and unassigning."""
     return ControlStruct(-1, -1, -1, AVAILABLE, sequence)
 
 
@@ -161,29 +161,28 @@ class ControlEntry:
         self._counter = 0
 
 
-def choose(partition_id: int, structs: Sequence[ControlStruct | None], wraps: bool) -> ControlEntry | ControlDamage:
-    """Which of the two structs counts.
-
-    Args:
-        wraps: compare sequence numbers modulo 2^32, which 0.13.2 does not.
-    """
-    one, two = structs
-    if one is None and two is None:
+def choose(partition_id: int, structs: Sequence[ControlStruct | None]) -> ControlEntry | ControlDamage:
+    """Which of the two structs counts; sequence numbers are compared modulo 2^32."""
+    first, second = structs
+    if first is None and second is None:
         return ControlDamage.BOTH_INVALID
-    if one is None or two is None:
-        slot = 0 if two is None else 1
-    elif one.sequence == two.sequence:
+    if first is None or second is None:
+        slot = 0 if second is None else 1
+    elif first.sequence == second.sequence:
         return ControlDamage.SAME_SEQUENCE
     else:
-        first_is_newer = newer(one.sequence, two.sequence) if wraps else one.sequence > two.sequence
-        slot = 0 if first_is_newer else 1
+        slot = 0 if newer(first.sequence, second.sequence) else 1
     current = structs[slot]
     assert current is not None
     return ControlEntry(partition_id, slot, current, current.sequence)
 
 
-def decode_entry(body: bytes, partition_id: int, wraps: bool) -> ControlEntry | ControlDamage:
-    """Read one partition's entry from everything behind the header."""
+def decode_structs(body: bytes, partition_id: int) -> list[ControlStruct | None]:
+    """Both structs of a partition, from everything behind the header; None for one that is damaged."""
     at = struct_place(partition_id, 0) - HEADER_SIZE
-    structs = [decode_struct(body[at + slot * _STRUCT_SIZE : at + (slot + 1) * _STRUCT_SIZE]) for slot in (0, 1)]
-    return choose(partition_id, structs, wraps)
+    return [decode_struct(body[at + slot * _STRUCT_SIZE : at + (slot + 1) * _STRUCT_SIZE]) for slot in (0, 1)]
+
+
+def decode_entry(body: bytes, partition_id: int) -> ControlEntry | ControlDamage:
+    """Read one partition's entry from everything behind the header."""
+    return choose(partition_id, decode_structs(body, partition_id))

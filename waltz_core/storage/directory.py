@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from waltz_core.base.errors import CorruptionError
-from waltz_core.base.rules import SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.control import ControlHeader
 from waltz_core.storage.effects import Create, FileEntry, SyncDirectory, SyncFile, WriteAt
-from waltz_core.storage.legacy import JavaError
 from waltz_core.storage.procedure import Procedure, list_names, read, write
-from waltz_core.storage.refusals import SE
 
 
-def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Procedure[bytes]:
+def open_control(config: StorageConfig, wall_ms: int) -> Procedure[bytes]:
     """Everything behind the header of the control file.
 
     Raises:
         CorruptionError: the directory is not what it should be; says what was expected and found, and what to do.
-        JavaError: the same, as 0.13.2 says it.
         DiskError: the directory cannot be read or written.
     """
     present = yield from list_names("")
@@ -30,18 +26,16 @@ def open_control(config: StorageConfig, rules: SafetyRules, wall_ms: int) -> Pro
     if size > 0:
         data = yield from read(ctl.NAME, 0, size)
     header = ctl.decode_header(data)
-    if not rules.control_file_kept:
-        return (yield from _open_as_java(config, header, data, size, wall_ms))
-    if not any(data):  # absent, or formatting was cut short before the header
+    if not any(data[: ctl.HEADER_SIZE]):  # absent, or formatting was cut short before the header
         check_new(present)
-        yield from _format(config, wall_ms, exists=size >= 0)
+        yield from format_control(config, wall_ms, exists=size >= 0)
         return ctl.fresh_body(config.partition_count)
     if header is None:
         raise CorruptionError(_too_short(size, ctl.file_size(config.partition_count)))
     _check_header(config, header)
     if size < ctl.file_size(header.partition_count):
         raise CorruptionError(_too_short(size, ctl.file_size(header.partition_count)))
-    # Written again and synced: nothing is believed that a crash could take back.
+    # Written again and synced: a state that a crash could undo is not trusted.
     yield from write(WriteAt(ctl.NAME, 0, data), SyncFile(ctl.NAME), SyncDirectory(""))
     return data[ctl.HEADER_SIZE :]
 
@@ -61,26 +55,8 @@ def check_new(present: Sequence[FileEntry]) -> None:
         )
 
 
-def _open_as_java(
-    config: StorageConfig, header: ControlHeader | None, data: bytes, size: int, wall_ms: int
-) -> Procedure[bytes]:
-    if header is None:
-        yield from _format(config, wall_ms, exists=size >= 0)
-        return ctl.fresh_body(config.partition_count)
-    if header.key != config.key:
-        raise JavaError(f"{SE}the cluster key does not match")
-    if header.partition_count != config.partition_count:
-        raise JavaError(f"{SE}the number of partitions does not match")
-    missing = ctl.file_size(header.partition_count) - len(data)
-    if missing > 0:
-        # Java: mapping the body extends a short file with zeros.
-        yield from write(WriteAt(ctl.NAME, len(data), bytes(missing)))
-        data += bytes(missing)
-    return data[ctl.HEADER_SIZE :]
-
-
-def _format(config: StorageConfig, wall_ms: int, exists: bool) -> Procedure[None]:
-    """Make a new control file: the body first, so that a header never stands before a body that is not there."""
+def format_control(config: StorageConfig, wall_ms: int, exists: bool) -> Procedure[None]:
+    """Make a new control file: the body first, so that no header exists without its body."""
     header = ControlHeader(wall_ms, config.key, config.partition_count)
     yield from write(
         *(() if exists else (Create(ctl.NAME),)),

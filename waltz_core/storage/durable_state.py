@@ -5,11 +5,11 @@
 | fence | `waltz.fence` | the first answer to a session |
 | copy of the control struct | `waltz.fence` | the answer to the change of the struct |
 | durable mark | `waltz.mark` | raised lazily; lowered before a truncation cuts |
-| damaged ids | `waltz.faults` | lazily: whoever reads the record again finds it again |
+| damaged ids | `waltz.faults` | lazily: the next read of the record finds the damage again |
 | log start | `waltz.start` | the first file below it is removed |
 
-Nothing here decides anything: this class knows what was written last, and gives the operations that write the
-next slot. They belong to a batch of the caller, who alone knows what must be durable before them.
+This class decides nothing: it knows what was written last, and returns the operations that write the
+next slot. The caller puts them into a batch, since only it knows what must be durable before them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class DurableState:
         """Read the files that are there.
 
         Raises:
-            DiskError: a file is there and cannot be read.
+            DiskError: a file exists and cannot be read.
         """
         self._present = {entry.name for entry in present} & set(_ALL)
         for name in _ALL:
             data, path = b"", self._path(name)
             if name in self._present:
                 data = yield from read(path, 0, 2 * side.SLOT_SIZE)
-                # Written again and synced: nothing is believed that a crash could take back.
+                # Written again and synced: a state that a crash could undo is not trusted.
                 yield from write(WriteAt(path, 0, data), SyncFile(path))
             slot = self.slots[name] = side.newest_slot(data)
             self._counters[name] = 0 if slot is None else slot.counter
@@ -63,7 +63,7 @@ class DurableState:
         return side.decode_mark(self.slots[side.MARK], belongs)
 
     def create_missing(self, names: tuple[str, ...] = NAMES) -> tuple[Operation, ...]:
-        """Make the files that are not there yet; their names are durable afterwards."""
+        """Create the missing files; their names are durable afterwards."""
         missing = [name for name in names if name not in self._present]
         self._present.update(missing)
         if not missing:
@@ -79,7 +79,7 @@ class DurableState:
     def fence_operations(
         self, session_id: int, struct: ControlStruct | None, belongs: Belongs
     ) -> tuple[Operation, ...]:
-        """Write the fence into both slots, one after the other: one that rots does not bring back an older fence."""
+        """Write the fence into both slots, one after the other: rot in one must not bring back an older fence."""
         path = self._path(side.FENCE)
         operations: list[Operation] = []
         for _ in range(2):
@@ -99,7 +99,7 @@ class DurableState:
         return WriteAt(path, side.slot_place(counter), side.encode_faults(faults, belongs, counter)), SyncFile(path)
 
     def start_operations(self, start: LogStart, belongs: Belongs) -> tuple[Operation, ...]:
-        """Write the log start into both slots, one after the other, as the fence: an older one must not come back."""
+        """Write the log start into both slots, one after the other: an older one must not come back."""
         operations = [*self.create_missing((side.START,))]
         for _ in range(2):
             path, counter = self._path(side.START), self._next(side.START)

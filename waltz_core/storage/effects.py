@@ -1,4 +1,4 @@
-"""What a storage node wants from its disk, and what the disk answers.
+"""Effects of a storage node on its disk, and the answers.
 
 Paths are relative to the data directory, with `/` between parts; "" is the data directory itself.
 
@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from waltz_core.base.edge import ConnEffect, Reading, Report
 from waltz_core.base.record import record
+from waltz_core.base.tracing import Traced
 
 # ---- operations of a batch -------------------------------------------------------------------
 
@@ -118,7 +119,6 @@ class StorageFailed:
     """The data directory cannot be used; the process must end with this text."""
 
     reason: str
-    chain: tuple[str, ...] = ()  # as 0.13.2 would name the exceptions, outermost first
 
 
 @record
@@ -127,23 +127,25 @@ class StorageStopped:
 
 
 DiskEffect: TypeAlias = DiskBatch | DiskRead | DiskList
-StorageEffect: TypeAlias = ConnEffect | Reading | Report | DiskEffect | StorageReady | StorageFailed | StorageStopped
+StorageEffect: TypeAlias = (
+    ConnEffect | Reading | Report | DiskEffect | StorageReady | StorageFailed | StorageStopped | Traced
+)
 """Everything that a storage process wants done."""
 
 # ---- events ----------------------------------------------------------------------------------
 
 
 class FaultKind(enum.Enum):
-    """Why the disk did not do it."""
+    """Kinds of disk failures."""
 
-    FULL = "no space left"  # the only kind after which a partition may go on
+    FULL = "no space left"  # the only kind after which a partition may continue
     MISSING = "no such file"
     IO = "input/output error"
 
 
 @record
 class DiskDone:
-    """A batch was carried out and is durable as far as it asked for it."""
+    """A batch was carried out; what it synced is durable."""
 
     ticket: int
 

@@ -1,11 +1,9 @@
-"""What a partition's files are judged by at opening, and the verdict."""
+"""The evidence by which a partition's files are judged at opening, and the verdict."""
 
 from __future__ import annotations
 
 from array import array
 
-from waltz_core.base.errors import CorruptionError
-from waltz_core.base.rules import SafetyRules
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Create, Cut, FileEntry, Operation, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, LogPlace, Segment
@@ -26,7 +24,7 @@ class Opened:
         self.notes: list[str] = []  # what was repaired
 
     def blame(self, problem: str) -> None:
-        """Keep the first problem; the others follow from it more often than not."""
+        """Keep the first problem; the others usually follow from it."""
         self.grave = True
         self.blame_records(problem)
 
@@ -36,7 +34,7 @@ class Opened:
             self.problem = problem
 
     def forgive(self, log_start: int) -> None:
-        """Damage below the log start is nobody's loss, and no other replica could mend it."""
+        """Damage below the log start loses nothing, and no other replica could mend it."""
         if self.problem is not None and not self.grave and max(self.faults, default=log_start) < log_start:
             self.notes.append(f"{self.problem}; it is below the log start, {log_start}, so it is left as it is")
             self.problem = None
@@ -46,17 +44,14 @@ class Opened:
 class Evidence:
     """Of one opening."""
 
-    __slots__ = ("created_ms", "floor", "mark", "out", "rules", "sizes", "where")
+    __slots__ = ("created_ms", "floor", "mark", "out", "sizes", "where")
 
-    def __init__(
-        self, where: LogPlace, present: tuple[FileEntry, ...], rules: SafetyRules, created_ms: int, floor: int
-    ) -> None:
+    def __init__(self, where: LogPlace, present: tuple[FileEntry, ...], created_ms: int, floor: int) -> None:
         self.where = where
-        self.rules = rules
         self.created_ms = created_ms  # of files that are made
         self.sizes = {entry.name: entry.size for entry in present if not entry.is_directory}
         self.floor = floor  # everything up to here was on disk
-        self.mark: int | None = None  # the durable mark, None if there is none that counts
+        self.mark: int | None = None  # the durable mark, None if none counts
         self.out = Opened()
 
     def path(self, name: str) -> str:
@@ -80,8 +75,6 @@ class Evidence:
 
     def write_index(self, segment: Segment, entries: array[int], position: int) -> Procedure[None]:
         """Make the index hold `entries` from `position` on and nothing behind; writes only what differs."""
-        if not self.rules.index_rebuilt:
-            raise CorruptionError(f"{segment.index_path}: the index does not fit the data")
         path = segment.index_path
         size = self.sizes.get(path.rpartition("/")[2], -1)
         wanted = index_file.encode_entries(entries)

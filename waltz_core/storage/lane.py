@@ -1,11 +1,11 @@
-"""The lane of a replica: what was asked of it, in order, one piece of disk work at a time.
+"""The lane of a replica: its jobs in order, one piece of disk work at a time.
 
     queued ──head of the lane, nothing under way──► under way ──its procedure ends──► gone
 
 Appends that wait at the head are written together (`appends.py`); everything else runs alone. Two things run
 beside the lane: reads of what is durable, and the lazy write of the durable mark. An *exclusive* job (one that
 removes, cuts or rewrites files) waits until nothing runs beside it, and lets nothing begin beside it from the
-moment it waits: otherwise a stream of reads could keep it out for ever.
+moment it waits: otherwise a stream of reads could keep it out without end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AdminReading: TypeAlias = (
 )
 
 APPENDS = (AppendRun, wire.AppendRequest)
-EXCLUSIVE = (wire.TruncateRequest, wire.SetLogStartRequest)  # files go: no read may be under way
+EXCLUSIVE = (wire.TruncateRequest, wire.SetLogStartRequest, wire.BeginAnewRequest)  # files go: no read may be under way
 
 # ---- changes that an operator asks for -------------------------------------------------------
 
@@ -136,7 +136,7 @@ class RecordRepair:
 
 @record
 class RecordFaults:
-    """Write down which records are damaged; nobody waits for it."""
+    """Write down which records are damaged; nothing waits for it."""
 
     exclusive: ClassVar[bool] = False
 
@@ -150,7 +150,7 @@ def is_append(job: Job) -> bool:
 
 
 class Lane:
-    """What waits, what is under way, and what runs beside it."""
+    """Jobs that wait, the one under way, and what runs beside it."""
 
     __slots__ = ("_exclusive_waiting", "alone", "busy", "bytes_waiting", "jobs", "marking", "reads", "rolling")
 
@@ -171,11 +171,11 @@ class Lane:
 
     @property
     def closed(self) -> bool:
-        """Files may change under a read that began now beside the lane: it has to wait in the lane."""
+        """Whether files may change under a read that began now beside the lane: then it waits in the lane."""
         return self.alone or self._exclusive_waiting > 0
 
     def add(self, job: Job) -> None:
-        """Wait behind everything else."""
+        """Put a job behind all others."""
         self.jobs.append(job)
         self._exclusive_waiting += job.exclusive
         if type(job) is Request:

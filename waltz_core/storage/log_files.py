@@ -46,7 +46,7 @@ class Segment:
         self.data_path = data_path
         self.index_path = index_path
         self.first_id = first_id
-        self.index_first = first_id  # what the header of the index says; differs only where 0.13.2 would not notice
+        self.index_first = first_id  # from the header of the index; differs only where 0.13.2 would not notice
         self.next_id = first_id
         self.end = HEADER_SIZE  # offset behind the last record
         self.window: array[int] = array("Q")
@@ -74,7 +74,7 @@ class Segment:
             del self.window[next_id - self.window_first :]
 
     def offset(self, transaction_id: int) -> int | None:
-        """Place of a record, None if only the index file knows it."""
+        """Offset of a record, None if only the index file has it."""
         at = transaction_id - self.window_first
         return self.window[at] if 0 <= at < len(self.window) else None
 
@@ -128,9 +128,9 @@ def segment_of(where: LogPlace, first_id: int) -> Segment:
 
 
 def create_operations(where: LogPlace, segment: Segment, created_ms: int) -> tuple[Operation, ...]:
-    """Make the files of a new segment so that they survive before anything is written to them.
+    """Make the files of a new segment, durably, before anything is written to them.
 
-    A left over index is in the way of 0.13.2 only: `Create` empties it.
+    A leftover index troubles 0.13.2 only: `Create` empties it.
     """
     header = encode_header(SegmentHeader(created_ms, where.key, where.partition_id, segment.first_id))
     return (
@@ -145,7 +145,7 @@ def create_operations(where: LogPlace, segment: Segment, created_ms: int) -> tup
 
 
 def remove_operations(directory: str, index_path: str, data_path: str) -> tuple[Operation, ...]:
-    """Remove a segment. The index is durably gone first: one without its data file would tell of a loss."""
+    """Remove a segment. The index is durably gone first: an index without its data file would be evidence of a loss."""
     return Unlink(index_path), SyncDirectory(directory), Unlink(data_path), SyncDirectory(directory)
 
 
@@ -161,7 +161,7 @@ class AppendPlan:
     def __init__(self, log: LogFiles) -> None:
         self._log = log
         self._pieces: list[tuple[Segment, array[int], int]] = []
-        self.first = log.last, log.last.end, log.last.next_id  # where the log ends if nothing of it is kept
+        self.first = log.last, log.last.end, log.last.next_id  # where the log ends if no record is kept
         self.created: list[Segment] = []
         self.operations: list[Operation] = []
 
@@ -177,7 +177,7 @@ class AppendPlan:
         self._pieces.append((segment, offsets, end))
 
     def retreat(self, directory: str) -> tuple[Operation, ...]:
-        """Operations that undo the write, whatever part of it happened."""
+        """Operations that undo the write, even if it happened in part."""
         segment, end, next_id = self.first
         removals: list[Operation] = []
         for created in reversed(self.created):

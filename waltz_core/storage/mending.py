@@ -16,7 +16,7 @@ from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header
 
 
 def is_intact(log: LogFiles, transaction_id: int) -> Procedure[bool]:
-    """Whether a record stands, whole, where window or index say."""
+    """Whether the record at the offset in window or index is whole."""
     return (yield from _place(log, transaction_id)) is not None
 
 
@@ -36,7 +36,7 @@ def _place(log: LogFiles, transaction_id: int) -> Procedure[tuple[int, int] | No
 
 
 def _segment_for(log: LogFiles, transaction_id: int) -> Segment | None:
-    """The segment whose file a record belongs into, None if it begins before the first one."""
+    """The segment to whose file a record belongs, None if it begins before the first one."""
     firsts = [segment.first_id for segment in log.segments]
     at = bisect_right(firsts, transaction_id) - 1
     return log.segments[at] if at >= 0 else None
@@ -48,7 +48,7 @@ def mend_run(
     """Write `records`, the first of a run of damaged ones that ends with `last`, where they belong; sync and re-read.
 
     Returns:
-        How many of them stand now, and why not the next one.
+        How many of them are in place now, and why not the next one.
 
     Raises:
         DiskError: any part of it may have been written.
@@ -105,7 +105,7 @@ def _note_places(segment: Segment, first: int, place: int, parts: Sequence[bytes
 
 
 def mend_headers(where: LogPlace, log: LogFiles | None, created_ms: int) -> Procedure[list[str]]:
-    """Write again what headers of data files must say, where everything else shows that the file is ours.
+    """Rewrite headers of data files whose other contents show that the file is ours.
 
     A header may be written if at most one of its fields is wrong, or the file ends inside it; and if the first
     record behind it, where there is one, is intact and has the id of the file's name.

@@ -9,6 +9,7 @@ from waltz_core.access.roles import access_level
 from waltz_core.storage.context import NodeContext
 from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.wire.shared import Statistic
+from waltz_core.wire.storage_messages import CAPABILITIES, StorageCapability
 
 _GROUP = "waltz-storage"
 
@@ -76,6 +77,7 @@ def statistics_of(
     if partition_id == -1:
         level = access_level(config.roles, certificates_asked=config.certificates_asked)
         statistics.append(Statistic("access-level", -1, level))
+        statistics.append(Statistic(CAPABILITIES, -1, sum(StorageCapability)))
         if context.free_bytes is not None:
             statistics.append(Statistic("disk-free-bytes", -1, context.free_bytes))
             statistics.append(Statistic("disk-reserve-bytes", -1, config.reserve_bytes))

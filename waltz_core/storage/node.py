@@ -1,4 +1,4 @@
-"""A whole storage process: what happens in one step, and which machine it concerns.
+"""A whole storage process: distributes the events of a step to its machines.
 
     StorageNode
     ├── Peers                connections of both ports (peers.py)
@@ -18,14 +18,14 @@ States:
 A step hands every event to the machine it concerns, then *settles*: it starts what the events made possible, until
 nothing more follows. Then alarms ring, answers are encoded, and all effects leave in the order in which they were put.
 
-Why a partition that is damaged does not end the process: the others are as good as before, and the damaged one can be
-repaired only through this process. What ends it is a directory that is not this node's, or of another cluster.
+A damaged partition does not end the process: the others are as good as before, and the damaged one can be
+repaired only through this process. A directory of another node or cluster ends it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import (
@@ -39,7 +39,6 @@ from waltz_core.base.edge import (
     Writable,
 )
 from waltz_core.base.errors import CorruptionError
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.storage import control as ctl
 from waltz_core.storage import metrics
 from waltz_core.storage.admin_changes import AdminChanges
@@ -61,7 +60,6 @@ from waltz_core.storage.effects import (
     StorageReady,
     StorageStopped,
 )
-from waltz_core.storage.legacy import JavaError
 from waltz_core.storage.notes import (
     Alarm,
     AnswersDue,
@@ -77,10 +75,8 @@ from waltz_core.storage.notes import (
 )
 from waltz_core.storage.peers import Peers
 from waltz_core.storage.procedure import DiskError, Procedure
-from waltz_core.storage.refusals import SE, io_text
 from waltz_core.storage.repairs import Repairs
 from waltz_core.storage.replica import State, StorageReplica
-from waltz_core.storage.replica_opening import open_as_java
 from waltz_core.storage.scrub import Scrub
 from waltz_core.storage.storage_port import StoragePort
 
@@ -92,19 +88,22 @@ class StorageNode:
     """The machine of a storage process.
 
     The first step opens the data directory, whose lock the driver holds; `StorageReady` or `StorageFailed`
-    says how that ended. Connections may be accepted after `StorageReady`.
+    reports the result. Connections may be accepted after `StorageReady`.
     """
 
-    def __init__(self, config: StorageConfig, rules: SafetyRules = SAFE) -> None:
+    make_peers: ClassVar[type[Peers]] = Peers
+    make_changes: ClassVar[type[AdminChanges]] = AdminChanges
+    make_replica: ClassVar[type[StorageReplica]] = StorageReplica
+
+    def __init__(self, config: StorageConfig) -> None:
         assert len(config.key) == 16
         assert config.partition_count >= 0
         self.config = config
-        self.rules = rules
         self.replicas: list[StorageReplica] = []
-        context = self._context = NodeContext(config, rules)
-        self._changes = AdminChanges(context, self.replicas)
+        context = self._context = NodeContext(config)
+        self._changes = self.make_changes(context, self.replicas)
         self._repairs = Repairs(context, self.replicas, self._changes)
-        self._peers = Peers(
+        self._peers = self.make_peers(
             context,
             StoragePort(context, self.replicas),
             AdminPort(context, self.replicas, self._changes, self._repairs),
@@ -157,7 +156,7 @@ class StorageNode:
         while True:
             if repairs:
                 repairs.run()
-            if not (context.touched or changes.freed or changes.dropped):
+            if not (context.touched or changes.freed):
                 break
             touched, context.touched = context.touched, {}
             for partition_id in touched:
@@ -165,9 +164,6 @@ class StorageNode:
             freed, changes.freed = changes.freed, []
             for conn in freed:
                 self._peers.freed(conn)
-            dropped, changes.dropped = changes.dropped, []
-            for conn in dropped:
-                self._peers.drop(conn, "an administrative request that cannot be carried out")
             self._on_notes()
         if self._ending is not None and not self._failed:
             self._failed = True
@@ -255,7 +251,7 @@ class StorageNode:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _write_marks(self) -> None:
-        """What is lazily written is written now: the next start has less to look at."""
+        """Write lazy state now, so that the next start has less to check."""
         for replica in self.replicas:
             if replica.files.mark_planned:
                 replica.write_mark()
@@ -302,37 +298,29 @@ class StorageNode:
 
     # ---- opening the directory -------------------------------------------------------------------
 
-    def _fail(self, reason: str, *chain: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self._ending is None:
-            self._ending = StorageFailed(reason, chain or (f"{SE}{reason}",))
+            self._ending = StorageFailed(reason)
 
     def _start(self) -> Procedure[None]:
         try:
-            body = yield from open_control(self.config, self.rules, self._context.wall_ms)
+            body = yield from open_control(self.config, self._context.wall_ms)
             self._make_replicas(body)
             for replica in self.replicas:
-                if not replica.entry.current.assigned:
-                    continue
-                if self.rules.torn_not_corrupt:
+                if replica.entry.current.assigned:
                     self._opening += 1
                     replica.open()
-                else:
-                    yield from open_as_java(replica.files)
-        except JavaError as error:
-            self._fail(str(error), *error.chain)
         except DiskError as fault:
-            self._fail(f"the data directory cannot be read: {fault}", io_text(fault))
+            self._fail(f"the data directory cannot be read: {fault}")
         except CorruptionError as error:
             self._fail(str(error))
         self._started_all = self._ending is None
 
     def _make_replicas(self, body: bytes) -> None:
         for partition_id in range(self.config.partition_count):
-            entry = ctl.decode_entry(body, partition_id, self.rules.sequence_wraps)
+            entry = ctl.decode_entry(body, partition_id)
             problem = None
             if isinstance(entry, ControlDamage):
-                if not self.rules.partitions_isolated:
-                    raise JavaError(f"{SE}{entry.value}")
                 place = ctl.struct_place(partition_id, 0)
                 problem = (
                     f"{ctl.NAME}: neither state of partition {partition_id}, at offset {place}, counts: expected one "
@@ -340,4 +328,4 @@ class StorageNode:
                 )
                 lost = ControlStruct(-1, -1, -1, ctl.ASSIGNED | ctl.AVAILABLE, -1)
                 entry = ControlEntry(partition_id, 0, lost, -1)
-            self.replicas.append(StorageReplica(partition_id, entry, self._context, problem))
+            self.replicas.append(self.make_replica(partition_id, entry, self._context, problem))

@@ -1,4 +1,4 @@
-"""What the machines inside a storage node say to the node: notes, and alarms.
+"""Notes and alarms of the machines inside a storage node to the node.
 
 A note is put into an outbox that the node owns; it empties that after each event, when no call is under way. An
 alarm is a key of the node's one heap of due times.
@@ -57,7 +57,7 @@ class Surveyed:
 
 @record
 class Mended:
-    """For a repair: so many records stand now, and what is wrong with the next one."""
+    """For a repair: the number of records in place now, and what is wrong with the next one."""
 
     partition_id: int
     count: int

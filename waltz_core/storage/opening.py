@@ -1,7 +1,7 @@
-"""Opening a partition: find the end of the log, tell a torn tail from damage, rebuild what is a cache.
+"""Opening a partition: find the end of the log, distinguish a torn tail from damage, rebuild caches.
 
-Nothing that may have been acknowledged is ever cut. Whatever cannot be explained by a write that was cut
-short becomes a `problem`: the partition is then in limbo, its files stay, its intact records can be read.
+Nothing that may have been acknowledged is ever cut. A state that an interrupted write cannot explain
+becomes a `problem`: the partition is then in limbo, its files stay, its intact records can be read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
-from waltz_core.base.rules import SafetyRules
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import FileEntry, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.evidence import Evidence, Opened
@@ -50,17 +49,15 @@ class Opening:
         entry: ControlEntry,
         mark_beside: Callable[[int], int | None],
         present: tuple[FileEntry, ...],
-        rules: SafetyRules,
         *,
         assigned: bool,
         created_ms: int,
         start: LogStart = FROM_ZERO,
     ) -> None:
-        evidence = Evidence(where, present, rules, created_ms, entry.current.local_low_water_mark)
+        evidence = Evidence(where, present, created_ms, entry.current.local_low_water_mark)
         self._evidence = evidence
         self._where = where
         self._sizes = evidence.sizes
-        self._rules = rules
         self._created_ms = created_ms
         self._out = evidence.out
         self._mark_beside = mark_beside
@@ -84,7 +81,7 @@ class Opening:
             yield from self._none()
             return self._out
         segments: list[Segment] = []
-        segment_opening = SegmentOpening(self._evidence)  # from here on nothing of the evidence changes
+        segment_opening = SegmentOpening(self._evidence)  # from here on the evidence does not change
         for at, name in enumerate(names):
             first = id_of_name(name)
             assert first is not None
@@ -138,7 +135,7 @@ class Opening:
     def _without_leftover(self, names: list[str]) -> Procedure[list[str]]:
         """Remove the last data file if a roll was cut short before its header was durable.
 
-        Nothing goes into a segment before its header is durable, so there is nothing in it to lose.
+        A segment gets its first record after its header is durable, so this one holds nothing.
         """
         if not names:
             return names
@@ -162,7 +159,7 @@ class Opening:
         return names[:-1]
 
     def _without_given_up(self, names: list[str]) -> Procedure[list[str]]:
-        """Go on where raising the log start was cut short: files that end below it go, the oldest first."""
+        """Continue an interrupted raise of the log start: remove files that end below it, the oldest first."""
         start = self._start.first_id
         firsts = [first for name in names if (first := id_of_name(name)) is not None]
         if not start or not firsts or len(firsts) != len(names):
@@ -182,9 +179,9 @@ class Opening:
         return names[count:]
 
     def _check_gap(self, segments: list[Segment], first: int) -> None:
-        # The first file may begin before the log does: files go as a whole.
+        # The first file may begin before the log does: files are removed whole.
         expected = segments[-1].next_id if segments else min(first, self._start.first_id)
-        if first == expected or not self._rules.headers_checked:
+        if first == expected:
             return
         if first > expected:
             self._out.faults.update(range(expected, min(first, expected + 10_000)))
@@ -202,7 +199,7 @@ class Opening:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _check_orphan(self, last: Segment) -> None:
-        """An index with entries that continues the log speaks of a data file that is gone.
+        """An index with entries that continues the log shows that a data file is gone.
 
         A truncation leaves no such index: it keeps the segment that begins right behind the end.
         """
@@ -216,7 +213,7 @@ class Opening:
         if end >= self._evidence.floor or self._out.problem is not None:
             return
         # Without a mark of our own only the local low-water mark is known, below which 0.13.2 may truncate;
-        # an index that goes on behind the data tells a loss from a truncation.
+        # an index that continues behind the data shows a loss, not a truncation.
         if (
             self._evidence.mark is not None
             or self._evidence.entries_in(last.data_path.rpartition("/")[2]) > end + 1 - last.first_id
@@ -228,7 +225,7 @@ class Opening:
             )
 
     def _settle(self, last: Segment) -> Procedure[None]:
-        """Make sure that what was read is on disk, and that the index of the last segment says so."""
+        """Make durable what was read, and let the index of the last segment agree."""
         # After a failed sync the page cache shows bytes that are not on disk, and that no later sync will
         # write. Writing them again makes them dirty, so that the sync below means what it says.
         start: int | None = 0

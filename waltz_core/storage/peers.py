@@ -1,11 +1,11 @@
-"""Connections of a storage node's two ports: who may stay, what is taken in, in which order it is served, answers out.
+"""Connections of a storage node's two ports: admission, input, the order of service, answers.
 
     accepted ──hello, cluster key──► opened ──► … ──► closing (what is still to be sent is sent)
 
 Three things hold a peer back, so that none can fill this process's memory or starve the others:
 
 * it must show the cluster key in time, and until then may not send a long frame;
-* unfinished frames of all peers together are bounded; whoever holds most of them is dropped first;
+* unfinished frames of all peers together are bounded; the peer that holds most of them is dropped first;
 * while its answers are not taken, or a change that it asked for is under way, what it sends is *parked*; with too
   much parked, nothing more is read from it.
 
@@ -31,19 +31,20 @@ from waltz_core.storage.refusals import SE
 from waltz_core.storage.transcode import STORING_PROTOCOL, Incoming
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.admin_messages import AdminMessage
-from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_core.wire.connection import ADMIN_PROTOCOL, UNLIMITED, Connection
 from waltz_core.wire.shared import Condition
 
 STORAGE_HELLO = "Waltz Storage Server"
 ADMIN_HELLO = "Waltz Storage Admin Server"
 UNOPENED_MAX = 65536  # bytes of an unfinished frame of a peer that has not shown the cluster key
+_UNOPENED_REQUESTS = 100  # of such a peer; each is refused, and it costs as much as an append
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 
 
 class Caller:
-    """Who sent a message, as far as the machine of a port is concerned."""
+    """The sender of a message, as the machine of a port sees it."""
 
     def __init__(self, conn: int, name: str, access: Access) -> None:
         self.conn = conn
@@ -51,13 +52,14 @@ class Caller:
         self.access = access
         self.opened = False  # the cluster key was checked
         self.busy = False  # a change that it asked for is under way: nothing else of it is served
+        self.wrong_key = False  # it showed the key of another cluster, or another number of partitions
 
 
 class PortMachine(Protocol[M_contra]):
     """What serves the messages of a port."""
 
     def serve(self, caller: Caller, message: M_contra, /) -> str | None:
-        """Do it, or begin to; why the connection must end, if it must."""
+        """Do it, or begin to; returns why the connection must end, if it must."""
 
 
 class Peer(Caller, Generic[M]):
@@ -72,23 +74,37 @@ class Peer(Caller, Generic[M]):
         self.held = False  # no bytes are taken from it for the time being
         self.parked: deque[M] = deque()
         self.parked_bytes = 0  # that came with them, at most; counted anew once there are none
+        self.refused = 0  # requests before it showed the cluster key
         self._port = port
 
     def receive(self, data: bytes) -> str | None:
-        """Serve or park what came in; why the connection must end, if it must."""
+        """Serve or park what came in; why the connection must end, if it must.
+
+        Before the cluster key was shown the first message says whether the others are worth decoding.
+        """
+        problem = self._receive(data)
+        while problem is None and self.connection.undecoded:
+            problem = self._receive(b"")
+        return problem
+
+    def _receive(self, data: bytes) -> str | None:
         messages: list[M] = []
         failure: str | None = None
         try:
-            self.connection.receive(data, messages)
+            self.connection.receive(data, messages, UNLIMITED if self.opened else 1)
         except ProtocolError as error:
             failure = str(error)
+        if not self.opened:
+            self.refused += len(messages)
+            if self.refused > _UNOPENED_REQUESTS:
+                return f"the cluster key was not shown within {_UNOPENED_REQUESTS} requests"
         if self.parked or not self.writable or self.busy:
             self.parked.extend(messages)
             return failure
         return self._serve(messages) or failure
 
     def resume(self) -> str | None:
-        """Go on with what was parked, if it can be served now."""
+        """Serve what was parked, if it can be served now."""
         if not self.parked or not self.writable or self.busy:
             return None
         messages, self.parked = list(self.parked), deque()
@@ -118,7 +134,7 @@ class Peers:
         self._storage_port = storage_port
         self._admin_port = admin_port
         self._peers: dict[int, AnyPeer] = {}
-        # Servers may have nothing to say for days: who has shown the cluster key is never idle too long.
+        # Servers may be silent for days: a peer that has shown the cluster key is never idle too long.
         places = context.config.places.for_members(context.config.roles.rules is not None)
         self._admission = Admission(attrs.evolve(places, idle_ms=0))
         self._gathered = 0  # bytes of unfinished frames
@@ -130,7 +146,7 @@ class Peers:
     # ---- coming and going ------------------------------------------------------------------------
 
     def accepted(self, event: Accepted) -> None:
-        """Somebody connected."""
+        """A peer connected."""
         context = self._context
         peer = self._peer(event)
         self._peers[event.conn] = peer
@@ -141,45 +157,37 @@ class Peers:
         self._evict(self._admission.accepted(context.now, event.conn, address, member=member))
 
     def _peer(self, event: Accepted) -> AnyPeer:
-        config, rules = self._context.config, self._context.rules
-        codecs = config.codecs if rules.fence_persisted else (0,)
-        size_max, access = config.frame_size_max, config.roles.access(event.names, event.peer)
+        config = self._context.config
+        codecs, size_max, access = config.codecs, config.frame_size_max, config.roles.access(event.names, event.peer)
         if event.port is Port.ADMIN:
-            admin = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, codecs, size_max, rules=rules)
+            admin = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, codecs, size_max)
             return Peer(event, access, admin, self._admin_port)
-        if rules.append_atomic:
-            storing = Connection(STORING_PROTOCOL, STORAGE_HELLO, codecs, size_max, rules=rules)
-            return Peer(event, access, storing, self._storage_port)
-        # Appends record by record, as 0.13.2.
-        plain = Connection(STORAGE_PROTOCOL, STORAGE_HELLO, codecs, size_max, rules=rules)
-        return Peer(event, access, plain, self._storage_port)
+        storing = Connection(STORING_PROTOCOL, STORAGE_HELLO, codecs, size_max)
+        return Peer(event, access, storing, self._storage_port)
 
     def closed(self, conn: int) -> None:
         """A connection has ended."""
         gone = self._peers.pop(conn, None)
         self._admission.gone(conn)
         if gone is not None:
+            if gone.connection.gathered:
+                left = f"of which {gone.connection.gathered} bytes came"
+                self._report(gone, f"it ended in the middle of a frame, {left}", " breaks off")
             self._gathered -= gone.gathered
             self._context.alarms.set(GreetingDue(conn), None)
 
     def greeting_due(self, conn: int) -> None:
-        """Whoever knows the cluster shows it at once; others may not keep their connections."""
+        """A peer that knows the cluster key shows it at once; others may not keep their connections."""
         greeting_s = self._context.config.greeting_ms / 1000
         self._drop(self._peers[conn], f"the cluster key was not shown within {greeting_s:g} s")
 
     def evict_silent(self) -> None:
-        """End connections that have said nothing for too long."""
+        """End connections that have been silent for too long."""
         self._evict(self._admission.due(self._context.now))
 
     def _evict(self, evictions: Iterable[Eviction]) -> None:
         for eviction in evictions:
             self._drop(self._peers[eviction.conn], eviction.reason, quiet=eviction.quiet)
-
-    def drop(self, conn: int, reason: str) -> None:
-        """End a connection, unless it has ended already."""
-        peer = self._peers.get(conn)
-        if peer is not None:
-            self._drop(peer, reason)
 
     def _drop(self, peer: AnyPeer, reason: str, *, quiet: bool = False) -> None:
         if peer.closing:
@@ -197,6 +205,10 @@ class Peers:
         if not quiet:
             self._context.report(Level.WARNING, f"connection of {peer.name} closed: {reason}")
 
+    def _report(self, peer: AnyPeer, text: str, what: str) -> None:
+        if self._admission.worth_a_line(self._context.now, host_of(peer.name), what):
+            self._context.report(Level.WARNING, f"connection of {peer.name}: {text}")
+
     # ---- taking in -------------------------------------------------------------------------------
 
     def received(self, conn: int, data: bytes) -> None:
@@ -209,6 +221,9 @@ class Peers:
         problem = peer.receive(data)
         if peer.opened and not was_opened:
             self._proven(peer)
+        if peer.wrong_key:
+            peer.wrong_key = False
+            self._report(peer, "it showed a key, or a number of partitions, that is not of this cluster", " key")
         if peer.parked:
             self._hold(peer, size - peer.connection.gathered)
         if problem is not None:
@@ -260,7 +275,7 @@ class Peers:
         gathered = 0 if peer.closing else peer.connection.gathered
         self._gathered += gathered - peer.gathered
         peer.gathered = gathered
-        if gathered > UNOPENED_MAX and not peer.opened and self._context.rules.open_required:
+        if gathered > UNOPENED_MAX and not peer.opened:
             self._drop(peer, f"a frame of more than {UNOPENED_MAX} bytes before the cluster key was shown")
         while self._gathered > max(config.gathered_max, config.frame_size_max):
             most = max(self._peers.values(), key=lambda peer: peer.gathered)
@@ -284,7 +299,7 @@ class Peers:
             if type(message) is wire.LastSessionInfoResponse and not peer.connection.version:
                 message = _for_codec_0(message)
             elif type(message) is wire.SuspectReport and not peer.connection.version:
-                continue  # 0.13.2 knows no such message
+                continue  # 0.13.2 does not know this message
             peer.connection.encode(message, buffer)  # type: ignore[arg-type]  # answers go where the request came from
         self._context.effects.put_all(Send(conn, buffer) for conn, buffer in buffers.items())
 

@@ -1,7 +1,7 @@
 """Whether a replica serves a request: assigned, in service, available, and of a session that is not fenced off.
 
 A session fences off all older ones with its first message, durably, before it gets an answer. From then on nothing
-of an older session is done here, however long its messages were under way.
+of an older session is executed here, even if its messages were under way before.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def refusal_of(
         )
     fence = files.fence
     highest = max(fence, current.session_id)
-    if message.session_id > highest + SESSION_LEAP_MAX and files.context.rules.sessions_plausible:
+    if message.session_id > highest + SESSION_LEAP_MAX:
         return implausible(highest, message.session_id)
-    # With the fence in memory only, a session counts from its arrival, so none can be above it here.
     if message.session_id < fence:
         return fenced(fence, message.session_id)
     return None
@@ -66,10 +65,10 @@ def _offline_refusal(files: ReplicaFiles, message: Incoming) -> StorageError | N
 
 
 def enter(files: ReplicaFiles, message: Incoming, offline: bool, *, state_matters: bool = True) -> Procedure[None]:
-    """Let a request in, fencing off older sessions first.
+    """Admit a request, fencing off older sessions first.
 
     Raises:
-        StorageError: it is not let in.
+        StorageError: it is refused.
     """
     refusal = refusal_of(files, message, offline, state_matters)
     if refusal is not None:

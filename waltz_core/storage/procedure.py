@@ -1,4 +1,4 @@
-"""Disk work of several steps, written as generators: each yields what it wants done and is resumed with the answer.
+"""Disk work of several steps, written as generators: each yields its next effect and is resumed with the answer.
 
 A procedure touches nothing but what it is given, so the same one runs on a real disk, on a simulated one
 that crashes between any two steps, and step by step in a test.
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class DiskError(StorageError):
-    """The disk did not do what was asked."""
+    """A disk operation failed."""
 
     def __init__(self, kind: FaultKind, reason: str) -> None:
         super().__init__(reason)
@@ -109,7 +109,7 @@ class Awaited:
 class Runner:
     """Runs procedures over disk effects; one table ties answers to the procedure that waits for them.
 
-    What is to happen when a procedure has ended is its own last line: nobody is called back.
+    A procedure's own last lines do what follows from it: there are no callbacks.
     """
 
     __slots__ = ("_out", "_pending", "stale")
@@ -117,7 +117,7 @@ class Runner:
     def __init__(self, tickets: Tickets, out: Emits[DiskEffect]) -> None:
         self._pending: Pending[Awaited] = Pending(tickets)
         self._out = out
-        self.stale = 0  # answers nobody waits for
+        self.stale = 0  # answers that nothing waits for
 
     @property
     def idle(self) -> bool:
@@ -133,10 +133,10 @@ class Runner:
         self._advance(Awaited(procedure, partition_id, purpose), None, None)
 
     def on_event(self, event: DiskEvent) -> None:
-        """Resume whoever waits for `event`."""
+        """Resume the procedure that waits for `event`."""
         awaited = self._pending.take(event.ticket)
         if awaited is None:
-            self.stale += 1  # an answer to a procedure of before a restart: nothing may be concluded from it
+            self.stale += 1  # an answer to a procedure of before a restart, which means nothing now
             return
         match event:
             case DiskFailed(kind=kind, reason=reason):

@@ -1,4 +1,4 @@
-"""Reading records back: located by window or index, verified by checksum, the index distrusted when they disagree."""
+"""Reading records back: located by window or index, verified by checksum; if they disagree, the data file counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from waltz_core.storage.segment import HEADER_SIZE
 def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedure[tuple[list[Record], int | None]]:
     """Read intact records from `first` upward.
 
-    Ends early at the end of the log, at a damaged record, and when the records take `size_max` bytes (one
-    is always given).
+    Ends early at the end of the log, at a damaged record, and when the records take `size_max` bytes (at least one
+    is returned).
 
     Returns:
         The records, and the id that is damaged if that is why there are no more.
@@ -50,7 +50,7 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
 
 
 def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[list[Record]]:
-    """Records that stand back to back where window or index say; empty if the first is not there, intact."""
+    """Adjacent records at the offset in window or index; empty if the first is not intact there."""
     bounds = yield from bounds_of(segment, first, count)
     if not index_file.plausible(bounds[:-1], segment.end):
         # Fall back to the first: an index damaged further on must not hide it.
@@ -83,7 +83,7 @@ def bounds_of(segment: Segment, first: int, count: int) -> Procedure[array[int]]
 
 
 def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[list[Record]]:
-    """One record, found by walking over the data file because the index was no help; empty if it is damaged."""
+    """One record, found by walking over the data file because the index is unusable; empty if it is damaged."""
     place = yield from locate(log, segment, transaction_id)
     if place is None:
         return []
@@ -95,7 +95,7 @@ def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Pro
 def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tuple[int, int] | None]:
     """Place and size of an intact record, None if it is damaged.
 
-    An index that says otherwise is replaced by what the data file says.
+    An index that disagrees with the data file is corrected.
 
     Raises:
         DiskError: a file cannot be read or written.

@@ -60,7 +60,7 @@ def encode_record(record: Record) -> bytes:
 def check_record(buffer: bytes, at: int, transaction_id: int) -> int:
     """Size of the record at `at` if it is whole, has this id and the right checksum, else -1.
 
-    The length is compared with the bytes that are there before anything is done with it.
+    The length is compared with the bytes at hand before it is used.
     """
     left = len(buffer) - at
     if left < RECORD_SIZE_MIN:
@@ -75,7 +75,7 @@ def check_record(buffer: bytes, at: int, transaction_id: int) -> int:
 
 
 def announced_size(buffer: bytes, at: int) -> int:
-    """Size that the length field of a record at `at` gives it, -1 if that is out of the question.
+    """Size that the length field of a record at `at` gives it, -1 if it is impossible.
 
     The buffer must hold the record's first 36 bytes.
     """
@@ -103,19 +103,3 @@ def decode_run(buffer: bytes, first: int, count: int) -> tuple[list[Record], int
         records.append(Record(transaction_id, ReqId(req_id), header, buffer[at + HEAD_SIZE : end], checksum))
         at = end + 4
     return records, at
-
-
-def decode_unverified(buffer: bytes) -> Record:
-    """The record at the start of `buffer` as 0.13.2 reads it: nothing but the length is looked at.
-
-    Raises:
-        ValueError: the buffer ends inside the record, or the length is negative.
-    """
-    if len(buffer) < HEAD_SIZE:
-        raise ValueError("end of file")
-    found, req_id, header, length, checksum = _HEAD.unpack_from(buffer)
-    if length < 0:
-        raise ValueError(f"negative length {length}")
-    if len(buffer) < HEAD_SIZE + length:
-        raise ValueError("end of file")
-    return Record(found, ReqId(req_id), header, buffer[HEAD_SIZE : HEAD_SIZE + length], checksum)

@@ -1,19 +1,19 @@
 """Repair of a partition: damaged records are fetched from the admin ports of other nodes and written in place.
 
-A record is taken if a node that verified it against its own checksum gives it, or if two nodes agree on every
-byte of it; and only from a node whose log, as far as that record goes, is known to be the same as ours.
+A record counts if it comes from a node that verified it against its own checksum, or if two nodes agree on every
+byte of it; and only from a node whose log is known to equal ours up to that record.
 
     sources are dialed, and say what session they hold
       └──► survey ──nothing damaged──────────────────────────► record what is left ──► ended
              ▲   └──► for each damaged range: fetch from all sources ──► choose ──► mend
              └────────────── something was mended ──────────────────────────────────┘
 
-It goes on as long as a round mends something: what stood behind a damaged record may be found only once that one is
-whole. A source that leaves a request unanswered is given up; all others are waited for, as two that agree count.
+It continues as long as a round mends something: records behind a damaged one may be found only once that one is
+whole. A source that leaves a request unanswered is dropped; it waits for all others, since two that agree count.
 
 The repair owns its connections and what it has learned; the replica owns the files, does one piece of work at a time in
 its lane, and answers with notes. A crash in between loses nothing: each mended run is synced and read again before it
-counts, and nothing intact is ever written over.
+counts, and nothing intact is ever overwritten.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from collections.abc import Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from waltz_core.base.alarms import SetsAlarms
+from waltz_core.base.edge import Closed
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.base.record import record
 from waltz_core.storage.notes import AnswersDue, Mended, Range, RepairNote, RepairRecorded, Surveyed
-from waltz_core.store.admin_link import AdminLink, AdminLinkState
+from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
+from waltz_core.wire.dialer import DialState
 from waltz_core.wire.shared import IdRange
 
-ANSWER_MS = 10_000  # a source that leaves a request unanswered for so long is given up
+ANSWER_MS = 10_000  # a source that leaves a request unanswered for so long is dropped
 _FETCH_COUNT = 500  # records asked for at once; nodes of ours cut their answers by bytes
 _FETCH_COUNT_JAVA = 20  # the same of 0.13.2, which does not; as many as its own recovery asks for
 _ROUNDS_MAX = 10_000  # surveys of one repair; each must have mended something
@@ -41,7 +43,7 @@ class Mendable(Protocol):
     """The replica, as far as a repair is concerned; each of the last three is answered by a `RepairNote`."""
 
     def session_info(self) -> SessionInfo:
-        """What it persisted last."""
+        """Its persisted session and marks."""
 
     def survey(self) -> None:
         """Give the ranges of damaged records."""
@@ -60,11 +62,11 @@ class _Source:
         self.link = link
         self.info: SessionInfo | None = None
         self.waits_for: int | None = None  # sequence number
-        self.answer: tuple[Record, ...] = ()
+        self.answer: Sequence[Record] = ()
 
     @property
     def gone(self) -> bool:
-        return self.link.state is AdminLinkState.ENDED
+        return self.link.over
 
     @property
     def settled(self) -> bool:
@@ -89,7 +91,7 @@ class _Fetch:
 class _Mend:
     """Write good records over damaged ones."""
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     last: int
 
 
@@ -139,27 +141,27 @@ class Repair:
 
     def conns(self) -> list[int]:
         """Connections of this repair."""
-        return [source.link.conn for source in self._sources]
+        return [source.link.conn for source in self._sources if source.link.conn is not None]
 
     # ---- events ----------------------------------------------------------------------------------
 
-    def dialed(self, conn: int) -> None:
+    def dialed(self, now: int, conn: int) -> None:
         """A source is reached."""
-        self._source(conn).link.dialed()
+        self._source(conn).link.dialed(now)
 
     def received(self, conn: int, data: bytes) -> None:
         """Bytes from a source."""
         source = self._source(conn)
-        was_ready = source.link.state is AdminLinkState.READY
+        was_ready = source.link.state is DialState.READY
         for answer in source.link.received(data):
             self._on_answer(source, answer)
-        if not was_ready and source.link.state is AdminLinkState.READY:
+        if not was_ready and source.link.state is DialState.READY:
             source.waits_for = source.link.next_seq()
             source.link.ask(admin.LastSessionInfoRequest(source.waits_for, self.partition_id))
 
-    def closed(self, conn: int, reason: str) -> None:
+    def closed(self, now: int, event: Closed) -> None:
         """A source is gone."""
-        self._source(conn).link.closed(reason)
+        self._source(event.conn).link.closed(now, event.reason)
 
     def _source(self, conn: int) -> _Source:
         return next(source for source in self._sources if source.link.conn == conn)
@@ -184,7 +186,7 @@ class Repair:
         """Sources that have not answered by now are given up."""
         for source in self._sources:
             if not source.settled:
-                source.link.end(f"{source.link.endpoint} did not answer within {ANSWER_MS} ms")
+                source.link.give_up(f"it did not answer within {ANSWER_MS} ms")
 
     def on_note(self, note: RepairNote) -> None:
         """The replica has done what it was asked."""
@@ -240,8 +242,8 @@ class Repair:
     def _end(self) -> RepairResult:
         for source in self._sources:
             if source.link.trouble:
-                self._message = self._message or source.link.trouble
-            source.link.end("the repair has ended")
+                self._message = self._message or f"{source.link.endpoint}: {source.link.trouble}"
+            source.link.give_up("the repair has ended")
         # Of what was tried again only the last outcome counts.
         ranges = tuple(sorted(self._ranges, key=lambda one: (one.first_id, one.outcome)))[:_RANGES_MAX]
         repaired = all(one.outcome in (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT) for one in ranges)
@@ -287,11 +289,11 @@ class Repair:
 
     @property
     def _fetch_count(self) -> int:
-        ours = all(source.link.version for source in self._sources if not source.gone)
+        ours = all(source.link.codec for source in self._sources if not source.gone)
         return _FETCH_COUNT if ours else _FETCH_COUNT_JAVA
 
     def _chosen(self, gaps: Sequence[Range]) -> list[Range]:
-        """The damaged ranges that are to be repaired. Those that precede a wanted one come with it: without them
+        """The damaged ranges to repair. Those that precede a wanted one come with it: without them
         its place is not known."""
         if not self._wanted:
             return list(gaps)
@@ -310,7 +312,14 @@ class Repair:
         """Records from `first` on, as far as they can be believed, and why there are no more."""
         own = self._replica.session_info()
         by_source = [
-            (source, {one.transaction_id: one for one in records if admissible(own, source.info, one.transaction_id)})
+            (
+                source,
+                {
+                    record.transaction_id: record
+                    for record in records
+                    if admissible(own, source.info, record.transaction_id)
+                },
+            )
             for source, records in answers
             if source.info is not None
         ]
@@ -319,11 +328,11 @@ class Repair:
         for transaction_id in range(first, asked + 1):
             vouched, plain = [], []
             for source, known in by_source:
-                one = known.get(transaction_id)
-                if one is not None and source.link.version:
-                    vouched.append(one)
-                elif one is not None:
-                    plain.append(one)
+                record = known.get(transaction_id)
+                if record is not None and source.link.codec:
+                    vouched.append(record)
+                elif record is not None:
+                    plain.append(record)
             outcome = verdict(vouched, plain)
             if isinstance(outcome, RepairOutcome):
                 # Behind the end of a short answer nothing is known yet: ask again from there on.

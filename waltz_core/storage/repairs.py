@@ -53,21 +53,23 @@ class Repairs:
             text = f"{SE}partition {partition_id} is being repaired already"
             self._changes.refuse(caller, message.seq_num, what, Refusal(text, FailureCode.OVERLOADED))
             return
-        links = []
-        for endpoint in dict.fromkeys(message.sources[:SOURCES_MAX]):
-            self._last_dialed -= 1
-            key, count = context.config.key, context.config.partition_count
-            links.append(AdminLink(self._last_dialed, endpoint, key, count, context.effects))
+        key, count = context.config.key, context.config.partition_count
+        sources = dict.fromkeys(message.sources[:SOURCES_MAX])
+        links = [AdminLink(endpoint, key, count, context.effects, self._new_conn) for endpoint in sources]
         repair = Repair(partition_id, replica, links, message.ranges, context.alarms, context.now)
         self._under_way[partition_id] = _UnderWay(repair, caller, message.seq_num, what)
         self._by_conn.update(dict.fromkeys(repair.conns(), repair))
 
     # ---- connections -----------------------------------------------------------------------------
 
+    def _new_conn(self) -> int:
+        self._last_dialed -= 1
+        return self._last_dialed
+
     def dialed(self, conn: int) -> None:
         """A source is reached."""
         if conn in self._by_conn:
-            self._by_conn[conn].dialed(conn)
+            self._by_conn[conn].dialed(self._context.now, conn)
 
     def received(self, conn: int, data: bytes) -> bool:
         """Bytes arrived; False if not on a connection of a repair."""
@@ -80,7 +82,7 @@ class Repairs:
     def closed(self, event: Closed) -> None:
         """A connection has ended."""
         if event.conn in self._by_conn:
-            self._by_conn.pop(event.conn).closed(event.conn, event.reason)
+            self._by_conn.pop(event.conn).closed(self._context.now, event)
 
     def answers_due(self, partition_id: int) -> None:
         """The sources of a repair have had their time."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import ClassVar
 
 from waltz_core.base.errors import StorageError
 from waltz_core.base.log import Record, SessionInfo
@@ -57,25 +58,26 @@ from waltz_core.storage.transcode import Incoming, size_of
 from waltz_core.storage.verified_reads import VerifiedReads
 from waltz_core.wire.shared import FailureCode
 
-__all__ = ["DROP", "State", "StorageReplica"]
-
-DROP = "the connection is dropped"  # an outcome of administrative requests of 0.13.2: no answer at all
+__all__ = ["State", "StorageReplica"]
 
 
 class StorageReplica:
     """One partition, assigned to this node or not: its lane and what it answers."""
 
+    make_files: ClassVar[type[ReplicaFiles]] = ReplicaFiles
+    make_reads: ClassVar[type[VerifiedReads]] = VerifiedReads
+    make_serving: ClassVar[type[Serving]] = Serving
+
     def __init__(
         self, partition_id: int, entry: ControlEntry, context: NodeContext, control_problem: str | None = None
     ) -> None:
         self.partition_id = partition_id
-        self.files = ReplicaFiles(partition_id, entry, context, control_problem)
+        self.files = self.make_files(partition_id, entry, context, control_problem)
         self.lane = Lane()
         self._context = context
-        self._rules = context.rules
         self._appends = Appends(self.files, self.lane)
-        self._reads = VerifiedReads(self.files, self.lane)
-        self._serving = Serving(self.files, self.lane, self._reads, self._appends)
+        self._reads = self.make_reads(self.files, self.lane)
+        self._serving = self.make_serving(self.files, self.lane, self._reads, self._appends)
         self._counters = dict.fromkeys(("repaired-records", "scrubbed-records", "scrub-passes"), 0)
         self._pumping = False  # jobs that end at once must not pile up on the stack
 
@@ -138,12 +140,9 @@ class StorageReplica:
         """A request of the storage port."""
         files, lane, context = self.files, self.lane, self._context
         context.touched[self.partition_id] = None
-        if files.state is State.UNASSIGNED:
-            if not lane.jobs and not lane.busy:
-                fail(context, conn, message, not_assigned(self.partition_id))
-                return
-        elif message.session_id > files.seen:
-            files.seen = message.session_id
+        if files.state is State.UNASSIGNED and not lane.jobs and not lane.busy:
+            fail(context, conn, message, not_assigned(self.partition_id))
+            return
         if len(lane.jobs) >= context.config.queue_count_max:
             text = f"{SE}partition {self.partition_id}: too many requests are waiting"
             fail(context, conn, message, Refusal(text, FailureCode.OVERLOADED))
@@ -196,8 +195,8 @@ class StorageReplica:
 
     @property
     def can_scrub(self) -> bool:
-        """In service, with verified reads."""
-        return self.files.state is State.OPEN and self._rules.reads_verified
+        """In service."""
+        return self.files.state is State.OPEN
 
     def scrub(self, first: int, count: int, size_max: int) -> bool:
         """Verify records from `first` on; answered by `Scrubbed`. False: not now."""
@@ -221,7 +220,7 @@ class StorageReplica:
         files, lane = self.files, self.lane
         files.plan_mark(None)
         if files.state is not State.OPEN or lane.closed:
-            return  # whatever runs alone writes the mark itself
+            return  # what runs alone writes the mark itself
         if lane.marking or lane.rolling:
             files.plan_mark(self._context.now + MARK_EVERY_MS)  # two writes must not contradict each other
             return
@@ -239,7 +238,7 @@ class StorageReplica:
     # ---- the lane --------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start whatever can be started."""
+        """Start all jobs that can start."""
         if self._pumping:
             return
         self._pumping = True
@@ -251,7 +250,7 @@ class StorageReplica:
     def _start_jobs(self) -> None:
         lane = self.lane
         while lane.jobs and not lane.busy:
-            if self._rules.append_atomic and is_append(lane.jobs[0]):
+            if self._batches(lane.jobs[0]):
                 work = self._appends.next()
                 if work is not None:
                     lane.busy = True
@@ -261,6 +260,10 @@ class StorageReplica:
             if job is None:
                 return
             self._context.runner.start(self._alone(self._perform(job)), self.partition_id, _purpose(job))
+
+    def _batches(self, job: Job) -> bool:
+        """Whether it is written together with its like that wait behind it."""
+        return is_append(job)
 
     def _alone(self, work: Procedure[None]) -> Procedure[None]:
         yield from work
@@ -300,7 +303,7 @@ class StorageReplica:
                 yield from record_repair(files)
                 notes.put(RepairRecorded(self.partition_id))
             case RecordFaults():
-                with suppress(DiskError):  # whoever reads the record again finds it again
+                with suppress(DiskError):  # the next read of the record finds the damage again
                     yield from files.write_faults()
 
     def _refusal_of(self, work: Procedure[str | None]) -> Procedure[str | None]:
@@ -318,14 +321,13 @@ class StorageReplica:
             case Assign():
                 yield from assign(files)
             case Unassign(delete):
-                answered = yield from unassign(files, delete)
-                return None if answered else DROP
+                yield from unassign(files, delete)
             case SetAvailable(available):
                 yield from set_available(files, available)
             case RaiseStart(first_id):
                 if files.state is not State.OPEN:
                     raise files.out_of_service()
-                yield from raise_start(files, first_id, anew=False)
+                yield from raise_start(files, first_id)
             case AcceptLoss(max_id):
                 yield from accept_loss(files, max_id)
                 files.tell_server()

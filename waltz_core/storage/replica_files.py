@@ -9,7 +9,7 @@ States of a replica:
                             LIMBO ────────────────────────────┘        any ──unassign──► UNASSIGNED
 
 Who owns what: the control struct (`entry`: flags, marks, the session that set them), the log (`log`), the damaged
-ids (`faults`) and the side files (`durable`) are read by everybody and changed only by procedures over this class:
+ids (`faults`) and the side files (`durable`) are read by all parts and changed only by procedures over this class:
 `replica_opening`, `assignment`, `appends`, `truncation`, `log_start`, `acceptance`, `replica_repair`. All of them
 run in the lane of the replica, one at a time; only the fence's readers and verified reads run beside.
 
@@ -20,7 +20,7 @@ What is durable when:
   behind it. A crash in between makes them look foreign: the mark is then ignored, and the fence kept if higher;
 * the durable mark trails the log by up to a second, and is lowered *before* a truncation cuts.
 
-A write that fails leaves files of which nobody knows what they hold. After it the replica stops, and only opening
+A write that fails leaves files with unknown contents. After it the replica stops, and only opening
 it anew, which reads everything again, brings it back. The exceptions are appends (which are undone) and side files
 on a full disk (which say a little less than is true).
 """
@@ -77,7 +77,6 @@ class ReplicaFiles:
         )
         self.durable = DurableState(self.where.directory)
         self.raised_fence = entry.current.session_id  # highest session answered
-        self.seen = self.raised_fence  # highest session that arrived: what 0.13.2 compares with
         self._mark_alarm = MarkDue(partition_id)
         self._listener: tuple[int, int] | None = None  # connection and session of the last session info
         self._reported: wire.SuspectReport | None = None  # what that server knows
@@ -91,7 +90,7 @@ class ReplicaFiles:
 
     @property
     def log_start(self) -> int:
-        """The smallest id that is kept; 0 unless somebody raised it."""
+        """The smallest id that is kept; 0 unless an operator raised it."""
         return self.durable.start.first_id
 
     @property
@@ -110,7 +109,7 @@ class ReplicaFiles:
     @property
     def fence(self) -> int:
         """Highest session answered."""
-        return self.raised_fence if self.context.rules.fence_persisted else self.seen
+        return self.raised_fence
 
     def session_info(self) -> SessionInfo:
         """What the last `SetLowWaterMark` persisted."""
@@ -166,7 +165,7 @@ class ReplicaFiles:
     # ---- the server whose session this is --------------------------------------------------------
 
     def listen(self, conn: int, session_id: int) -> None:
-        """A session has got its first answer; it hears of every change of our condition."""
+        """A session has got its first answer; from now on it gets every change of our condition."""
         self._listener, self._reported = (conn, session_id), None
 
     def tell_server(self) -> None:
@@ -249,17 +248,13 @@ class ReplicaFiles:
 
     def refresh_sides(self) -> Procedure[None]:
         """Bring the side files up to the present control struct, last segment and end of the log."""
-        rules, operations = self.context.rules, list[Operation]()
-        if rules.fence_persisted or rules.torn_not_corrupt:
-            operations += self.durable.create_missing()
-        if rules.torn_not_corrupt:
-            operations += self.durable.mark_operations(self.max_id, self.belongs())
-        if rules.fence_persisted:
-            self.raised_fence = max(self.raised_fence, self.entry.current.session_id)
-            operations += self.durable.fence_operations(self.raised_fence, self.entry.current, self.belongs())
-        if operations:
-            yield from self.write(*operations)
-            self.plan_mark(None)
+        self.raised_fence = max(self.raised_fence, self.entry.current.session_id)
+        yield from self.write(
+            *self.durable.create_missing(),
+            *self.durable.mark_operations(self.max_id, self.belongs()),
+            *self.durable.fence_operations(self.raised_fence, self.entry.current, self.belongs()),
+        )
+        self.plan_mark(None)
 
     # ---- the durable mark ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import CorruptionError, StorageError
 from waltz_core.storage import control as ctl
-from waltz_core.storage import legacy, side
+from waltz_core.storage import side
 from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, WriteAt
 from waltz_core.storage.evidence import Opened
 from waltz_core.storage.opening import Opening
@@ -21,18 +21,14 @@ from waltz_core.storage.replica_files import ReplicaFiles, State
 _RECHECKED_MAX = 1000  # records of one remembered range that are read again
 
 
-def open_assigned(files: ReplicaFiles) -> Procedure[str | None]:
-    """Open a partition that the control file says is assigned; what is wrong, if that ends the process."""
-    problem: str | None = None
+def open_assigned(files: ReplicaFiles) -> Procedure[None]:
+    """Open a partition that the control file says is assigned; if anything is wrong, it alone is out of service."""
     try:
         opened = yield from _opened_or_blamed(files)
         yield from _adopt(files, opened)
-        problem = opened.problem
     except DiskError as fault:
         # The disk failed, which says nothing about the files: no limbo, but opened again later.
         files.stop(fault)
-        problem = str(fault)
-    return None if files.context.rules.partitions_isolated else problem
 
 
 def open_again(files: ReplicaFiles) -> Procedure[None]:
@@ -78,18 +74,6 @@ def open_for_assignment(files: ReplicaFiles) -> Procedure[None]:
         raise CorruptionError(f"{SE}partition {files.partition_id} cannot be opened: {opened.problem}")
 
 
-def open_as_java(files: ReplicaFiles) -> Procedure[None]:
-    """Open at process start with the rules off.
-
-    Raises:
-        JavaError: 0.13.2 would not start.
-        DiskError: a file cannot be read or written.
-    """
-    files.log = yield from legacy.open_partition(files.where, files.entry, files.context.wall_ms)
-    files.seen = files.entry.current.session_id
-    files.state = State.OPEN
-
-
 def _opened_or_blamed(files: ReplicaFiles) -> Procedure[Opened]:
     """Open the files of an assigned partition.
 
@@ -107,9 +91,8 @@ def _opened_or_blamed(files: ReplicaFiles) -> Procedure[Opened]:
 def _open_files(files: ReplicaFiles, assigned: bool) -> Procedure[Opened]:
     present = yield from list_names(files.where.directory)
     yield from files.durable.load(present)
-    if files.context.rules.fence_persisted:
-        yield from _restore_control(files)
-        files.raised_fence = max(files.durable.fence.session_id, files.entry.current.session_id)
+    yield from _restore_control(files)
+    files.raised_fence = max(files.durable.fence.session_id, files.entry.current.session_id)
     if files.control_problem is not None:
         opened = Opened()
         opened.blame(files.control_problem)
@@ -121,7 +104,6 @@ def _open_files(files: ReplicaFiles, assigned: bool) -> Procedure[Opened]:
         files.entry,
         lambda last_segment: files.durable.mark_beside(files.belongs(last_segment)),
         present,
-        files.context.rules,
         assigned=assigned,
         created_ms=files.context.wall_ms,
         start=files.durable.start,

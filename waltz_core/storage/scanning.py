@@ -30,10 +30,10 @@ def scan_file(path: str, first_id: int, start: int, size: int, offsets: list[int
     at, next_id, length = start, first_id, CHUNK
     while at < size:
         data = yield from read(path, at, min(length, size - at))
-        walked, found = scan(data, 0, next_id, offsets, at)
+        walked, reached = scan(data, 0, next_id, offsets, at)
         at += walked
-        if found > next_id:
-            next_id, length = found, CHUNK
+        if reached > next_id:
+            next_id, length = reached, CHUNK
             continue
         announced = announced_size(data, 0) if len(data) >= RECORD_SIZE_MIN else -1
         if len(data) < announced <= size - at and length < announced:

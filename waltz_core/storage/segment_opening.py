@@ -6,7 +6,7 @@
 | last: it was written to | behind its last intact record stands nothing, or a write that was cut short; that is cut |
 
 A file that is not sound is damaged, and never changed. Its intact records are found for reading only: where the index
-or the length of a bad record leads to them, as bytes that merely look like a record may be part of somebody's data.
+or the length of a bad record leads to them, as bytes that merely look like a record may be part of a payload.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TORN_MAX = 32 << 20  # more than one write can leave behind; beyond it a hole is
 class SegmentOpening:
     """The data files of one partition, one after the other."""
 
-    __slots__ = ("_evidence", "_floor", "_mark", "_out", "_rules", "_sizes", "_where")
+    __slots__ = ("_evidence", "_floor", "_mark", "_out", "_sizes", "_where")
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -47,7 +47,6 @@ class SegmentOpening:
         self._sizes = evidence.sizes
         self._floor = evidence.floor
         self._mark = evidence.mark
-        self._rules = evidence.rules
         self._out = evidence.out
 
     def run(self, name: str, first: int, following: int | None) -> Procedure[Segment]:
@@ -81,7 +80,7 @@ class SegmentOpening:
         if header.partition_id != self._where.partition_id:
             wanted = self._where.partition_id
             return f"partition in the header, at offset 28: expected {wanted}, found {header.partition_id}"
-        if header.first_id != first and self._rules.headers_checked:
+        if header.first_id != first:
             return f"first transaction id in the header, at offset 32: expected {first}, found {header.first_id}"
         return None
 
@@ -218,7 +217,7 @@ class SegmentOpening:
         else:
             follower = yield from self._indexed_follower(segment, at, bad_id, size)
         if follower is None:
-            # Without a mark of ours the last write may be one of 0.13.2, of which less is known.
+            # Without a mark of ours the last write may be one of 0.13.2, about which less is known.
             return size - at <= RESYNC_WINDOW and (self._mark is None or may_be_torn(window, at, bad_id))
         # Intact records behind a bad one: rot, unless a power failure left a hole in the one write under way.
         return self._mark is not None and size - at <= TORN_MAX and holds_lost_sector(window, follower[0] - at, at)
@@ -242,7 +241,7 @@ class SegmentOpening:
         """Find the intact records of a damaged segment, for reading only.
 
         A record behind a bad one counts if the bad one's length or the index leads to it; bytes that merely
-        look like a record may be part of somebody's data.
+        look like a record may be part of a payload.
         """
         next_id = segment.first_id + len(offsets)
         while at < size and (following is None or next_id < following):
@@ -254,10 +253,10 @@ class SegmentOpening:
                 follower = yield from self._indexed_follower(segment, at, next_id, size)
             if follower is None:
                 break
-            place, found = follower
-            self._out.faults.update(range(next_id, found))
-            offsets.extend([0] * (found - next_id))
-            at, next_id = yield from scan_file(segment.data_path, found, place, size, offsets)
+            place, resumed = follower
+            self._out.faults.update(range(next_id, resumed))
+            offsets.extend([0] * (resumed - next_id))
+            at, next_id = yield from scan_file(segment.data_path, resumed, place, size, offsets)
         if following is not None and next_id > following:
             del offsets[following - segment.first_id :]
         elif following is not None and next_id < following:

@@ -23,14 +23,14 @@ def list_segments(log: LogFiles, request: admin.SegmentListRequest) -> Procedure
     Raises:
         DiskError: a header cannot be read.
     """
-    found = []
+    infos = []
     for segment in tuple(log.segments):
         size, next_id = segment.end, segment.next_id
         header = decode_header((yield from read(segment.data_path, 0, HEADER_SIZE)))
         created_ms = -1 if header is None else header.created_ms
         sealed = segment is not log.last
-        found.append(admin.SegmentInfo(segment.first_id, next_id - 1, size, created_ms, sealed))
-    return admin.SegmentListResponse(request.seq_num, request.partition_id, tuple(found))
+        infos.append(admin.SegmentInfo(segment.first_id, next_id - 1, size, created_ms, sealed))
+    return admin.SegmentListResponse(request.seq_num, request.partition_id, tuple(infos))
 
 
 def read_segment(

@@ -6,11 +6,10 @@ from typing import TypeAlias
 
 from waltz_core.base.errors import StorageError
 from waltz_core.base.log import Record, RecordHeader
-from waltz_core.storage import legacy
 from waltz_core.storage.answers import fail, succeed
 from waltz_core.storage.appends import Appends
 from waltz_core.storage.lane import Lane
-from waltz_core.storage.log_start import raise_start
+from waltz_core.storage.log_start import begin_anew, raise_start
 from waltz_core.storage.permission import enter
 from waltz_core.storage.procedure import DiskError, Procedure
 from waltz_core.storage.refusals import SE, Refusal, io_refusal
@@ -65,7 +64,7 @@ _TYPE_CODES: dict[type, int] = {
 class Serving:
     """Requests of one replica, one at a time, but for reads of what is durable."""
 
-    __slots__ = ("_appends", "_context", "_files", "_lane", "_reads", "_rules", "counters")
+    __slots__ = ("_appends", "_context", "_files", "_lane", "_reads", "counters")
 
     def __init__(self, files: ReplicaFiles, lane: Lane, reads: VerifiedReads, appends: Appends) -> None:
         self._files = files
@@ -73,11 +72,10 @@ class Serving:
         self._reads = reads
         self._appends = appends
         self._context = files.context
-        self._rules = files.context.rules
         self.counters: dict[str, int] = dict.fromkeys(_COUNTERS.values(), 0)
 
     def serve(self, conn: int, message: Incoming) -> Procedure[None]:
-        """Do what is asked and answer it, exactly once, whatever fails."""
+        """Carry out a request and answer it exactly once, even if something fails."""
         try:
             yield from self._serve(conn, message)
         except DiskError as fault:
@@ -92,11 +90,6 @@ class Serving:
                 yield from self._serve_read(conn, message)
             case wire.RecordListRequest() | wire.RecordHeaderListRequest() | wire.RecordRangeRequest():
                 yield from self._serve_read(conn, message)
-            case wire.AppendRequest():  # with the rules off only
-                yield from enter(files, message, message.used_by_offline_recovery)
-                self._appends.count += 1
-                yield from legacy.append(files.where, files.opened_log, message.records, self._context.wall_ms)
-                succeed(self._context, conn, message)
             case wire.LastSessionInfoRequest():
                 yield from self._enter(message, state_matters=False)
                 self._report_session(conn, message)
@@ -116,7 +109,11 @@ class Serving:
                 self._context.reply(conn, wire.LogStartResponse(*ids, files.log_start, files.max_id))
             case wire.SetLogStartRequest():
                 yield from enter(files, message, False)
-                yield from raise_start(files, message.log_start, anew=True)
+                yield from raise_start(files, message.log_start)
+                succeed(self._context, conn, message)
+            case wire.BeginAnewRequest():
+                yield from enter(files, message, False)
+                yield from begin_anew(files, message.log_start)
                 succeed(self._context, conn, message)
             case _:
                 yield from enter(files, message, False)
@@ -140,9 +137,6 @@ class Serving:
     def _report_session(self, conn: int, message: wire.LastSessionInfoRequest) -> None:
         """The first answer of a session: what is persisted, and how far this replica trusts its log."""
         files, ids = self._files, (message.session_id, message.seq_num, self._files.partition_id)
-        if not self._rules.fence_persisted:
-            self._context.reply(conn, wire.LastSessionInfoResponse(*ids, files.session_info()))
-            return
         files.listen(conn, message.session_id)
         self._context.reply(
             conn,
@@ -161,10 +155,8 @@ class Serving:
         """Whether a read may run beside the lane: it needs no new fence and touches durable records only."""
         if not isinstance(message, _READS):
             return False
-        rules, lane = self._rules, self._lane
-        if not rules.reads_verified or not rules.fence_persisted or lane.closed:
-            return False
-        if message.session_id > self._files.fence:
+        lane = self._lane
+        if lane.closed or message.session_id > self._files.fence:
             return False
         first, count, _ = _span(message)
         return first + count - 1 <= self._files.max_id or not (lane.busy or lane.jobs)

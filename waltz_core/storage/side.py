@@ -6,7 +6,7 @@ Per partition three files of two alternating slots each, so that a torn write le
 * `waltz.mark`: the durable mark, the highest id known to be on disk (written lazily, lowered durably);
 * `waltz.faults`: ids whose records were found damaged.
 
-A fourth one, `waltz.start`, exists where somebody raised the log start: the smallest id that is kept.
+A fourth one, `waltz.start`, exists where the log start was raised: it holds the smallest id that is kept.
 
 Every slot names the control struct (sequence number, session) and the last segment it was written
 beside. If they differ at opening, 0.13.2 ran here in between: the mark is ignored, the fence kept if higher.
@@ -147,7 +147,7 @@ class LogStart:
     """Payload of `waltz.start`."""
 
     first_id: int  # the smallest id that is kept
-    anew: bool  # the log ended before it: nothing of what was there is kept, the log begins anew at `first_id`
+    anew: bool  # the log ended before it: no record is kept, the log begins anew at `first_id`
 
 
 FROM_ZERO = LogStart(0, False)
@@ -159,7 +159,7 @@ def encode_start(start: LogStart, belongs: Belongs, counter: int) -> bytes:
 
 
 def decode_start(slot: Slot | None) -> LogStart:
-    """Read the payload of `waltz.start`; it holds whatever it was written beside."""
+    """Read the payload of `waltz.start`, which counts beside any files."""
     if slot is None or len(slot.payload) != _START.size:
         return FROM_ZERO
     return LogStart(*_START.unpack(slot.payload))
@@ -168,9 +168,9 @@ def decode_start(slot: Slot | None) -> LogStart:
 def ranges_of(ids: set[int]) -> list[tuple[int, int]]:
     """Inclusive ranges that cover exactly these ids."""
     ranges: list[tuple[int, int]] = []
-    for one in sorted(ids):
-        if ranges and ranges[-1][1] == one - 1:
-            ranges[-1] = (ranges[-1][0], one)
+    for number in sorted(ids):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            ranges.append((one, one))
+            ranges.append((number, number))
     return ranges

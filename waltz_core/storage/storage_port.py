@@ -25,11 +25,11 @@ class StoragePort:
         self._replicas = replicas
 
     def serve(self, caller: Caller, message: Incoming) -> str | None:
-        """Do it, or begin to; why the connection must end, if it must."""
+        """Do it, or begin to; returns why the connection must end, if it must."""
         if type(message) is wire.OpenRequest:
             return self._open(caller, message)
         context, partition_id = self._context, message.partition_id
-        if context.rules.open_required and not caller.opened:
+        if not caller.opened:
             why = Refusal(f"{SE}the connection was not opened: send OpenRequest first", FailureCode.WRONG_CLUSTER)
             fail(context, caller.conn, message, why)
         elif type(message) is wire.StatisticsRequest:
@@ -49,6 +49,7 @@ class StoragePort:
             return problem
         refusal = wrong_cluster(self._context.config, message.key, message.num_partitions)
         if refusal is not None:
+            caller.wrong_key = True
             self._context.reply(caller.conn, wire.FailureResponse(-1, -1, -1, str(refusal), code=refusal.code))
             return None
         caller.opened = True

@@ -11,9 +11,9 @@ from struct import Struct
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import Record
 from waltz_core.base.record import record
+from waltz_core.base.twins import twin
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, decode_run, encode_record
 from waltz_core.wire.primitives import BOOL, read_count, short
 from waltz_core.wire.primitives import RECORD_SIZE_MIN as WIRE_SIZE_MIN
@@ -23,6 +23,7 @@ from waltz_core.wire.table import Codec, Table, WireProtocol
 
 _COMMON = Struct(">xqqi")  # session, sequence, partition
 _ID_AND_LENGTH = Struct(">q20xi")  # of a record; request id and header between them are not looked at
+_ID = Struct(">q")
 _CHECKSUM = Struct(">I")
 _WIRE_HEAD = 32  # id, request id, header, length
 _APPEND = 6
@@ -88,29 +89,41 @@ def _decode_append(buffer: bytes, start: int, end: int) -> tuple[StoredAppend, i
         raise short(start, end, 26)
     session_id, seq_num, partition_id = _COMMON.unpack_from(buffer, start)
     count, at = read_count(buffer, start + 21, end, WIRE_SIZE_MIN)
-    unpack, checksum_of = _ID_AND_LENGTH.unpack_from, _CHECKSUM.pack
-    parts: list[bytes] = []
-    add = parts.append
-    first = following = unpack(buffer, at)[0] if count else -1
-    for _ in range(count):
-        if end - at < WIRE_SIZE_MIN:
-            raise short(at, end, WIRE_SIZE_MIN)
-        transaction_id, length = unpack(buffer, at)
-        if transaction_id != following:
-            return _V0_DECODE(buffer, start, end)
-        following += 1
-        data = at + _WIRE_HEAD
-        stop = data + length
-        if length < 0:
-            raise ProtocolError("data of a record is null")
-        if end - stop < 4:
-            raise short(data, end, length + 4)
-        body = buffer[at:data] + buffer[stop : stop + 4] + buffer[data:stop]
-        add(body + checksum_of(crc32(body)))
-        at = stop + 4
+    transcoded = transcode_records(buffer, at, end, count)
+    if transcoded is None:
+        return _V0_DECODE(buffer, start, end)  # which says what is wrong, if it is not only that ids have gaps
+    first = _ID.unpack_from(buffer, at)[0] if count else -1
+    parts, at = transcoded
     size = at - start - 25 + (HEAD_SIZE + 4 - WIRE_SIZE_MIN) * count
     offline, at = BOOL.read(buffer, at, end)
     return AppendRun(session_id, seq_num, partition_id, first, parts, size, offline), at
+
+
+@twin
+def transcode_records(buffer: bytes, at: int, end: int, count: int) -> tuple[list[bytes], int] | None:
+    """`count` records from the wire, which begin at `at`, as they stand on disk, and the place behind them.
+
+    None if they are not whole, or their ids do not follow one another.
+    """
+    unpack, checksum_of = _ID_AND_LENGTH.unpack_from, _CHECKSUM.pack
+    parts: list[bytes] = []
+    add = parts.append
+    following = None
+    for _ in range(count):
+        if end - at < WIRE_SIZE_MIN:
+            return None
+        transaction_id, length = unpack(buffer, at)
+        if following is not None and transaction_id != following:
+            return None
+        following = transaction_id + 1
+        data = at + _WIRE_HEAD
+        stop = data + length
+        if length < 0 or end - stop < 4:
+            return None
+        body = buffer[at:data] + buffer[stop : stop + 4] + buffer[data:stop]
+        add(body + checksum_of(crc32(body)))
+        at = stop + 4
+    return parts, at
 
 
 _V0_DECODE: Final = V0.codecs[_APPEND].decode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from waltz_core.base.errors import StorageError
 from waltz_core.storage import index as index_file
-from waltz_core.storage import legacy
 from waltz_core.storage.effects import Cut, SyncFile
 from waltz_core.storage.log_files import LogFiles, Segment, remove_operations
 from waltz_core.storage.procedure import Procedure
@@ -61,9 +60,6 @@ def truncate(files: ReplicaFiles, reads: VerifiedReads, last_kept: int) -> Proce
     log = files.opened_log
     if last_kept >= log.max_id:
         return log.max_id
-    if not files.context.rules.torn_not_corrupt:
-        yield from legacy.truncate(files.where, log, last_kept)
-        return last_kept
     floor = _floor(files, log.max_id)
     if last_kept < floor:
         text = f"{SE}truncation to {last_kept} refused: nothing up to the low-water mark, {floor}, may be cut"
@@ -98,8 +94,6 @@ def _floor(files: ReplicaFiles, max_id: int) -> int:
     anew when it was interrupted before the metadata named the replica.
     """
     current = files.entry.current
-    if not files.context.rules.truncation_floor:
-        return -1
     mark = current.low_water_mark if max_id > current.low_water_mark else current.local_low_water_mark
     return max(mark, files.log_start - 1)
 
@@ -110,7 +104,7 @@ def _cut_place(reads: VerifiedReads, log: LogFiles, segment: Segment, last_kept:
         return HEADER_SIZE
     place = yield from locate(log, segment, last_kept)
     if place is None:
-        reads.note_fault(last_kept)  # or nobody would ever repair it
+        reads.note_fault(last_kept)  # or it would never be repaired
         text = f"{SE}truncation to {last_kept} refused: that transaction is damaged here"
         raise Refusal(text, FailureCode.CORRUPT, last_kept)
     return sum(place)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import StorageError
 from waltz_core.base.log import Record
-from waltz_core.storage import legacy, segment_reads
+from waltz_core.storage import segment_reads
 from waltz_core.storage.lane import AdminReading, Lane, RecordFaults
 from waltz_core.storage.log_files import LogFiles
 from waltz_core.storage.notes import Scrubbed
@@ -49,8 +49,6 @@ class VerifiedReads:
         if 0 <= first < files.log_start:
             where = f"the log start of partition {files.partition_id}, {files.log_start}"
             raise Refusal(f"{SE}transaction {first} is below {where}", FailureCode.BEFORE_START, files.log_start)
-        if not self._context.rules.reads_verified:
-            return (yield from legacy.read_unverified(log, first, count))
         limit = self._context.config.read_size_max
         if size_max > 0:
             limit = min(limit, size_max)
@@ -93,7 +91,7 @@ class VerifiedReads:
         files.tell_server()
 
     def scrub(self, first: int, count: int, size_max: int) -> Procedure[int]:
-        """Verify records from `first` on, which nobody asked for; how many. Answered by `Scrubbed`."""
+        """Verify records from `first` on without a request; how many. Answered by `Scrubbed`."""
         files = self._files
         try:
             records, damaged = yield from self._read_or_blame(files.opened_log, first, count, size_max)

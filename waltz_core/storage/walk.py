@@ -51,14 +51,14 @@ def walk(data: bytes, first_id: int, entries: array[int]) -> Iterator[Row | Tail
             at += size
             number += 1
             continue
-        found = _next(data, at, first_id, number, entries)
-        if found is None:
+        follower = _next(data, at, first_id, number, entries)
+        if follower is None:
             if may_be_torn(data[at:], at, first_id + number):
                 yield Tail(first_id + number, at, len(data) - at)
             else:
                 yield Row(first_id + number, None, 0, _entry(entries, number))
             return
-        at, following = found
+        at, following = follower
         while number < following - first_id:
             yield Row(first_id + number, None, 0, _entry(entries, number))
             number += 1

@@ -45,7 +45,6 @@ from typing import Final
 
 from waltz_core.base.log import SessionInfo
 from waltz_core.base.record import record
-from waltz_core.base.rules import SafetyRules
 from waltz_core.store.metadata import is_unknown, last_session
 from waltz_core.zookeeper.znodes import UNRESOLVED, ReplicaState
 
@@ -93,7 +92,6 @@ VOTER: Final = Standing(counted=True, vouched=True, may_vote=True)
 COUNTED: Final = Standing(counted=True, vouched=True, may_vote=False)
 UNPROVEN: Final = Standing(counted=True, vouched=False, may_vote=False)  # COUNTED, once compared
 OUTSIDE: Final = Standing(counted=False, vouched=False, may_vote=False)  # never evidence; copied to, once compared
-_OUTSIDE_AS_IT_IS: Final = Standing(counted=False, vouched=True, may_vote=False)  # 0.13.2 compares nothing
 
 
 @record
@@ -159,68 +157,30 @@ def _closed_case(entry: ReplicaState, last: int, info: SessionInfo) -> Case:
     return Case.NEVER_NAMED_BELOW if never_named else Case.MARKED_BELOW
 
 
-def arrival(
-    states: Mapping[str, ReplicaState], replica: str, info: SessionInfo, *, probed: bool, rules: SafetyRules
-) -> Arrival:
+def arrival(states: Mapping[str, ReplicaState], replica: str, info: SessionInfo, *, probed: bool) -> Arrival:
     """Judge a replica that has answered `info`.
 
     Args:
         states: of the metadata, by replica.
         probed: whether it is known what an unknown session has appended there.
     """
-    if rules.rewound_metadata_stops and not probed and is_unknown(states, replica, info.session_id):
+    if not probed and is_unknown(states, replica, info.session_id):
         keep, standing = TABLE[Case.UNKNOWN_SESSION]
         return Arrival(Case.UNKNOWN_SESSION, standing, keep)
     entry = states.get(replica)
     case = case_of(entry, last_session(states) if states else None, info)
-    keep, standing = _row(case, entry, rules)
+    keep, standing = TABLE[case]
     own, closing = info.low_water_mark, UNRESOLVED if entry is None else entry.closing_mark
     marks = {Keep.OWN: own, Keep.CLOSING: closing, Keep.LOWER: min(own, closing)}
     return Arrival(case, standing, keep, marks.get(keep))
 
 
-def settled(standing: Standing, info: SessionInfo, start: int, mark: int, rules: SafetyRules) -> Standing:
+def settled(standing: Standing, info: SessionInfo, start: int, mark: int) -> Standing:
     """The standing of a replica whose log turned out to begin at `start` and to end at `mark`."""
     # It once held more than it does: it may have lost what it acknowledged.
-    lost = standing.may_vote and rules.rolled_back_is_absent and mark < info.local_low_water_mark
+    lost = standing.may_vote and mark < info.local_low_water_mark
     return Standing(
         counted=standing.counted and not lost,
         vouched=standing.vouched or mark < start,  # nothing is left to compare
         may_vote=standing.may_vote and mark >= info.low_water_mark,
     )
-
-
-# ---- where 0.13.2 judges otherwise ---------------------------------------------------------------
-
-
-def _row(case: Case, entry: ReplicaState | None, rules: SafetyRules) -> tuple[Keep, Standing]:
-    """The row of the table, or that of 0.13.2 where a rule is off."""
-    if case is Case.RECORDS_WITHOUT_STATES and not rules.lost_metadata_stops:
-        return TABLE[Case.NO_STATES]
-    if case is Case.TOOK_PART_MARKED_SINCE and not rules.later_session_arrival:
-        return TABLE[Case.TOOK_PART]
-    keep, standing = TABLE[case]
-    if case in _MARKED_IN_BETWEEN or (case in _MARKED_AFTER and not rules.low_water_mark_kept):
-        keep, standing = _in_between(case, entry, rules)
-    elif case is Case.SET_BACK_AND_CLOSED and not rules.placeholder_arrival:
-        keep = Keep.OWN
-    elif case is Case.SET_BACK and not rules.rolled_back_is_absent:
-        standing = UNPROVEN
-    if not rules.kept_records_compared and not standing.vouched:
-        standing = COUNTED if standing.counted else _OUTSIDE_AS_IT_IS
-    return keep, standing
-
-
-_MARKED_IN_BETWEEN = (Case.MARKED_BELOW, Case.NEVER_NAMED_BELOW, Case.MARKED_ABOVE)
-_MARKED_AFTER = (Case.MARKED_BY_LAST, Case.MARKED_SINCE)
-
-
-def _in_between(case: Case, entry: ReplicaState | None, rules: SafetyRules) -> tuple[Keep, Standing]:
-    """A mark that is not of the session in the entry means nothing to 0.13.2."""
-    assert entry is not None
-    standing = UNPROVEN if entry.session_id < 0 else COUNTED
-    if not rules.placeholder_arrival:
-        return Keep.CLOSING, standing
-    if case is Case.MARKED_ABOVE and rules.low_water_mark_kept and rules.kept_records_compared:
-        return TABLE[case]
-    return Keep.LOWER, standing

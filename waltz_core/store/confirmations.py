@@ -30,9 +30,14 @@ class Confirmations:
         self.wanted += 1
         return self.wanted
 
+    @property
+    def open(self) -> bool:
+        """A round is wanted that is not confirmed."""
+        return self.wanted != self.confirmed
+
     def must_ask(self, replica: str, appended: int) -> bool:
         """Whether a replica needs a request of its own; `appended` is the newest round of its appends in flight."""
-        if self.wanted == self.confirmed or replica in self._asked:
+        if not self.open or replica in self._asked:
             return False
         return max(self._heard.get(replica, 0), appended) < self.wanted
 

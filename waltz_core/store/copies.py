@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from waltz_core.base.log import Record
 from waltz_core.base.outbox import Emits
 from waltz_core.store.session_notes import SourcePutAside
+from waltz_core.wire.records import RecordRun
 
 
-def sound_part(records: tuple[Record, ...], first: int) -> tuple[Record, ...]:
+def sound_part(records: Sequence[Record], first: int) -> Sequence[Record]:
     """Those up to which ids continue from `first` and payloads match their checksums."""
+    if isinstance(records, RecordRun):
+        return records[: records.sound(first)]
     for at, item in enumerate(records):
         if item.transaction_id != first + at or crc32(item.data) != item.checksum & 0xFFFFFFFF:
             return records[:at]
@@ -34,6 +37,8 @@ class SourcesAside:
 
     def report(self, lost: Callable[[str], bool]) -> None:
         """At the end of a step: a replica that was lost in it gets a report of its own."""
+        if not self._new:
+            return
         new, self._new = self._new, []
         for aside in new:
             key = aside.source, aside.transaction_id

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from waltz_core.store.members import Member, Situation
 from waltz_core.store.metadata import last_session
 from waltz_core.store.quorum import Decision, decide, majority
-from waltz_core.store.recovery_events import ReplicaPhase
 
 
 def supporters(at: Situation) -> Iterator[Member]:
@@ -23,38 +22,32 @@ def supporters(at: Situation) -> Iterator[Member]:
             yield member
 
 
-def try_to_decide(at: Situation, evaluator: Member | None = None) -> None:
-    """Set `resolved` if what is known suffices; Java: each replica evaluates for itself (`evaluator`)."""
+def try_to_decide(at: Situation) -> None:
+    """Set `resolved` if what is known suffices."""
     if at.resolved is not None or at.failed or at.held:
         return
     if not at.states:
         fresh = sum(member.entered is not None for member in at.members.values())
-        # Java: resolved by the first arrival; a second one with records would come too late to be noticed.
-        if fresh >= (at.quorum if at.rules.lost_metadata_stops else 1):
+        if fresh >= at.quorum:
             at.resolved = -1
     else:
-        at.resolved = _decision(at, evaluator).mark
+        at.resolved = _decision(at).mark
     if at.resolved is not None:
         for member in at.members.values():
             member.avoid.clear()
 
 
-def _decision(at: Situation, evaluator: Member | None) -> Decision:
+def _decision(at: Situation) -> Decision:
     present = [(member, member.entered) for member in supporters(at) if member.entered is not None]
     voters = [member.first_mark for member in at.members.values() if member.alive and member.voter]
     if not voters:
         return Decision(None, None)
     lowest = min(voters)
-    if at.rules.low_water_mark_kept:
-        # Records up to the mark of a recovery that was aborted are candidates of the last session, and a
-        # replica that carries such a mark cannot be brought below it.
-        last = last_session(at.states)
-        for member, mark in present:
-            if member.info is not None and member.info.session_id >= last and mark >= member.own:
-                lowest = max(lowest, member.own)
-    if not at.rules.copying_does_not_delay:
-        # Java: each replica looks for itself, at marks from its own on, and not while it is copying.
-        idle = (m.entered for m in at.members.values() if m.phase is ReplicaPhase.IDLE and evaluator in (None, m))
-        lowest = min((mark for mark in idle if mark is not None and mark >= lowest), default=2**63)
+    # Records up to the mark of a recovery that was aborted are candidates of the last session, and a
+    # replica that carries such a mark cannot be brought below it.
+    last = last_session(at.states)
+    for member, mark in present:
+        if member.info is not None and member.info.session_id >= last and mark >= member.own:
+            lowest = max(lowest, member.own)
     absent = len(at.last) - len(present)
     return decide((mark for _, mark in present), lowest=lowest, absent=absent, quorum=majority(len(at.last)))

@@ -11,7 +11,7 @@ confirms that the session is still the newest one (`Confirmations`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.log import Record
@@ -22,6 +22,7 @@ from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink, Tail
 from waltz_core.store.requests import CatchUpRead, Replication, Requests
 from waltz_core.store.routes import ReadRoutes
 from waltz_core.store.session_notes import ReplicaLags, Voted
+from waltz_core.wire.records import RecordRun
 
 _ASK_AGAIN_MS = 10_000  # after so long a source that could not give out a record is asked for it again
 _RECORD_OVERHEAD = 40  # bytes around the payload of a record
@@ -102,13 +103,16 @@ class Followers:
 
     def feed(self, now: int) -> None:
         """Once per step: send each replica what it lacks, and ask those that the wanted round needs."""
+        end, asks = self._tail.end, self._confirmations.open
         for link in self._links.values():
             if link.state is LinkState.FOLLOWING:
-                self._follow(now, link)
-                if self._confirmations.must_ask(link.replica, link.last_round):
+                if link.next < end:
+                    self._follow(now, link)
+                if asks and self._confirmations.must_ask(link.replica, link.last_round):
                     self._confirmations.ask(link.replica)
                     self._requests.check_fence(link.replica)
-        self._release()
+        if self._tail.begins_below(self._commit_mark + 1):
+            self._release()
 
     def voted(self, link: ReplicaLink) -> None:
         """The oldest append in flight is durable there."""
@@ -120,14 +124,18 @@ class Followers:
         """A replica answered that no later session has been there."""
         self._confirmations.answered(replica)
 
-    def copied(self, read: CatchUpRead, records: tuple[Record, ...]) -> None:
+    def copied(self, read: CatchUpRead, records: Sequence[Record]) -> None:
         """Records came that a replica lacks."""
         link = self._links[read.target]
         link.copying = False
         if records and link.state is LinkState.FOLLOWING and link.next == read.first:
             link.denied.clear()  # they may well have the next one
             self._requests.append_records(self._replications[link.replica], link.replica, records)
-            size = sum(len(item.data) + _RECORD_OVERHEAD for item in records)
+            size = (
+                records.size(_RECORD_OVERHEAD)
+                if isinstance(records, RecordRun)
+                else sum(len(item.data) + _RECORD_OVERHEAD for item in records)
+            )
             link.sent(records[-1].transaction_id, size, self._confirmations.wanted)
 
     def denied(self, read: CatchUpRead) -> None:

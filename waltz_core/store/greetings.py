@@ -60,7 +60,7 @@ class Greetings:
     @property
     def rejoin_at(self) -> int | None:
         """When a new session is worth it, for the sake of those that were lost."""
-        return min(self._rejoin_at.values(), default=None)
+        return min(self._rejoin_at.values()) if self._rejoin_at else None
 
     @property
     def lost(self) -> list[str]:
@@ -70,7 +70,7 @@ class Greetings:
     def link_up(self, now: int, link: ReplicaLink, codec: int) -> None:
         """A connection stands."""
         if link.state is LinkState.LOST:
-            # It never rejoins its session (recovery.md I2); without another one it would stay out for ever.
+            # It never rejoins its session (docs/recovery.md, I2); without another one it would stay out for ever.
             self._rejoin_at[link.replica] = now + _REJOIN_MS
         if link.state is LinkState.DIALING:
             link.codec = codec

@@ -18,7 +18,7 @@ def arrive(at: Situation, member: Member, out: list[Effect]) -> None:
     """Let the replica be cut to what is good for certain, or ask what it holds."""
     assert member.info is not None
     member.phase = ReplicaPhase.ARRIVING
-    judged = arrival(at.states, member.replica, member.info, probed=member.probe is not Probe.NONE, rules=at.rules)
+    judged = arrival(at.states, member.replica, member.info, probed=member.probe is not Probe.NONE)
     member.stands(judged.standing)
     if judged.case is Case.UNKNOWN_SESSION:
         member.probe = Probe.ASKED
@@ -32,7 +32,7 @@ def arrive(at: Situation, member: Member, out: list[Effect]) -> None:
 
 
 def _cut(at: Situation, member: Member, mark: int, out: list[Effect]) -> None:
-    if at.rules.low_water_mark_kept and mark < member.own:
+    if mark < member.own:
         # Storage nodes refuse to be cut or marked below their mark, so each attempt would end a session.
         reason = f"its log is good up to {mark}, but its low-water mark is {member.own}; its copy must be replaced"
         member.refuse(reason, out)
@@ -47,11 +47,11 @@ def arrived(at: Situation, member: Member, mark: int, out: list[Effect], kept: i
     if member.probe is Probe.ASKED:
         _probed(at, member, mark, out)
         return
-    if not at.states and at.rules.lost_metadata_stops and mark >= 0:
+    if not at.states and mark >= 0:
         member.phase = ReplicaPhase.HELD
         return
     member.mark = member.first_mark = mark
-    standing = settled(member.standing, member.info, member.start, mark, at.rules)
+    standing = settled(member.standing, member.info, member.start, mark)
     member.counted, member.vouched, member.voter = standing.counted, standing.vouched, standing.may_vote
     member.clean = not member.voter
     if kept is not None:

@@ -38,8 +38,9 @@ def confirm_metadata(
     """Rebuild metadata that is gone or was set back, from what the replicas know of the last session.
 
     Nothing is given up: the next recovery waits for a quorum of the replicas named, as always. A session that opened
-    had marked a majority before; a newer one that marked fewer, and appended nothing to those, came to nothing. To
-    count it as the last would make those that it did not reach useless, although they hold everything.
+    had marked a majority before, and brought it to that mark; a newer one that reached fewer, and appended nothing to
+    those, came to nothing. To count it as the last would cut those that it did not reach, although they hold
+    everything, and may be needed for a majority that does.
 
     Args:
         assigned: replicas of the partition now.
@@ -72,27 +73,40 @@ def confirm_metadata(
 
 
 def _last_open(assigned: Sequence[str], reports: Sequence[ReplicaReport]) -> tuple[int, list[str]]:
-    """The last session that can have appended anything, and a line on each one after it that came to nothing."""
+    """The last session that can have appended anything, and a line on each one after it that came to nothing.
+
+    A session that opened had a majority that was marked by it and held everything up to that mark.
+    """
     needed = majority(len(assigned))
     silent = set(assigned) - {one.replica for one in reports}
     vain: list[str] = []
+    newest: tuple[int, list[str]] | None = None  # that marked a majority, and what was in vain before it was seen
     for session_id in sorted({one.info.session_id for one in reports}, reverse=True):
-        marked = {one.replica for one in reports if one.info.session_id >= session_id}
+        knowing = [one for one in reports if one.info.session_id >= session_id]
+        appended = any(one.max_id > one.info.low_water_mark for one in knowing)
+        marked = {one.replica for one in knowing}
         here = marked & set(assigned)
-        if len(here) >= needed:
-            return session_id, vain
         names = ", ".join(sorted(marked))
+        if len(here) >= needed:
+            mark = max(one.info.low_water_mark for one in reports if one.info.session_id == session_id)
+            level = here & {one.replica for one in knowing if one.max_id >= mark}
+            if appended or len(level | silent) >= needed:
+                return session_id, vain
+            newest = newest or (session_id, list(vain))
+            vain.append(f"session {session_id} marked {names}, but ended before a majority held what it had decided")
+            continue
         if len(marked | silent) >= needed:
             others = ", ".join(sorted(silent | (marked - here)))
             raise StorageError(
                 f"session {session_id} is known to {names}; whether it appended anything, only {others} can tell: "
                 "bring them back, or assign them again, first"
             )
-        if any(one.replica in marked and one.max_id > one.info.low_water_mark for one in reports):
+        if appended:
             # A replica that knew the session too may have been wiped: what was appended here may be committed.
             return session_id, vain
         vain.append(f"session {session_id} is known to {names} alone and appended nothing there: it came to nothing")
-    raise AssertionError("those who answered are a majority, and each was marked by the oldest session or a later one")
+    assert newest is not None, "those who answered are a majority, each marked by the oldest session or a later one"
+    return newest
 
 
 def unsafe_recovery(
@@ -152,17 +166,17 @@ def _states_of(
     raise StorageError("the metadata names no replicas: `waltz storage confirm-metadata` comes first")
 
 
-def _end(one: ReplicaReport, states: dict[str, ReplicaState]) -> int:
+def _end(report: ReplicaReport, states: dict[str, ReplicaState]) -> int:
     """Up to where the next recovery keeps its log."""
-    later = one.info.session_id > states[one.replica].session_id
-    return min(one.info.low_water_mark, one.max_id) if later else one.max_id
+    later = report.info.session_id > states[report.replica].session_id
+    return min(report.info.low_water_mark, report.max_id) if later else report.max_id
 
 
-def _line(one: ReplicaReport) -> str:
-    state = "" if one.in_service else ", out of service"
+def _line(report: ReplicaReport) -> str:
+    state = "" if report.in_service else ", out of service"
     return (
-        f"{one.replica}: session {one.info.session_id}, low-water mark {one.info.low_water_mark}, "
-        f"ends at transaction {one.max_id}{state}"
+        f"{report.replica}: session {report.info.session_id}, low-water mark {report.info.low_water_mark}, "
+        f"ends at transaction {report.max_id}{state}"
     )
 
 

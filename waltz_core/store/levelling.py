@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from waltz_core.store.decision import try_to_decide
 from waltz_core.store.members import Member, Probe, Situation
 from waltz_core.store.recovery_events import (
+    BeginAnew,
     CopyBlocked,
     Effect,
     ReadRecords,
     ReplicaPhase,
-    SetLogStart,
     SetLowWaterMark,
     Truncate,
     WriteRecords,
@@ -39,7 +39,7 @@ def enter(at: Situation, member: Member, out: list[Effect]) -> None:
     member.phase = ReplicaPhase.IDLE
     if at.resolved is None:
         member.entered = member.mark
-        try_to_decide(at, member)
+        try_to_decide(at)
         if member.vouched and not at.below_own(member):
             _copy(at, member, out)
 
@@ -63,8 +63,7 @@ def advance(at: Situation, member: Member, out: list[Effect]) -> None:
     else:
         member.phase = ReplicaPhase.LEVEL
         member.clean = True
-        if at.rules.copy_capped_at_source:
-            member.entered = member.mark
+        member.entered = member.mark
 
 
 def _mark(at: Situation, member: Member, resolved: int, out: list[Effect]) -> None:
@@ -81,8 +80,8 @@ def _mark(at: Situation, member: Member, resolved: int, out: list[Effect]) -> No
 def _marked_last(at: Situation, member: Member) -> bool:
     """Whether a replica that lags is copied to before it is marked."""
     assert member.info is not None
-    refuses = at.rules.low_water_mark_kept and member.mark < member.info.local_low_water_mark
-    return refuses or (at.rules.voters_level_first and member.voter)
+    refuses = member.mark < member.info.local_low_water_mark
+    return refuses or member.voter
 
 
 # ---- copying -------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ def _marked_last(at: Situation, member: Member) -> bool:
 def _sources(at: Situation, member: Member) -> Iterator[Member]:
     """Replicas that records may be copied to `member` from."""
     for other in at.members.values():
-        good = other.counted or (other.marked and at.rules.copy_capped_at_source)
+        good = other.counted or other.marked
         aside = other.replica in member.avoid or other.replica in member.denied
         if other is not member and other.alive and good and other.vouched and not aside:
             yield other
@@ -130,7 +129,7 @@ def _begin_anew(member: Member, start: int, out: list[Effect]) -> None:
         member.refuse(f"{reason}; assign a storage node that can in its place", out)
         return
     member.phase = ReplicaPhase.STARTING
-    out.append(SetLogStart(member.replica, start))
+    out.append(BeginAnew(member.replica, start))
 
 
 def _copy_more(at: Situation, member: Member, out: list[Effect]) -> None:
@@ -138,9 +137,8 @@ def _copy_more(at: Situation, member: Member, out: list[Effect]) -> None:
     assert source is not None
     if at.resolved is not None:
         member.target = at.resolved
-    count = min(member.target - member.mark, at.copy_count_max)
-    if at.rules.copy_capped_at_source:
-        count = min(count, source.mark - member.mark) if source.alive else 0
+    # Never beyond what the source holds: it may be behind the decided end itself.
+    count = min(member.target - member.mark, at.copy_count_max, source.mark - member.mark) if source.alive else 0
     if count > 0:
         _ask(source, member, member.mark + 1, count, out)
     else:
@@ -186,7 +184,7 @@ def _on_copy_read(at: Situation, member: Member, records: Sequence[Record], out:
             lambda pair: pair[0] == pair[1].transaction_id <= target, enumerate(records, start=member.mark + 1)
         )
     )
-    if wanted or (target > member.mark and not at.rules.copy_capped_at_source):
+    if wanted:
         member.writing = len(wanted)
         out.append(WriteRecords(member.replica, tuple(item for _, item in wanted)))
         return

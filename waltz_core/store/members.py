@@ -26,7 +26,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from waltz_core.base.rules import SafetyRules
 from waltz_core.store.arrivals import Standing
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import majority
@@ -157,7 +156,6 @@ class Situation:
         "open",
         "quorum",
         "resolved",
-        "rules",
         "session_id",
         "states",
     )
@@ -168,14 +166,12 @@ class Situation:
         metadata: PartitionMetadata,
         assigned: Sequence[str],
         copy_count_max: int,
-        rules: SafetyRules,
     ) -> None:
         self.session_id = session_id
         self.members = {replica: Member(replica) for replica in assigned}
         self.quorum = majority(len(self.members))
         self.states: Mapping[str, ReplicaState] = states_by_storage(metadata)
         self.last = frozenset(self.states)
-        self.rules = rules
         self.copy_count_max = copy_count_max
         self.resolved: int | None = None  # the decided end of the log; set once
         self.open = False
@@ -195,4 +191,4 @@ class Situation:
 
     def below_own(self, member: Member) -> bool:
         """Whether the decided mark is one that the replica would refuse."""
-        return self.rules.low_water_mark_kept and self.resolved is not None and self.resolved < member.own
+        return self.resolved is not None and self.resolved < member.own

@@ -22,9 +22,8 @@ part in a file of its own:
 point is on the replicas and in ZooKeeper; an aborted recovery is simply begun again by the next session, and all it
 did was to cut what was decided to go, to copy what may be committed, and to mark.
 
-The procedure is that of Waltz 0.13.2 (RecoveryManagerImpl) with the safer rules of `SafetyRules`; with `LEGACY` it
-comes to the outcomes of 0.13.2. No connection, clock or ZooKeeper here: the parent performs the effects and reports
-their answers.
+The procedure is that of Waltz 0.13.2 with safer rules (docs/compatibility.md lists them). No connection, clock or
+ZooKeeper here: the parent performs the effects and reports their answers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from waltz_core.base.contract import earliest
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store.decision import try_to_decide
 from waltz_core.store.intake import arrive, arrived, clear, clear_suspects
 from waltz_core.store.levelling import advance, enter, on_denied, on_read, on_written
@@ -41,6 +39,8 @@ from waltz_core.store.members import Member, Situation
 from waltz_core.store.metadata import recovered_metadata, same_metadata, states_by_storage
 from waltz_core.store.recovery_events import (
     AskMax,
+    BeginAnew,
+    BegunAnew,
     CasDone,
     CasLost,
     CasMetadata,
@@ -48,7 +48,6 @@ from waltz_core.store.recovery_events import (
     Effect,
     Event,
     LogStartRaised,
-    LogStartSet,
     Marked,
     MaxKnown,
     ReadRecords,
@@ -65,7 +64,6 @@ from waltz_core.store.recovery_events import (
     ReplicaRefused,
     ReplicaUp,
     SessionRecovered,
-    SetLogStart,
     SetLowWaterMark,
     Tick,
     Truncate,
@@ -76,6 +74,8 @@ from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 __all__ = [
     "AskMax",
+    "BeginAnew",
+    "BegunAnew",
     "CasDone",
     "CasLost",
     "CasMetadata",
@@ -83,7 +83,6 @@ __all__ = [
     "Effect",
     "Event",
     "LogStartRaised",
-    "LogStartSet",
     "Marked",
     "MaxKnown",
     "ReadRecords",
@@ -101,7 +100,6 @@ __all__ = [
     "ReplicaRefused",
     "ReplicaUp",
     "SessionRecovered",
-    "SetLogStart",
     "SetLowWaterMark",
     "Tick",
     "Truncate",
@@ -134,11 +132,10 @@ class Recovery:
         *,
         copy_count_max: int = _COPY_COUNT,
         stuck_after_ms: int = _STUCK_AFTER_MS,
-        rules: SafetyRules = SAFE,
     ) -> None:
         assert assigned
         assert metadata.session_id == session_id
-        self._at = Situation(session_id, metadata, assigned, copy_count_max, rules)
+        self._at = Situation(session_id, metadata, assigned, copy_count_max)
         self._partition_id = partition_id
         self._generation = generation
         self._metadata = metadata
@@ -210,7 +207,7 @@ class Recovery:
                 for ready in self._at.members.values():
                     if ready.phase is ReplicaPhase.READY:
                         ready.start = max(ready.start, start)
-            case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked() | LogStartSet():
+            case ReplicaUp() | ReplicaFenced() | ReplicaFailed() | MaxKnown() | Marked() | BegunAnew():
                 member = self._at.members.get(event.replica)
                 if member is not None:
                     self._on_replica(member, event, out)
@@ -220,7 +217,7 @@ class Recovery:
     def _on_replica(
         self,
         member: Member,
-        event: ReplicaUp | ReplicaFenced | ReplicaFailed | MaxKnown | Marked | LogStartSet,
+        event: ReplicaUp | ReplicaFenced | ReplicaFailed | MaxKnown | Marked | BegunAnew,
         out: list[Effect],
     ) -> None:
         match event:
@@ -242,7 +239,7 @@ class Recovery:
                 if member.phase is ReplicaPhase.MARKING:
                     member.marked = True
                     member.phase = ReplicaPhase.IDLE
-            case LogStartSet(log_start=start):
+            case BegunAnew(log_start=start):
                 self._on_start_set(member, start, out)
             case _:
                 assert_never(event)
@@ -267,7 +264,7 @@ class Recovery:
 
     def _on_fence(self, member: Member, fence: int, out: list[Effect]) -> None:
         """Somebody was here with a later session: either we are superseded, or the metadata was rewound."""
-        if self._at.rules.rewound_metadata_stops and fence > self._at.session_id:
+        if fence > self._at.session_id:
             reason = f"replica {member.replica} has answered session {fence}, later than our {self._at.session_id}"
             self._abort(f"{reason}: another server took over, or the metadata was set back", out, fence)
 
@@ -277,7 +274,7 @@ class Recovery:
         With a number of its own every session that opens has a higher one than all before, whatever became of the
         metadata: some replica of its quorum was marked by the last of them.
         """
-        if self._at.rules.rewound_metadata_stops and marked_by == self._at.session_id and not self._at.failed:
+        if marked_by == self._at.session_id and not self._at.failed:
             reason = f"replica {member.replica} was marked by another session {marked_by}: the metadata was set back"
             self._abort(reason, out, marked_by)
 
@@ -286,8 +283,6 @@ class Recovery:
         if not self._at.open:
             # Its mark may be part of the decision: the next session starts from what is left.
             self._abort(f"replica {member.replica} failed: {reason}", out)
-        elif not self._at.rules.late_failure_is_local:
-            self._at.failed = True
         else:
             for other in self._at.members.values():
                 if other.alive and other.asked == member.replica:
@@ -300,9 +295,7 @@ class Recovery:
         self._at.failed = True
         out.append(RecoveryFailed(reason, fence))
         for member in self._at.members.values():
-            # Java: RecoveryManagerImpl notices an abort between the steps of the loop, not while copying.
-            runs_on = not self._at.rules.copy_capped_at_source and (member.busy or member.phase is ReplicaPhase.READY)
-            if member.phase is not ReplicaPhase.OFFLINE and not runs_on:
+            if member.phase is not ReplicaPhase.OFFLINE:
                 member.phase = ReplicaPhase.FAILED
 
     # ---- a replica arrives -----------------------------------------------------------------------
@@ -328,8 +321,6 @@ class Recovery:
         ready = sum(member.phase is ReplicaPhase.READY for member in at.members.values())
         if at.resolved is None or at.failed or at.held or len(level) + ready < at.quorum or not level:
             return
-        if not at.rules.states_before_votes and not at.open:
-            self._hand_over(level, out)
         named = [member for member in level if self._named(member)]
         if at.open or len(named) >= at.quorum:
             self._hand_over(named, out)
@@ -343,10 +334,7 @@ class Recovery:
         return state is not None and (state.session_id, state.closing_mark) == (self._at.session_id, UNRESOLVED)
 
     def _wanted(self, resolved: int) -> PartitionMetadata:
-        if self._at.rules.marked_before_named:
-            taking_part = {m.replica for m in self._at.members.values() if m.alive and m.clean and m.marked}
-        else:
-            taking_part = {m.replica for m in self._at.members.values() if m.clean}
+        taking_part = {m.replica for m in self._at.members.values() if m.alive and m.clean and m.marked}
         return recovered_metadata(
             self._metadata,
             partition_id=self._partition_id,
@@ -380,7 +368,7 @@ class Recovery:
         self._writing = None
         self._at.states = states_by_storage(self._metadata) or self._at.states
         lost = [m.replica for m in self._at.members.values() if m.phase is ReplicaPhase.READY and not self._named(m)]
-        if lost and self._at.rules.states_before_votes:
+        if lost:
             self._abort(f"the metadata in ZooKeeper was set back: it does not name {', '.join(lost)} any more", out)
 
     # ---- waiting -------------------------------------------------------------------------------------
@@ -405,7 +393,6 @@ class Recovery:
         assert resolved_before is None or self._at.resolved == resolved_before  # I10
         ready = [member for member in self._at.members.values() if member.phase is ReplicaPhase.READY]
         assert all(member.marked and member.mark == self._at.resolved for member in ready)  # I10
-        if self._at.rules.states_before_votes:
-            assert all(self._named(member) for member in ready)  # I4, S4
-        if self._at.resolved is not None and self._at.rules.low_water_mark_kept:
+        assert all(self._named(member) for member in ready)  # I4, S4
+        if self._at.resolved is not None:
             assert all(member.own <= self._at.resolved for member in ready)  # S5: low-water marks never decrease

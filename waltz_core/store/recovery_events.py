@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from waltz_core.base.record import record
@@ -50,8 +51,8 @@ class Marked:
 
 
 @record
-class LogStartSet:
-    """Answer to `SetLogStart`: the replica begins there, empty."""
+class BegunAnew:
+    """Answer to `BeginAnew`: the replica begins there, empty."""
 
     replica: str
     log_start: int
@@ -70,7 +71,7 @@ class RecordsRead:
 
     source: str
     target: str
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -123,7 +124,7 @@ Event: TypeAlias = (
     | ReplicaFenced
     | MaxKnown
     | Marked
-    | LogStartSet
+    | BegunAnew
     | LogStartRaised
     | RecordsRead
     | RecordsDenied
@@ -161,8 +162,8 @@ class SetLowWaterMark:
 
 
 @record
-class SetLogStart:
-    """Let a replica that ends below `log_start` begin there anew, as the others do; answered by `LogStartSet`."""
+class BeginAnew:
+    """Let a replica that ends below `log_start` begin there, as the others do; answered by `BegunAnew`."""
 
     replica: str
     log_start: int
@@ -186,7 +187,7 @@ class WriteRecords:
     """Append records to `target` under this session; answered by `RecordsWritten`."""
 
     target: str
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -252,7 +253,7 @@ Effect: TypeAlias = (
     AskMax
     | Truncate
     | SetLowWaterMark
-    | SetLogStart
+    | BeginAnew
     | ReadRecords
     | WriteRecords
     | CasMetadata

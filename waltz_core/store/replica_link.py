@@ -33,6 +33,10 @@ class Tail:
         self._bytes_max = bytes_max
         self.end = start  # id that the next batch must start with
 
+    def begins_below(self, mark: int) -> bool:
+        """Whether the oldest batch ends below `mark`: `release` could drop it."""
+        return bool(self._batches) and self._batches[0].last < mark
+
     def add(self, batch: Batch, committed: int) -> None:
         """Keep a batch; the oldest ones go once they are committed and the limit is exceeded."""
         assert batch.first == self.end, (batch.first, self.end)
@@ -57,7 +61,7 @@ class Tail:
 
 
 class LinkState(enum.Enum):
-    """Life of a link: forward only, never back (recovery.md I2: a replica never rejoins a session)."""
+    """Life of a link: forward only, never back (docs/recovery.md, I2: a replica never rejoins a session)."""
 
     DIALING = "dialing"  # no connection yet
     GREETING = "greeting"  # asked for its session info, which fences older sessions

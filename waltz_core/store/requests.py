@@ -8,7 +8,7 @@ which is for the session to decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
@@ -75,6 +75,14 @@ class Marking:
     """Recovery's low-water mark."""
 
     replica: str
+
+
+@record
+class BeginningQuestion:
+    """Recovery wants a replica to begin at `log_start`: what its node understands, older ones of ours do not say."""
+
+    replica: str
+    log_start: int
 
 
 @record
@@ -149,6 +157,7 @@ Awaited: TypeAlias = (
     | LogStartQuestion
     | EndQuestion
     | Marking
+    | BeginningQuestion
     | NewBeginning
     | StartRaise
     | RecoveryRead
@@ -159,8 +168,43 @@ Awaited: TypeAlias = (
     | PartitionRead
 )
 
+_IN_WORDS: dict[type[Awaited], str] = {
+    Greeting: "its greeting",
+    LogStartQuestion: "where its log begins",
+    EndQuestion: "where its log ends",
+    Marking: "a low-water mark is set",
+    BeginningQuestion: "what it is able to do",
+    NewBeginning: "its log begins anew",
+    StartRaise: "its log start is raised",
+    RecoveryRead: "records for recovery",
+    RecoveryWrite: "records of recovery are written",
+    CatchUpRead: "records for a replica that lags",
+    Replication: "an append is durable",
+    FenceCheck: "no later session has been there",
+    PartitionRead: "records are read",
+}
+
+
+def replica_of(what: Awaited) -> str:
+    """The replica that a request went to."""
+    match what:
+        case PartitionRead(tried=tried):
+            return tried[-1]
+        case RecoveryRead(source=source) | CatchUpRead(source=source):
+            return source
+        case RecoveryWrite(target=target):
+            return target
+        case _:
+            return what.replica
+
+
+def described(what: Awaited) -> str:
+    """For people: who owes an answer, and what for."""
+    return f"storage node {replica_of(what)}: {_IN_WORDS[type(what)]}"
+
+
 RecoveryRequest: TypeAlias = (
-    rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.SetLogStart | rec.ReadRecords | rec.WriteRecords
+    rec.AskMax | rec.Truncate | rec.SetLowWaterMark | rec.BeginAnew | rec.ReadRecords | rec.WriteRecords
 )
 
 
@@ -218,13 +262,21 @@ class Requests:
             case rec.SetLowWaterMark(replica, mark):
                 marking = messages.SetLowWaterMarkRequest(session, 0, partition, mark, False)
                 self._call(replica, Marking(replica), marking)
-            case rec.SetLogStart(replica, start):
-                beginning = messages.SetLogStartRequest(session, 0, partition, start)
-                self._call(replica, NewBeginning(replica, start), beginning)
+            case rec.BeginAnew(replica, start):
+                question = messages.StatisticsRequest(session, 0, -1, (messages.CAPABILITIES,))
+                self._call(replica, BeginningQuestion(replica, start), question)
             case rec.ReadRecords(source, target, first, count):
                 self.read_records(source, RecoveryRead(source, target, first), first, count)
             case rec.WriteRecords(target, records):
                 self.append_records(RecoveryWrite(target, len(records)), target, records)
+
+    def begin_anew(self, asked: BeginningQuestion, answer: StorageMessage) -> None:
+        """Let a replica give up all of its log; an older node of ours takes a raise behind its end for that."""
+        assert isinstance(answer, messages.StatisticsResponse)
+        known = messages.StorageCapability.BEGIN_ANEW in messages.capabilities_of(answer)
+        kind = messages.BeginAnewRequest if known else messages.SetLogStartRequest
+        request = kind(self.session_id, 0, self._partition_id, asked.log_start)
+        self._call(asked.replica, NewBeginning(asked.replica, asked.log_start), request)
 
     # ---- the open session --------------------------------------------------------------------------
 
@@ -246,7 +298,7 @@ class Requests:
         ticket = self._awaited.ask(what)
         self._out.put(StorageAppend(what.replica, ticket, self.session_id, self._partition_id, batch))
 
-    def append_records(self, what: Replication | RecoveryWrite, replica: str, records: tuple[Record, ...]) -> None:
+    def append_records(self, what: Replication | RecoveryWrite, replica: str, records: Sequence[Record]) -> None:
         """Send records that were copied."""
         self._call(replica, what, messages.AppendRequest(self.session_id, 0, self._partition_id, records, False))
 

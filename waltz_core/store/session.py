@@ -33,13 +33,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import (
     LinkDown,
@@ -60,6 +59,7 @@ from waltz_core.store.recovery import Recovery
 from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink
 from waltz_core.store.requests import (
     Awaited,
+    BeginningQuestion,
     CatchUpRead,
     EndQuestion,
     FenceCheck,
@@ -74,6 +74,7 @@ from waltz_core.store.requests import (
     Replication,
     Requests,
     StartRaise,
+    replica_of,
 )
 from waltz_core.store.routes import ReadRoutes
 from waltz_core.store.session_notes import (
@@ -112,6 +113,8 @@ class TakeIn:
     """A replica that was lost is back for so long that a new session is worth its price."""
 
 
+_TAKE_IN = TakeIn()
+
 SessionAlarm: TypeAlias = GreetAgain | TakeIn | AskSourcesAgain | RecoveryDue
 
 
@@ -121,6 +124,8 @@ class StoreSession:
     The parent hands down the outboxes: `out` for requests to storage nodes, `notes` for itself, which it empties
     after `flush`. It gives the session link events and the answers to its tickets.
     """
+
+    make_recovery: ClassVar[type[Recovery]] = Recovery
 
     __slots__ = (
         "_alarms",
@@ -135,10 +140,10 @@ class StoreSession:
         "_quorum",
         "_reads",
         "_recovery",
-        "_requests",
         "_routes",
         "generation",
         "low_water_mark",
+        "requests",
         "session_id",
         "state",
         "stuck",
@@ -157,7 +162,6 @@ class StoreSession:
         out: Emits[StorageEffect],
         notes: Outbox[SessionNote],
         config: SessionConfig,
-        rules: SafetyRules = SAFE,
     ) -> None:
         assert replicas
         self.session_id = session_id
@@ -173,12 +177,12 @@ class StoreSession:
         self._links = {replica: ReplicaLink(replica) for replica in replicas}
         self._routes = ReadRoutes()
         self._aside = SourcesAside(notes)
-        self._requests = Requests(partition_id, session_id, tickets, out)
-        self._greetings = Greetings(self._requests, self._events, notes, self._alarms)
-        self._reads = SessionReads(self._links, self._routes, self._requests, notes)
-        self._log_start = LogStart(self._quorum, self._links, self._requests, self._events, notes)
+        self.requests = Requests(partition_id, session_id, tickets, out)
+        self._greetings = Greetings(self.requests, self._events, notes, self._alarms)
+        self._reads = SessionReads(self._links, self._routes, self.requests, notes)
+        self._log_start = LogStart(self._quorum, self._links, self.requests, self._events, notes)
         self._followers: Followers | None = None  # while it is open
-        self._recovery = Recovery(
+        self._recovery = self.make_recovery(
             partition_id,
             session_id,
             generation,
@@ -186,7 +190,6 @@ class StoreSession:
             metadata_version,
             tuple(replicas),
             copy_count_max=config.copy_count_max,
-            rules=rules,
         )
 
     # ---- connections -------------------------------------------------------------------------
@@ -194,7 +197,7 @@ class StoreSession:
     def start(self) -> None:
         """Ask for a connection to every replica."""
         for replica in self._links:
-            self._requests.connect(replica)
+            self.requests.connect(replica)
         self._events.put(rec.Tick())  # waiting begins now, also where no replica ever arrives
 
     def link_up(self, now: int, event: LinkUp) -> None:
@@ -341,7 +344,7 @@ class StoreSession:
     def _set_take_in(self) -> None:
         """A new session helps once this one is open, or waits for something that may not come by itself."""
         wanted = self.state is SessionState.OPEN or (self.state is SessionState.RECOVERING and self.stuck)
-        self._alarms.set(TakeIn(), self._greetings.rejoin_at if wanted else None)
+        self._alarms.set(_TAKE_IN, self._greetings.rejoin_at if wanted else None)
 
     # ---- for people --------------------------------------------------------------------------
 
@@ -353,18 +356,18 @@ class StoreSession:
 
     def answered(self, now: int, event: StorageAnswer) -> None:
         """An answer came; it is nobody's if the session does not wait for it."""
-        what = self._requests.take(event.ticket)
+        what = self.requests.take(event.ticket)
         if what is None:
             return
         if isinstance(event.message, messages.FailureResponse):
-            codec = self._links[_asked(what)].codec
+            codec = self._links[replica_of(what)].codec
             self._on_failure(now, what, Refusal.of(event.message, codec))
         else:
             self._on_answer(now, what, event.message)
 
     def failed(self, now: int, event: StorageFailed) -> None:
         """A request got no answer."""
-        what = self._requests.take(event.ticket)
+        what = self.requests.take(event.ticket)
         if what is not None:
             self._on_failure(now, what, Refusal(event.reason))
 
@@ -391,11 +394,19 @@ class StoreSession:
                 self._events.put(rec.MaxKnown(replica, answer.transaction_id))
             case Marking(replica):
                 self._events.put(rec.Marked(replica))
-            case NewBeginning(replica, start):
-                self._links[replica].start = start
-                self._events.put(rec.LogStartSet(replica, start))
+            case BeginningQuestion() | NewBeginning():
+                self._on_beginning(what, answer)
             case StartRaise(replica):
                 self._log_start.raised(replica)
+
+    def _on_beginning(self, what: BeginningQuestion | NewBeginning, answer: StorageMessage) -> None:
+        """Ask in the way that the node understands; then its replica begins where the others do."""
+        match what:
+            case BeginningQuestion():
+                self.requests.begin_anew(what, answer)
+            case NewBeginning(replica, start):
+                self._links[replica].start = start
+                self._events.put(rec.BegunAnew(replica, start))
 
     def _on_failure(self, now: int, what: Awaited, refusal: Refusal) -> None:
         match what:
@@ -409,7 +420,7 @@ class StoreSession:
             case RecoveryRead() | CatchUpRead():
                 self._on_not_copied(now, what, refusal)
             case _:
-                self._lose(now, self._links[_asked(what)], refusal.reason)
+                self._lose(now, self._links[replica_of(what)], refusal.reason)
 
     def _on_copied(self, now: int, read: RecoveryRead | CatchUpRead, answer: StorageMessage) -> None:
         """Use what stands before a damaged record, if anything does."""
@@ -462,7 +473,7 @@ class StoreSession:
                 self.stuck = ""
                 self._notes.put(Stuck(""))
             case _:
-                self._requests.for_recovery(effect)
+                self.requests.for_recovery(effect)
 
     def _open(self, mark: int) -> None:
         self.state = SessionState.OPEN
@@ -472,7 +483,7 @@ class StoreSession:
             self._quorum,
             self._links,
             self._routes,
-            self._requests,
+            self.requests,
             self._notes,
             self._alarms,
             self._config,
@@ -503,20 +514,7 @@ class StoreSession:
             return
         recovered = self.state is SessionState.OPEN
         self.state = SessionState.ENDED
-        for what in self._requests.forget():
+        for what in self.requests.forget():
             if isinstance(what, PartitionRead):
                 self._reads.give_up(what)
         self._notes.put(SessionEnded(reason, recovered, fence))
-
-
-def _asked(what: Awaited) -> str:
-    """The replica that a request went to."""
-    match what:
-        case PartitionRead(tried=tried):
-            return tried[-1]
-        case RecoveryRead(source=source) | CatchUpRead(source=source):
-            return source
-        case RecoveryWrite(target=target):
-            return target
-        case _:
-            return what.replica

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from waltz_core.base.log import Record, RecordHeader
@@ -110,7 +111,7 @@ class RecordsRead:
     """Answer to `read_records`, checksums verified."""
 
     token: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record

@@ -55,9 +55,9 @@ from waltz_core.wire.primitives import (
     Negative,
     flags_by,
     list_of,
-    record_list,
     structure,
 )
+from waltz_core.wire.records import record_list
 from waltz_core.wire.shared import ENDPOINTS, ID_RANGES, STACK, STATISTICS, SUSPECTS
 from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
 

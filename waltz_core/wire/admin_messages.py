@@ -6,6 +6,7 @@ Every message starts with a sequence number, which answers echo.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import UUID
 
@@ -77,7 +78,7 @@ class RecordListResponse:
 
     seq_num: int
     partition_id: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -228,7 +229,7 @@ class RepairOutcome(enum.IntEnum):
 
     REPAIRED = 0  # rewritten in place, synced and read again
     SOURCES_DISAGREE = 1  # waits for an operator
-    NO_SOURCE = 2  # nobody who has it answered
+    NO_SOURCE = 2  # no holder answered
     WRITE_FAILED = 3
     NOT_SUSPECT = 4  # nothing was done
 
@@ -258,7 +259,7 @@ class AcceptLimboRequest:
 
     seq_num: int
     partition_id: int
-    max_transaction_id: int  # must be that of the replica, so that nobody confirms what he has not seen
+    max_transaction_id: int  # must be that of the replica, so that an operator confirms only what was shown
 
 
 @record

@@ -1,6 +1,6 @@
 """How messages between clients and servers are coded, one table per version.
 
-V1 adds read locks and storage connectivity, V2 append locks and partition assignments, V3 tells the
+V1 adds read locks and storage connectivity, V2 append locks and partition assignments, V3 sends the
 state of a partition instead of a boolean, V4 adds health. V5 is ours, laid down in docs/protocol.md.
 """
 
@@ -13,6 +13,7 @@ from zlib import crc32
 
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import Endpoint
+from waltz_core.wire import runs
 from waltz_core.wire.client_messages import (
     AddPreferredPartitionRequest,
     AddPreferredPartitionResponse,
@@ -79,13 +80,13 @@ from waltz_core.wire.primitives import (
     list_of,
     pair,
     read_string,
-    record_list,
     short,
     structure,
     verify,
     write_ints,
     write_string,
 )
+from waltz_core.wire.records import record_list
 from waltz_core.wire.shared import STATISTICS
 from waltz_core.wire.table import Codec, Table, WireProtocol, fixed, layout
 
@@ -102,7 +103,7 @@ def _decode_ready(buffer: bytes, start: int, end: int) -> tuple[MountResponse, i
     if end - start < 18:
         raise short(start, end, 18)
     _, req_id, ready = _READY.unpack_from(buffer, start)
-    # The boolean is 1 when the state is 0, and CLIENT_AHEAD cannot be told from NOT_READY.
+    # The boolean is 1 when the state is 0, and CLIENT_AHEAD looks like NOT_READY.
     return MountResponse(req_id, PartitionState.READY if ready == 1 else PartitionState.NOT_READY), start + 18
 
 
@@ -283,30 +284,6 @@ def _decode_data(buffer: bytes, start: int, end: int) -> tuple[TransactionDataRe
     return TransactionDataResponse(req_id, transaction_id, True, data, checksum, None), stop + 4
 
 
-# ---- feed ------------------------------------------------------------------------------------
-
-_FEED = Struct(">8s16sqi")  # a whole frame: header and type byte, then the message
-_FEED_TAIL = b"\x00\x00\x00\x1d\x04"  # length and type byte, behind magic and version
-
-
-def _decode_feed_run(buffer: bytes, at: int, out: list[ClientMessage]) -> int:
-    """Cut and decode FeedData frames in a row; a feed consists of little else.
-
-    The frame at `at` is complete and its magic and version are right, hence also those of the equal ones.
-    """
-    head = buffer[at : at + 8]
-    if head[3:] != _FEED_TAIL:
-        return at
-    frames = memoryview(buffer)[at : at + (len(buffer) - at) // _FEED.size * _FEED.size]
-    append = out.append
-    for found, req_id, transaction_id, header in _FEED.iter_unpack(frames):
-        if found != head:
-            break
-        append(FeedData(req_id, transaction_id, header))
-        at += 36
-    return at
-
-
 # ---- codec 5 ---------------------------------------------------------------------------------
 
 _SERVERS = list_of(
@@ -338,7 +315,7 @@ V0: Table[ClientMessage] = Table(
         Codec(1, MountResponse, _encode_ready, _decode_ready),
         Codec(2, AppendRequest, _encode_append_0, _decode_append(1)),
         fixed(3, FeedRequest, "16sq"),
-        fixed(4, FeedData, "16sqi")._replace(decode_run=_decode_feed_run),
+        fixed(4, FeedData, "16sqi")._replace(decode_run=runs.feed(FeedData)),
         fixed(5, FeedSuspended, "16s"),
         fixed(6, TransactionDataRequest, "16sq"),
         Codec(7, TransactionDataResponse, _encode_data, _decode_data),
@@ -355,7 +332,13 @@ V1 = V0.plus(
     layout(14, CheckStorageConnectivityResponse, REQ_ID, flags_by(STRING)),
 )
 V2 = V1.plus(
-    Codec(2, AppendRequest, _encode_append_2, _decode_append_2),
+    Codec(
+        2,
+        AppendRequest,
+        _encode_append_2,
+        _decode_append_2,
+        runs.appends(AppendRequest, _decode_append_2, named=False),
+    ),
     fixed(15, ServerPartitionsAssignmentRequest, "16s"),
     layout(16, ServerPartitionsAssignmentResponse, REQ_ID, INT_LIST),
     layout(17, AddPreferredPartitionRequest, REQ_ID, INT_LIST),
@@ -371,7 +354,13 @@ V4 = V3.plus(
 V5 = V4.plus(
     layout(32, ClusterInfoRequest, REQ_ID, BOOL, BOOL, INT64),
     layout(33, ClusterInfoResponse, REQ_ID, INT64, TEXT, UUID_KEY, INT32, INT32, INT64, _SERVERS),
-    Codec(34, NamedAppendRequest, encode_named_append, decode_named_append),
+    Codec(
+        34,
+        NamedAppendRequest,
+        encode_named_append,
+        decode_named_append,
+        runs.appends(NamedAppendRequest, decode_named_append, named=True),
+    ),
     layout(35, AppendRefused, REQ_ID, INT8, INT64, INT8, INT64, INT8, INT32, INT32, STRING),
     layout(36, RecordRangeRequest, REQ_ID, INT64, INT64, INT32, INT32, BOOL),
     layout(37, RecordRangeResponse, REQ_ID, INT64, INT64, record_list(Negative.REFUSED)),

@@ -6,6 +6,7 @@ Every message starts with its request id. Type ids and the first version of each
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import UUID
 
@@ -46,7 +47,7 @@ class AppendRequest:
 
     req_id: ReqId
     client_mark: int
-    write_locks: tuple[int, ...] | None  # hashes; None is null, which a server drops without a word
+    write_locks: tuple[int, ...] | None  # hashes; None is null, which a server drops silently
     read_locks: tuple[int, ...] | None
     append_locks: tuple[int, ...] | None
     header: int
@@ -273,7 +274,7 @@ class ClusterInfoResponse:
 
 @record
 class NamedAppendRequest:
-    """AppendRequest whose locks may have names, and which is told why it was refused.
+    """AppendRequest whose locks may have names, and whose refusal carries the reason.
 
     `names` are packed: see `waltz_core.wire.lock_names`.
     """
@@ -290,7 +291,7 @@ class NamedAppendRequest:
 
 
 class Refusal(enum.IntEnum):
-    """Why an append is not in the log and never will be; other numbers are to be read as OTHER."""
+    """Why an append is not in the log and never will be; other numbers mean OTHER."""
 
     OTHER = 0
     LOCK = 1
@@ -341,7 +342,7 @@ class RecordRangeRequest:
 
     req_id: ReqId
     first_id: int
-    last_id: int  # inclusive; whatever is not committed is left out
+    last_id: int  # inclusive; what is not committed is left out
     count_max: int
     size_max: int  # bytes of encoded records; at least one record is returned
     headers_only: bool
@@ -354,7 +355,7 @@ class RecordRangeResponse:
     req_id: ReqId
     log_start: int
     high_water_mark: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 @record
@@ -481,7 +482,7 @@ class StorageNodesResponse:
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a codec 5 request has no better answer; other numbers are to be read as OTHER."""
+    """Why a codec 5 request has no better answer; other numbers mean OTHER."""
 
     OTHER = 0
     NOT_IMPLEMENTED = 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from waltz_core.base.errors import HandshakeError, ProtocolError
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.wire.admin_codec import ADMIN_PROTOCOL
 from waltz_core.wire.client_codec import CLIENT_PROTOCOL
 from waltz_core.wire.frame import (
@@ -30,6 +29,16 @@ __all__ = ["ADMIN_PROTOCOL", "CLIENT_PROTOCOL", "STORAGE_PROTOCOL", "Connection"
 
 M = TypeVar("M")
 
+UNLIMITED = -1  # messages decoded by one call
+
+
+class SurplusError(ProtocolError):
+    """A frame goes on behind its message, which is sound as far as it goes, and is not handed on."""
+
+    def __init__(self, message: Any, surplus: int) -> None:
+        super().__init__(f"corrupted message: {surplus} surplus bytes after {type(message).__name__}")
+        self.message = message
+
 
 class Connection(Generic[M]):
     """Turns received bytes into messages and messages into bytes; does no I/O and keeps no clock.
@@ -47,15 +56,17 @@ class Connection(Generic[M]):
     """
 
     __slots__ = (
+        "_count_max",
         "_error",
         "_frame_size_max",
         "_gatherer",
         "_head",
         "_hello",
+        "_left",
+        "_left_at",
         "_look",
         "_look_above",
         "_protocol",
-        "_surplus_refused",
         "_table",
         "_versions",
         "peer_hello",
@@ -68,8 +79,6 @@ class Connection(Generic[M]):
         hello_text: str,
         versions: Collection[int],
         frame_size_max: int = FRAME_SIZE_MAX_STORAGE,
-        *,
-        rules: SafetyRules = SAFE,
     ) -> None:
         assert all(version in protocol.tables for version in versions)
         self.version: int | None = None  # negotiated
@@ -78,8 +87,10 @@ class Connection(Generic[M]):
         self._hello = Hello(tuple(sorted(versions)), hello_text)
         self._versions = frozenset(versions)
         self._frame_size_max = frame_size_max
-        self._surplus_refused = rules.surplus_refused
         self._gatherer = Gatherer()
+        self._left = b""  # bytes whose frames from `_left_at` on have not been decoded
+        self._left_at = 0
+        self._count_max = UNLIMITED
         self._look: Callable[[bytes, int, int], M | None] = lambda buffer, start, end: None
         self._look_above = frame_size_max
         self._error: str | None = None
@@ -98,8 +109,18 @@ class Connection(Generic[M]):
 
     @property
     def gathered(self) -> int:
-        """Bytes held back because their frame is not complete."""
-        return len(self._gatherer)
+        """Bytes held back because their frame is not complete, or has not been decoded."""
+        return len(self._gatherer) + self.undecoded
+
+    @property
+    def undecoded(self) -> int:
+        """Bytes held back because `receive` was limited; it goes on with them, also without new data."""
+        return len(self._left) - self._left_at
+
+    @property
+    def head(self) -> bytes:
+        """Header of our frames, without a length."""
+        return self._head
 
     def look_at(self, above: int, look: Callable[[bytes, int, int], M | None]) -> None:
         """Show bodies of more than `above` bytes to `look` first; what it returns stands for the body, undecoded."""
@@ -108,12 +129,18 @@ class Connection(Generic[M]):
     def forget(self) -> None:
         """Let go of an unfinished frame: the connection is going to be closed."""
         self._error = self._error or "closed"
+        self._clear()
+
+    def _clear(self) -> None:
         self._gatherer.clear()
+        self._left, self._left_at = b"", 0
 
     # ---- receiving
 
-    def receive(self, data: bytes | bytearray | memoryview, out: list[M]) -> None:
-        """Append every message that `data` completes to `out`.
+    def receive(self, data: bytes | bytearray | memoryview, out: list[M], count_max: int = UNLIMITED) -> None:
+        """Append every message that `data` completes to `out`, but not many more than `count_max`.
+
+        What is behind them stays as it is until the next call. A row of appends, which is decoded as one, counts 1.
 
         Raises:
             ProtocolError: bytes that no correct peer sends. The messages of the frames before them are in
@@ -121,23 +148,38 @@ class Connection(Generic[M]):
         """
         if self._error is not None:
             raise ProtocolError(f"the connection is broken: {self._error}")
-        buffer = self._gatherer.add(data)
+        self._count_max = count_max
+        at = 0
+        buffer: bytes | None
+        if self._left:
+            buffer, at = self._left, self._left_at
+            if data:
+                buffer, at = b"".join((memoryview(buffer)[at:], data)), 0
+            self._left, self._left_at = b"", 0
+        else:
+            buffer = self._gatherer.add(data)
         if buffer is None:
             return
         try:
-            at = 0 if self.version is not None else self._greet(buffer)
+            if self.version is None:
+                at = self._greet(buffer)
             if self.version is not None:
                 self._messages(buffer, at, self.version, out)
         except ProtocolError as error:
             self._error = str(error)
-            self._gatherer.clear()
+            self._clear()
             raise
 
     def _messages(self, buffer: bytes, at: int, version: int, out: list[M]) -> None:
         magic, limit = self._protocol.magic, self._frame_size_max
         unpack, append, decoders, runs = HEADER.unpack_from, out.append, self._table.decoders, self._table.runs
-        size = len(buffer)
+        size, run_limit = len(buffer), min(limit, self._look_above)
+        left = self._count_max
         while size - at >= HEADER_SIZE:
+            if not left:
+                self._left, self._left_at = buffer, at
+                return
+            left -= 1
             head = unpack(buffer, at)
             found_magic, found_version, length = head
             if found_magic != magic or found_version != version or not 0 <= length <= limit:
@@ -150,7 +192,7 @@ class Connection(Generic[M]):
             if length:
                 type_id = buffer[start]
                 run = runs[type_id]
-                if run is not None and (stop := run(buffer, at, out)) > at:
+                if run is not None and (stop := run(buffer, at, run_limit, out)) > at:
                     at = stop
                     continue
                 if length > self._look_above and (seen := self._look(buffer, start, end)) is not None:
@@ -159,9 +201,7 @@ class Connection(Generic[M]):
                     continue
                 message, stop = decoders[type_id](buffer, start, end)
                 if stop != end:
-                    if not self._surplus_refused:
-                        append(message)  # Java: handed on before the surplus is noticed
-                    raise ProtocolError(f"corrupted message: {end - stop} surplus bytes after {type(message).__name__}")
+                    raise SurplusError(message, end - stop)
                 append(message)
             at = end
         self._gatherer.keep(buffer, at, HEADER_SIZE)
@@ -187,10 +227,9 @@ class Connection(Generic[M]):
 
     def _open(self, buffer: bytes, start: int, end: int) -> None:
         hello, stop = decode_hello(buffer, start, end)
-        if stop == end or not self._surplus_refused:
-            self.peer_hello = hello
         if stop != end:
             raise HandshakeError(f"corrupted greeting: {end - stop} surplus bytes")
+        self.peer_hello = hello
         version = negotiate(self._versions, hello.versions)
         self._table = self._protocol.tables[version]
         self._head = HEADER.pack(self._protocol.magic, version, 0)

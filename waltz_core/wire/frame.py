@@ -13,7 +13,7 @@ LENGTH_AT = 3  # place of the length inside a header
 
 HELLO_MAGIC = 0x48
 HELLO_VERSION = 0
-HELLO_SIZE_MAX = 65536  # a greeting is some thirty bytes; nobody may make us gather more before it
+HELLO_SIZE_MAX = 65536  # a greeting is some thirty bytes; no peer may make us gather more before it
 
 FRAME_SIZE_MAX_STORAGE = 1 << 30
 
@@ -23,15 +23,15 @@ def frame(magic: int, version: int, body: bytes = b"") -> bytes:
     return HEADER.pack(magic, version, len(body)) + body
 
 
-def refused(found: tuple[int, int, int], magic: int, version: int, limit: int) -> ProtocolError:
+def refused(head: tuple[int, int, int], magic: int, version: int, limit: int) -> ProtocolError:
     """Why a frame header (magic, version, length) is not acceptable."""
-    if found[0] != magic:
-        return ProtocolError(f"magic byte {magic:#04x} expected, {found[0]:#04x} found")
-    if found[1] != version:
-        return ProtocolError(f"version {version} expected after magic byte {magic:#04x}, {found[1]} found")
-    if found[2] < 0:
-        return ProtocolError(f"negative frame length {found[2]}")
-    return FrameTooLargeError(found[2], limit)
+    if head[0] != magic:
+        return ProtocolError(f"magic byte {magic:#04x} expected, {head[0]:#04x} found")
+    if head[1] != version:
+        return ProtocolError(f"version {version} expected after magic byte {magic:#04x}, {head[1]} found")
+    if head[2] < 0:
+        return ProtocolError(f"negative frame length {head[2]}")
+    return FrameTooLargeError(head[2], limit)
 
 
 class Gatherer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from waltz_core.base.errors import HandshakeError
+from waltz_core.base.errors import NoCommonVersionError
 from waltz_core.base.record import record
 from waltz_core.wire.frame import HELLO_MAGIC, HELLO_VERSION, frame
 from waltz_core.wire.primitives import INT16, STRING, Negative, list_of
@@ -47,5 +47,5 @@ def negotiate(ours: Collection[int], theirs: Collection[int]) -> int:
     """
     common = set(ours) & set(theirs)
     if not common:
-        raise HandshakeError(f"no version in common: we speak {sorted(ours)}, the peer {sorted(theirs)}")
+        raise NoCommonVersionError(f"no version in common: we speak {sorted(ours)}, the peer {sorted(theirs)}")
     return max(common)

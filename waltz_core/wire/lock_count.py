@@ -40,7 +40,7 @@ def oversized(locks_max: int, version: int) -> Callable[[bytes, int, int], Overs
             else:
                 count = _count(buffer, start + _LOCKS_AT, end, arrays)
         except ProtocolError:
-            return None  # whoever decodes it says what is wrong
+            return None  # the decoder says what is wrong
         if count <= locks_max:
             return None
         return OversizedAppend(ReqId(buffer[start + 1 : start + 17]), named, count)

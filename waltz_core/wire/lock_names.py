@@ -1,7 +1,7 @@
-"""Names of locks as they travel: packed, because they are read only when somebody has to be told.
+"""Names of locks on the wire: packed, because only refusals and journals read them.
 
 For each lock, in the order write, read, append: an i32 count, so many bytes of UTF-8, and the id as i64; a count of
--1 and nothing behind it where the name is not told. No bytes at all: no lock has a name.
+-1 and nothing behind it where the client sent no name. No bytes at all: no lock has a name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def name_end(packed: bytes, at: int) -> int:
 
 
 def name_at(packed: bytes, index: int) -> tuple[str, int] | None:
-    """The name of one lock, None if it is not there or not told."""
+    """The name of one lock, None if it is missing."""
     if not packed or index < 0:
         return None
     at, end = 0, 0

@@ -15,11 +15,12 @@ from collections.abc import Collection
 from typing import Generic, TypeVar
 
 from waltz_core.base.record import record
-from waltz_core.wire.admin_messages import AdminFailureResponse
+from waltz_core.wire.admin_messages import AdminFailureResponse, AdminSuccessResponse
 from waltz_core.wire.client_messages import ErrorResponse
 from waltz_core.wire.connection import Connection
+from waltz_core.wire.frame import FRAME_SIZE_MAX_STORAGE
 from waltz_core.wire.shared import FailureCode
-from waltz_core.wire.storage_messages import FailureResponse
+from waltz_core.wire.storage_messages import FailureResponse, SuccessResponse
 from waltz_core.wire.table import WireProtocol
 
 M = TypeVar("M")
@@ -62,6 +63,13 @@ def refusal_of(answer: object) -> Refusal | None:
             return None
 
 
+def _refusal_to_open(answer: object) -> Refusal | None:
+    """Why we are not let in: nothing but a grant is one."""
+    if isinstance(answer, SuccessResponse | AdminSuccessResponse):
+        return None
+    return refusal_of(answer) or Refusal(f"unexpected answer {type(answer).__name__}", FailureCode.OTHER, -1)
+
+
 class PortSession(Generic[M]):
     """See the top of this file.
 
@@ -70,14 +78,20 @@ class PortSession(Generic[M]):
         text: what our greeting says, for people.
         versions: codecs that we offer.
         opening: the request that shows the cluster's key, for ports that ask for it.
+        frame_size_max: largest body that we accept.
     """
 
     __slots__ = ("_answers", "_connection", "_opening", "refusal", "state")
 
     def __init__(
-        self, protocol: WireProtocol[M], text: str, versions: Collection[int], opening: M | None = None
+        self,
+        protocol: WireProtocol[M],
+        text: str,
+        versions: Collection[int],
+        opening: M | None = None,
+        frame_size_max: int = FRAME_SIZE_MAX_STORAGE,
     ) -> None:
-        self._connection: Connection[M] = Connection(protocol, text, versions)
+        self._connection: Connection[M] = Connection(protocol, text, versions, frame_size_max)
         self._opening = opening
         self._answers: deque[M] = deque()
         self.state = PortState.GREETING
@@ -94,35 +108,49 @@ class PortSession(Generic[M]):
         return self._connection.hello()
 
     def receive(self, data: bytes | bytearray) -> bytes:
-        """Take bytes of the node; what is to be sent because of them.
+        """Take bytes of the node; returns the bytes to send in turn.
 
         Raises:
-            ProtocolError: bytes that no correct node sends; the connection must be closed.
+            ProtocolError: bytes that no correct node sends; the connection must be closed. Answers before them count.
         """
         answers: list[M] = []
-        self._connection.receive(data, answers)
-        self._answers += answers
+        try:
+            self._connection.receive(data, answers)
+        finally:
+            self._answers += answers
         reply = bytearray()
         if self.state is PortState.GREETING and self._connection.version is not None:
             self.state = PortState.READY if self._opening is None else PortState.OPENING
             if self._opening is not None:
                 self._connection.encode(self._opening, reply)
         if self.state is PortState.OPENING and self._answers:
-            self.refusal = refusal_of(self._answers.popleft())
+            self.refusal = _refusal_to_open(self._answers.popleft())
             self.state = PortState.READY if self.refusal is None else PortState.REFUSED
         return bytes(reply)
 
     def encode(self, request: M) -> bytes:
-        """The bytes of a request.
+        """The bytes of a request; errors as `encode_into`."""
+        out = bytearray()
+        self.encode_into(request, out)
+        return bytes(out)
+
+    def encode_into(self, request: M, out: bytearray) -> None:
+        """Append the bytes of a request to those of others.
 
         Raises:
             ProtocolError: the codec agreed on has no such request.
         """
         assert self.state is PortState.READY, self.state
-        out = bytearray()
         self._connection.encode(request, out)
-        return bytes(out)
 
     def answer(self) -> M | None:
         """The oldest answer that was not taken yet; None while there is none."""
         return self._answers.popleft() if self._answers and self.state is PortState.READY else None
+
+    def take(self) -> list[M]:
+        """All answers that were not taken yet."""
+        if not self._answers or self.state is not PortState.READY:
+            return []
+        answers = list(self._answers)
+        self._answers.clear()
+        return answers

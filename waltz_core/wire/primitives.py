@@ -409,21 +409,6 @@ def write_record(out: bytearray, record: Record) -> None:
 RECORD = Field(_read_record, write_record, RECORD_SIZE_MIN)
 
 
-def record_list(negative: Negative) -> Field[tuple[Record, ...]]:
-    """An int32 count and that many records."""
-
-    def read(buffer: bytes, at: int, end: int) -> tuple[tuple[Record, ...], int]:
-        count, at = read_count(buffer, at, end, RECORD_SIZE_MIN, negative)
-        return read_records(buffer, at, end, count)
-
-    def write(out: bytearray, records: tuple[Record, ...]) -> None:
-        out += _INT32.pack(len(records))
-        for record in records:
-            write_record(out, record)
-
-    return Field(read, write, 4)
-
-
 def _read_session_info(buffer: bytes, at: int, end: int) -> tuple[SessionInfo, int]:
     if end - at < 24:
         raise short(at, end, 24)

@@ -20,7 +20,7 @@ class StackFrame:
 
 
 class FailureCode(enum.IntEnum):
-    """What kind of failure a storage node reports; other numbers are to be read as OTHER."""
+    """What kind of failure a storage node reports; other numbers mean OTHER."""
 
     OTHER = 0
     FENCED = 1  # detail: the session that shuts the sender out
@@ -70,6 +70,23 @@ class IdRange:
 
     first_id: int
     last_id: int
+
+
+class Trouble(enum.IntEnum):
+    """What kind of trouble keeps a peer from being used; the reason in words stands beside it."""
+
+    NETWORK = 1  # no connection, or no answer over it
+    TRUST = 2  # TLS failed, or one side refused the other's certificate
+    REFUSAL = 3  # it does not let us in: our cluster key is not its own
+    VERSION = 4  # it speaks no version of ours
+    PROTOCOL = 5  # it sends what such a port never sends
+
+
+UNUSABLE = "unusable."
+"""Figures of a server whose names begin so give the `Trouble` with the storage node that the rest of the name names."""
+
+AWAITED = "awaited."
+"""Figures of a server whose names begin so count what it waits for; the rest of the name says what, in words."""
 
 
 @record

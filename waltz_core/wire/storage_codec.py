@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
 from waltz_core.base.ids import ReqId
+from waltz_core.base.twins import twin
 from waltz_core.wire.primitives import (
     BOOL,
     INT8,
@@ -24,13 +25,14 @@ from waltz_core.wire.primitives import (
     optional,
     read_count,
     read_records,
-    record_list,
     short,
     write_record,
 )
+from waltz_core.wire.records import RecordRun, record_list
 from waltz_core.wire.shared import STACK, STATISTICS, SUSPECTS
 from waltz_core.wire.storage_messages import (
     AppendRequest,
+    BeginAnewRequest,
     FailureResponse,
     LastSessionInfoRequest,
     LastSessionInfoResponse,
@@ -92,8 +94,11 @@ _INT = Struct(">i")
 def _encode_append(message: AppendRequest, out: bytearray) -> None:
     records = message.records
     out += _APPEND.pack(6, message.session_id, message.seq_num, message.partition_id, len(records))
-    for record in records:
-        write_record(out, record)
+    if isinstance(records, RecordRun):
+        out += records.encoded
+    else:
+        for record in records:
+            write_record(out, record)
     out.append(1 if message.used_by_offline_recovery else 0)
 
 
@@ -123,7 +128,8 @@ class HasRecord(Protocol):
     def checksum(self) -> int: ...
 
 
-def encode_run(first: int, appends: Iterable[HasRecord]) -> bytes:
+@twin
+def encode_records(first: int, appends: Sequence[HasRecord]) -> bytes:
     """The records `first`, `first + 1`, … of an append.
 
     Encoded once per batch; `encode_append` sends them to every replica.
@@ -187,6 +193,7 @@ V1 = V0.plus(
     fixed(36, LogStartResponse, "qqiqq"),
     fixed(37, SetLogStartRequest, "qqiq"),
     layout(38, SuspectReport, *_COMMON, INT8, SUSPECTS, STRING),
+    fixed(39, BeginAnewRequest, "qqiq"),
 )
 
 VERSIONS = range(2)

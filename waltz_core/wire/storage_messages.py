@@ -5,6 +5,8 @@ Every message starts with session id, sequence number and partition id; answers 
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 from uuid import UUID
 
@@ -77,7 +79,7 @@ class AppendRequest:
     session_id: int
     seq_num: int
     partition_id: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     used_by_offline_recovery: bool
 
 
@@ -202,7 +204,7 @@ class RecordListResponse:
     session_id: int
     seq_num: int
     partition_id: int
-    records: tuple[Record, ...]
+    records: Sequence[Record]
 
 
 # ---- since codec 1 ---------------------------------------------------------------------------
@@ -262,9 +264,29 @@ class LogStartResponse:
     max_transaction_id: int
 
 
+class StorageCapability(enum.IntFlag):
+    """What a storage node can do for servers beyond codec 1; its figure `capabilities` announces it."""
+
+    BEGIN_ANEW = 1
+
+
+CAPABILITIES = "capabilities"
+"""The figure of the process that announces them: one that older nodes do not have."""
+
+
 @record
 class SetLogStartRequest:
-    """Give up everything below `log_start`; on an empty log, begin there. Answered by SuccessResponse."""
+    """Give up everything below `log_start`. Answered by SuccessResponse."""
+
+    session_id: int
+    seq_num: int
+    partition_id: int
+    log_start: int
+
+
+@record
+class BeginAnewRequest:
+    """Give up the whole log, which ends before `log_start - 1`, and begin there. Answered by SuccessResponse."""
 
     session_id: int
     seq_num: int
@@ -282,6 +304,12 @@ class SuspectReport:
     condition: int  # Condition
     suspects: tuple[SuspectRange, ...]
     reason: str | None
+
+
+def capabilities_of(answer: StatisticsResponse) -> StorageCapability:
+    """What a node announces; bits that we do not know are ignored."""
+    announced = sum(int(figure.value) for figure in answer.statistics if figure.name == CAPABILITIES)
+    return StorageCapability(announced & sum(StorageCapability))
 
 
 StorageMessage: TypeAlias = (
@@ -310,4 +338,5 @@ StorageMessage: TypeAlias = (
     | LogStartResponse
     | SetLogStartRequest
     | SuspectReport
+    | BeginAnewRequest
 )

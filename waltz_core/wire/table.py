@@ -11,6 +11,7 @@ import attrs
 
 from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.primitives import Field, short
+from waltz_core.wire.runs import DecodeRun
 
 M = TypeVar("M")
 
@@ -22,9 +23,7 @@ class Codec(NamedTuple, Generic[M]):
     cls: type[M]
     encode: Callable[[M, bytearray], None]  # appends the body
     decode: Callable[[bytes, int, int], tuple[M, int]]  # buffer, place of the type byte, end of the body
-    decode_run: Callable[[bytes, int, list[Any]], int] | None = None
-    """Buffer, place of a whole frame, list to append to: may take this frame and equal ones behind it at
-    once; returns the place behind them, or the same place when it cannot."""
+    decode_run: DecodeRun | None = None  # for frames of this kind in a row
 
 
 def _names(cls: type[Any]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class StoreMaps:
 
 @record
 class StoreChange:
-    """Result of an operation, and which of "group", "assignment", "connection" are to be written, in order."""
+    """Result of an operation, and which of "group", "assignment", "connection" to write, in order."""
 
     after: StoreMaps
     written: tuple[str, ...]
@@ -60,11 +60,21 @@ def full_store(
 
 
 def add_storage_node(before: StoreMaps, storage: str, group: int, admin_port: int) -> StoreChange:
-    """Add a node without partitions.
+    """Add a node without partitions; of one that holds partitions and lacks its admin port, complete the entries.
+
+    Such a node could not be mended otherwise: one with partitions is not removed, and the last one of its group does
+    not give them up.
 
     Raises:
         StoreStateError: the node is already in one of the three maps.
     """
+    partitions, groups = dict(before.replicas.replicas).get(storage), dict(before.groups.groups)
+    if partitions and storage not in dict(before.connections.connections) and groups.get(storage, group) == group:
+        ports = (*before.connections.connections, (storage, admin_port))
+        after = StoreMaps(
+            GroupDescriptor(tuple({**groups, storage: group}.items())), before.replicas, ConnectionMetadata(ports)
+        )
+        return StoreChange(after, ("group", "connection"))
     if _known(before, storage):
         raise StoreStateError("Storage node already exists.")
     after = StoreMaps(

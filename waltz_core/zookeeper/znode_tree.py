@@ -142,11 +142,11 @@ class ZnodeTree:
 
     def watched(self) -> dict[str, tuple[int, ...]]:
         """Path → sessions that have a watch on it, data and child watches together, all sorted."""
-        found: dict[str, set[int]] = {}
+        sessions: dict[str, set[int]] = {}
         for watches in (self._data_watches, self._child_watches):
             for path, who in watches.items():
-                found.setdefault(path, set()).update(who)
-        return {path: tuple(sorted(who)) for path, who in sorted(found.items())}
+                sessions.setdefault(path, set()).update(who)
+        return {path: tuple(sorted(who)) for path, who in sorted(sessions.items())}
 
     # ---- looking from outside ----------------------------------------------------------------
 

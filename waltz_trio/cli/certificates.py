@@ -3,7 +3,7 @@
 Everything lies in one directory, so that it can be made again, extended and renewed there:
 
     authority/ca-key.pem    the authority's private key: it belongs on none of the hosts of the cluster
-    ca.pem                  the authority, for everybody
+    ca.pem                  the authority, for every process
     roles.yml               who may do what, for servers and storage nodes; yours to edit
     NAME.pem                certificate and private key of one process
     NAME.keys.yml           what to put into its configuration
@@ -32,11 +32,11 @@ from cryptography.x509.oid import NameOID
 
 from waltz_core.access.roles import Role
 from waltz_core.base.errors import ConfigError
-from waltz_trio import durable
+from waltz_trio.base import durable
 from waltz_trio.cli.help import Parser, as_object
+from waltz_trio.config.roles import read_roles
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
 from waltz_trio.net.tls import KeyPair
-from waltz_trio.role_file import read_roles
 
 DAYS = 365
 SOON_DAYS = 30
@@ -70,7 +70,7 @@ _KINDS = {
 
 @attrs.frozen
 class _Wanted:
-    """A process that somebody asked a certificate for."""
+    """A process that needs a certificate."""
 
     name: str
     kind: _Kind
@@ -150,26 +150,28 @@ def _make(arguments: argparse.Namespace) -> int:
         raise ConfigError("name at least one process: --server, --storage, --client, --reader, --admin or --proxy")
     durable.make_directories(folder)
     authority = _authority(folder)
-    for one in wanted:
-        _check(folder, authority, one)
+    for process in wanted:
+        _check(folder, authority, process)
     rules = _missing_rules(folder / "roles.yml", wanted)
     made = ["ca.pem"] if fresh else []
-    for one in wanted:
-        path = folder / f"{one.name}.pem"
+    for process in wanted:
+        path = folder / f"{process.name}.pem"
         if not path.exists():
             lifetime = datetime.timedelta(days=arguments.days)
-            pair = issue(authority, one.name, one.hosts, lifetime)
+            pair = issue(authority, process.name, process.hosts, lifetime)
             _write(path, pair.certificate + pair.key)
             made.append(path.name)
-        made += _write_missing(folder, place, authority, one)
+        made += _write_missing(folder, place, authority, process)
     if rules:
         text = (folder / "roles.yml").read_text("utf-8") if (folder / "roles.yml").exists() else ""
         _write(folder / "roles.yml", (text + "".join(rules)).encode())
         made.append("roles.yml")
     print(f"{folder}: " + (f"made {', '.join(made)}" if made else "everything is there already, nothing was changed"))
-    for one in wanted:
-        files = f"{one.name}.pem, ca.pem" + (" and roles.yml" if one.kind.hosts else "")
-        print(f"  {one.name}: {files} belong in {place} of its host, {one.name}.keys.yml into its configuration")
+    for process in wanted:
+        files = f"{process.name}.pem, ca.pem" + (" and roles.yml" if process.kind.hosts else "")
+        print(
+            f"  {process.name}: {files} belong in {place} of its host, {process.name}.keys.yml into its configuration"
+        )
     if fresh:
         print(f"keep {folder / 'authority'} away from every host of the cluster: it makes certificates of any name")
     return 0
@@ -219,9 +221,9 @@ def _authority(folder: Path) -> KeyPair:
     return KeyPair(certificate.read_bytes(), key.read_bytes())
 
 
-def _check(folder: Path, authority: KeyPair, one: _Wanted) -> None:
+def _check(folder: Path, authority: KeyPair, process: _Wanted) -> None:
     """That what exists is what is wanted."""
-    path = folder / f"{one.name}.pem"
+    path = folder / f"{process.name}.pem"
     if not path.exists():
         return
     certificate = _read(path)
@@ -229,11 +231,11 @@ def _check(folder: Path, authority: KeyPair, one: _Wanted) -> None:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise ConfigError(f"{path} is not of the authority {folder / 'ca.pem'}: move it away") from error
-    missing = [host for host in one.hosts if host not in host_names(path.read_bytes())]
+    missing = [host for host in process.hosts if host not in host_names(path.read_bytes())]
     if missing:
         raise ConfigError(
             f"{path} is not for {', '.join(missing)}; to replace it: "
-            f"waltz certificates renew {folder} {one.name}={','.join(one.hosts)}"
+            f"waltz certificates renew {folder} {process.name}={','.join(process.hosts)}"
         )
 
 
@@ -241,39 +243,39 @@ def _missing_rules(path: Path, wanted: Sequence[_Wanted]) -> list[str]:
     """Lines for the file of roles, of those whom no rule of it matches."""
     roles = read_roles(str(path)) if path.exists() else None
     lines = []
-    for one in wanted:
-        known = roles.access((one.name,), "").roles if roles is not None else frozenset()
+    for process in wanted:
+        known = roles.access((process.name,), "").roles if roles is not None else frozenset()
         if not known:
-            lines.append(f'- {{certificate: "{one.name}", {one.kind.rule}}}\n')
-        elif one.kind.role not in known:
-            found = ", ".join(sorted(role.value for role in known))
+            lines.append(f'- {{certificate: "{process.name}", {process.kind.rule}}}\n')
+        elif process.kind.role not in known:
+            roles_now = ", ".join(sorted(role.value for role in known))
             raise ConfigError(
-                f"{path} makes {one.name} {found}, not {one.kind.role.value}: edit it, or take another name"
+                f"{path} makes {process.name} {roles_now}, not {process.kind.role.value}: edit it, or take another name"
             )
     return lines
 
 
-def _write_missing(folder: Path, place: Path, authority: KeyPair, one: _Wanted) -> list[str]:
+def _write_missing(folder: Path, place: Path, authority: KeyPair, process: _Wanted) -> list[str]:
     """Keys and key stores of a process, as far as they are not there; the names of what was written."""
-    prefix, made = one.kind.prefix, []
+    prefix, made = process.kind.prefix, []
     keys: dict[str, object] = {
-        f"{prefix}certificate": str(place / f"{one.name}.pem"),
+        f"{prefix}certificate": str(place / f"{process.name}.pem"),
         f"{prefix}ca": str(place / "ca.pem"),
         f"{prefix}verify": True,
         f"{prefix}verifyHost": True,
     }
-    shared: dict[str, object] = {"security.roles": str(place / "roles.yml")} if one.kind.hosts else {}
-    if not (folder / f"{one.name}.keys.yml").exists():
-        _write(folder / f"{one.name}.keys.yml", yaml.safe_dump({**keys, **shared}, sort_keys=False).encode())
-        made.append(f"{one.name}.keys.yml")
-    java = folder / f"{one.name}.java.yml"
+    shared: dict[str, object] = {"security.roles": str(place / "roles.yml")} if process.kind.hosts else {}
+    if not (folder / f"{process.name}.keys.yml").exists():
+        _write(folder / f"{process.name}.keys.yml", yaml.safe_dump({**keys, **shared}, sort_keys=False).encode())
+        made.append(f"{process.name}.keys.yml")
+    java = folder / f"{process.name}.java.yml"
     trust = folder / "trust.p12"
     if not trust.exists():
         _write(trust, trust_store(authority.certificate, _TRUST_PASSWORD), 0o644)
         made.append("trust.p12")
     if not java.exists():
         stores = {
-            f"{prefix}keyStore.location": str(place / f"{one.name}.p12"),
+            f"{prefix}keyStore.location": str(place / f"{process.name}.p12"),
             f"{prefix}keyStore.password": secrets.token_urlsafe(18),
             f"{prefix}keyStore.type": "PKCS12",
             f"{prefix}trustStore.location": str(place / "trust.p12"),
@@ -282,9 +284,9 @@ def _write_missing(folder: Path, place: Path, authority: KeyPair, one: _Wanted) 
         }
         _write(java, yaml.safe_dump(stores, sort_keys=False).encode())
         made.append(java.name)
-    if not (folder / f"{one.name}.p12").exists():
-        _write_key_store(folder, one.name)
-        made.append(f"{one.name}.p12")
+    if not (folder / f"{process.name}.p12").exists():
+        _write_key_store(folder, process.name)
+        made.append(f"{process.name}.p12")
     return made
 
 
@@ -355,10 +357,10 @@ def _renew(arguments: argparse.Namespace) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.pem"))
+    paths = sorted(folder.glob("*.pem"))
     if not (folder / "ca.pem").exists():
         raise ConfigError(f"{folder} holds no authority (ca.pem); make one by: waltz certificates make")
-    return found
+    return paths
 
 
 def _read(path: Path) -> x509.Certificate:

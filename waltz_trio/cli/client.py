@@ -12,7 +12,7 @@ import trio
 
 import waltz_trio as waltz
 from waltz_core.base.errors import WaltzError
-from waltz_trio.background import first_of
+from waltz_trio.base.background import first_of
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
     JSON,

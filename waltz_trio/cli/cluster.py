@@ -24,9 +24,9 @@ from waltz_trio.cli.options import (
     show,
 )
 from waltz_trio.cli.tool import in_session
-from waltz_trio.cluster_admin import read_servers
-from waltz_trio.gather import NODE_MAX, gather
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import NODE_MAX, gather
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import read_servers
 
 _BANNERS = {
     True: r"""
@@ -50,30 +50,30 @@ _BANNERS = {
 
 
 async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
-    """All servers at once; the exit status tells whether everybody reaches everybody (tools-T1)."""
+    """All servers at once; exit status 0 if every server reaches every storage node (tools-T1)."""
     servers, _ = await read_servers(tool.zk, tool.paths)
-    found: dict[str, dict[str, bool] | None] = {str(server.endpoint): None for server in servers}
+    reached_by: dict[str, dict[str, bool] | None] = {str(server.endpoint): None for server in servers}
 
     async def ask(name: str) -> None:
         server = next(server for server in servers if str(server.endpoint) == name)
         with trio.move_on_after(NODE_MAX):
             try:
                 async with tool.server(server.endpoint) as port:
-                    found[name] = dict(await port.storage_connectivity())
+                    reached_by[name] = dict(await port.storage_connectivity())
             except (WaltzError, OSError):
                 pass  # shown as unreachable
 
     async with trio.open_nursery() as nursery:
-        for name in found:
+        for name in reached_by:
             nursery.start_soon(ask, name)
     if arguments.flag("json"):
-        print(json.dumps({"servers": [{"endpoint": name, "storage": reached} for name, reached in found.items()]}))
-    for name, reached in found.items() if not arguments.flag("json") else ():
+        print(json.dumps({"servers": [{"endpoint": name, "storage": reached} for name, reached in reached_by.items()]}))
+    for name, reached in reached_by.items() if not arguments.flag("json") else ():
         text = "UNREACHABLE"
         if reached is not None:
-            text = "{" + ", ".join(f"{storage}={str(one).lower()}" for storage, one in sorted(reached.items())) + "}"
+            text = "{" + ", ".join(f"{storage}={str(good).lower()}" for storage, good in sorted(reached.items())) + "}"
         print(f"Connectivity status of {name} is: {text}")
-    good = all(reached is not None and all(reached.values()) for reached in found.values())
+    good = all(reached is not None and all(reached.values()) for reached in reached_by.values())
     return 0 if good else 1
 
 

@@ -36,11 +36,9 @@ class Branch:
 
 
 def branches() -> Iterator[Branch]:
-    """Every command of `waltz`, from the top down; those of which a library is missing end with their name."""
+    """Every command of `waltz`, from the top down; those that lack a library end with their name."""
     yield _branch((), waltz.make_parser())
     for noun in waltz.NOUNS:
-        if noun in waltz.ELSEWHERE:
-            continue
         try:
             parser = waltz.parser_of_noun(noun)
         except ImportError:

@@ -12,18 +12,18 @@ import trio
 from waltz_core.access.roles import NO_ROLES
 from waltz_core.access.web import Door
 from waltz_core.operations.page import Console
+from waltz_trio.base.log import reporter
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.zookeeper import load_config, open_cluster
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.config import Config, tls_settings
+from waltz_trio.config.config import Config, tls_settings
+from waltz_trio.config.roles import certificates_asked, read_roles
 from waltz_trio.console.pages import PREFIX, Pages
 from waltz_trio.console.watch import Watch
-from waltz_trio.http import HttpServer
-from waltz_trio.log import reporter
+from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import is_loopback, server_context
-from waltz_trio.role_file import certificates_asked, read_roles
-from waltz_trio.tool import Tool, tls_of
+from waltz_trio.ports.tool import Tool, tls_of
+from waltz_trio.zk.admin import read_store_params
 
 DEFAULT_PORT = 7900
 _LOOPBACK = "127.0.0.1"

@@ -9,10 +9,10 @@ import sys
 import trio
 
 from waltz_core.base.errors import WaltzError
-from waltz_trio import log
+from waltz_trio.base import log
 from waltz_trio.cli.help import FAILED_STATUS, Parser
-from waltz_trio.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
-from waltz_trio.process import raise_descriptors, tune_collector
+from waltz_trio.node.embedded import DEFAULT_PARTITIONS, HOST, embedded_cluster
+from waltz_trio.node.main import raise_descriptors, tune_collector
 
 DEFAULT_PORT = 7801
 

@@ -77,7 +77,7 @@ def _local_low_water_mark(path: Path) -> int | None:
     if not path.parent.name.isdecimal() or not control_file.exists():
         return None
     body = _read(control_file)[control.HEADER_SIZE :]
-    entry = control.decode_entry(body, int(path.parent.name), wraps=True)
+    entry = control.decode_entry(body, int(path.parent.name))
     return entry.current.local_low_water_mark if isinstance(entry, ControlEntry) else None
 
 
@@ -106,26 +106,26 @@ def _verify_segment(arguments: Arguments) -> int:
     segment = SegmentFile(Path(arguments.operands[0]))
     wanted = arguments.number("transaction-id", bits=64) if arguments.flag("transaction-id") else None
     checked, tail, bad = 0, None, []
-    found = None
+    wanted_row = None
     for row in segment.rows():
         if isinstance(row, Tail):
             tail = row
             continue
         checked += 1
         if row.transaction_id == wanted:
-            found = row
+            wanted_row = row
         if not row.index_right and not _not_yet_indexed(segment, row):
             bad.append(row)
     if wanted is not None:
-        if found is None:
+        if wanted_row is None:
             raise CommandError(f"record not found for transaction id {wanted}")
-        bad = [] if found.index_right else [found]
+        bad = [] if wanted_row.index_right else [wanted_row]
     # Behind the mark a torn write is what a power failure leaves; below it something acknowledged is gone.
     lost = tail is not None and segment.mark is not None and tail.next_id <= segment.mark
     if arguments.flag("json"):
         print(json.dumps(_verify_json(segment, checked, bad, tail, lost), indent=2))
-    elif wanted is not None and found is not None:
-        print(table(_VERIFY_HEADS, [_verify_row(found)]))
+    elif wanted is not None and wanted_row is not None:
+        print(table(_VERIFY_HEADS, [_verify_row(wanted_row)]))
     else:
         _print_verification(segment, checked, bad, tail, lost)
     return 1 if bad or (lost and wanted is None) else 0
@@ -197,14 +197,14 @@ def _segment_statistic(arguments: Arguments) -> int:
     mean = sum(sizes) // len(sizes) if sizes else 0
     median = int(statistics.median(sizes)) if sizes else 0
     if arguments.flag("json"):
-        found = {
+        output = {
             "rows": len(sizes),
             "max_bytes": largest,
             "min_bytes": smallest,
             "mean_bytes": mean,
             "median_bytes": median,
         }
-        print(json.dumps(found if sizes else {"rows": 0}, indent=2))
+        print(json.dumps(output if sizes else {"rows": 0}, indent=2))
         return 0
     heads = ("NUMBER OF ROWS", "MAXIMUM ROW BYTE", "MINIMUM ROW BYTE", "AVERAGE ROW BYTE", "MEDIAN ROW BYTE")
     print(table(heads, [tuple(map(str, (len(sizes), largest, smallest, mean, median)))]))
@@ -235,10 +235,10 @@ def _dump_segment(arguments: Arguments) -> int:
 
 
 def _segment_json(segment: SegmentFile, arguments: Arguments) -> dict[str, object]:
-    found: dict[str, object] = {}
+    output: dict[str, object] = {}
     if arguments.flag("metadata"):
         header = segment.header
-        found["header"] = {
+        output["header"] = {
             "version": header.version,
             "created_ms": header.created_ms,
             "key": str(UUID(bytes=header.key)),
@@ -247,17 +247,17 @@ def _segment_json(segment: SegmentFile, arguments: Arguments) -> dict[str, objec
         }
     if arguments.flag("record"):
         form = arguments.text_or_none("deserializer")
-        found["records"] = [
+        output["records"] = [
             {
-                "transaction_id": one.transaction_id,
-                "req_id": one.req_id.hex(),
-                "header": one.header,
-                "checksum": one.checksum,
-                "data": one.data.hex() if form is None else _as_text(one.data, form),
+                "transaction_id": record.transaction_id,
+                "req_id": record.req_id.hex(),
+                "header": record.header,
+                "checksum": record.checksum,
+                "data": record.data.hex() if form is None else _as_text(record.data, form),
             }
-            for one in _chosen(segment, arguments)
+            for record in _chosen(segment, arguments)
         ]
-    return found
+    return output
 
 
 def _chosen(segment: SegmentFile, arguments: Arguments) -> Iterator[Record]:
@@ -269,12 +269,12 @@ def _chosen(segment: SegmentFile, arguments: Arguments) -> Iterator[Record]:
             yield record_at(segment.data, row)
 
 
-def _record_cells(one: Record, arguments: Arguments) -> tuple[str, ...]:
-    client, generation, partition_id, sequence = req_id_parts(one.req_id)
+def _record_cells(record: Record, arguments: Arguments) -> tuple[str, ...]:
+    client, generation, partition_id, sequence = req_id_parts(record.req_id)
     req_id = f"ReqId(c:{client},g:{generation},p:{partition_id},s:{sequence})"
     text = arguments.text_or_none("deserializer")
-    data = hex_dump(one.data) if text is None else _as_text(one.data, text)
-    return str(one.transaction_id), req_id, str(one.header), str(one.checksum), data
+    data = hex_dump(record.data) if text is None else _as_text(record.data, text)
+    return str(record.transaction_id), req_id, str(record.header), str(record.checksum), data
 
 
 def _as_text(data: bytes, codec: str) -> str:
@@ -324,7 +324,7 @@ def _dump_control_file(arguments: Arguments) -> int:
             )
         partitions = (wanted,)
     body = data[control.HEADER_SIZE :]
-    entries = {number: control.decode_entry(body, number, wraps=True) for number in partitions}
+    entries = {number: control.decode_entry(body, number) for number in partitions}
     if arguments.flag("assigned"):
         entries = {
             number: entry
@@ -337,7 +337,7 @@ def _dump_control_file(arguments: Arguments) -> int:
 
 def _print_control(key: bytes, entries: dict[int, ControlEntry | ControlDamage], *, as_json: bool) -> None:
     if as_json:
-        found = [
+        partitions = [
             {"partition": number, "damage": entry.value}
             if isinstance(entry, ControlDamage)
             else {
@@ -350,7 +350,7 @@ def _print_control(key: bytes, entries: dict[int, ControlEntry | ControlDamage],
             }
             for number, entry in entries.items()
         ]
-        print(json.dumps({"key": str(UUID(bytes=key)), "partitions": found}, indent=2))
+        print(json.dumps({"key": str(UUID(bytes=key)), "partitions": partitions}, indent=2))
         return
     print(f"Control File Key: {UUID(bytes=key)}")
     rows = []
@@ -358,8 +358,15 @@ def _print_control(key: bytes, entries: dict[int, ControlEntry | ControlDamage],
         if isinstance(entry, ControlDamage):
             rows.append((str(number), *["-"] * 4, entry.value))
             continue
-        one = entry.current
-        cells = (number, one.session_id, one.low_water_mark, one.local_low_water_mark, one.assigned, one.available)
+        current = entry.current
+        cells = (
+            number,
+            current.session_id,
+            current.low_water_mark,
+            current.local_low_water_mark,
+            current.assigned,
+            current.available,
+        )
         rows.append(tuple(str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells))
     heads = ("PARTITION ID", "SESSION ID", "LOW-WATER MARK", "LOCAL LOW-WATER MARK", "IS-ASSIGNED", "IS-AVAILABLE")
     print(table(heads, rows))

@@ -12,11 +12,12 @@ from waltz_core.operations.diagnosis import SETTLE_MS, diagnose, notices
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView
 from waltz_core.wire.client_messages import ServedState
+from waltz_speedups import in_use
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.tool import in_session
-from waltz_trio.gather import NODE_MAX, UNSEEN, gather, unseen
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import NODE_MAX, UNSEEN, gather, unseen
+from waltz_trio.ports.tool import Tool
 
 GRACE = SETTLE_MS // 1000  # seconds that what may end by itself is given
 _LOOK_AGAIN = 1.0  # seconds between two looks
@@ -42,6 +43,7 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
     for notice in notices(view):  # not among the rows of --json: they are of what is wrong
         text = f"note: {notice.cause}: {notice.evidence}\n   → {notice.command}"
         print(text, file=sys.stderr if arguments.flag("json") else sys.stdout)
+    print(f"loops over transactions here: {in_use()}", file=sys.stderr)
     return 1 if roots else 0
 
 

@@ -47,12 +47,12 @@ class Parser(argparse.ArgumentParser):
 
     def below(self) -> dict[str, tuple[Parser, str]]:
         """The parsers of the sub-commands by name, with what each is for."""
-        found: dict[str, tuple[Parser, str]] = {}
+        parsers: dict[str, tuple[Parser, str]] = {}
         for action in self._actions:  # there is no public way to ask a parser what it knows
             if isinstance(action, argparse._SubParsersAction):
                 meanings = {choice.dest: choice.help or "" for choice in action._choices_actions}
-                found |= {name: (parser, meanings.get(name, "")) for name, parser in action.choices.items()}
-        return found
+                parsers |= {name: (parser, meanings.get(name, "")) for name, parser in action.choices.items()}
+        return parsers
 
     def options(self) -> list[argparse.Action]:
         """The options of this parser."""
@@ -159,7 +159,7 @@ def run(parser: Parser, words: Sequence[str]) -> int:
     try:
         return int(given.run(given))
     except BrokenPipeError:
-        raise  # nobody reads our output any more: no error to report, see `main`
+        raise  # the reader of our output is gone: no error to report, see `main`
     except UsageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE_STATUS

@@ -29,8 +29,17 @@ NOUNS = {
     "completion": "completion of commands and options for bash, zsh and fish",
     "demo": "a bank: under fire, or at your prompt",
     "spark": "scan, archive, verify and restore logs, on a laptop or a Spark cluster",
+    "seal": "a signed Merkle tree over a log, so that no record of it can be changed unnoticed",
+    "prove": "that a transaction is in a sealed log, or that the log has only grown",
+    "check-proof": "whether a proof holds: with the public key alone",
 }
-ELSEWHERE = {"spark": "waltz_spark.cli"}  # applications above this package
+ELSEWHERE = {  # applications above the product: module, and what makes the parser
+    "demo": "waltz_trio.demo.command:make_parser",
+    "spark": "waltz_spark.cli.main:make_parser",
+    "seal": "waltz_spark.seal.commands:make_seal_parser",
+    "prove": "waltz_spark.seal.commands:make_prove_parser",
+    "check-proof": "waltz_spark.seal.commands:make_check_parser",
+}
 _EXTRAS = {  # what of this distribution brings a module that a client does not need
     "rich": "cli",
     "pyspark": "spark",
@@ -91,16 +100,17 @@ def make_parser() -> Parser:
 
 def parser_of_noun(noun: str) -> Parser:
     """The parser of a noun and of everything below it."""
-    module = importlib.import_module(ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}"))
-    parser: Parser = module.make_parser()
+    module, _, make = ELSEWHERE.get(noun, f"waltz_trio.cli.{noun.replace('-', '_')}:make_parser").partition(":")
+    parser: Parser = getattr(importlib.import_module(module), make)()
     return parser
 
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from waltz_trio.http import version
+        from waltz_speedups import in_use
+        from waltz_trio.base.version import version
 
-        print(f"waltz {version() or 'of unknown version'}")
+        print(f"waltz {version() or 'of unknown version'}, loops over transactions: {in_use()}")
         parser.exit()
 
 

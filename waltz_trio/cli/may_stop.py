@@ -12,8 +12,8 @@ from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
 from waltz_trio.cli.tool import in_session
-from waltz_trio.gather import NODE_MAX, gather
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import NODE_MAX, gather
+from waltz_trio.ports.tool import Tool
 
 UNKNOWN = 3  # exit status where no answer is possible
 

@@ -22,17 +22,17 @@ from waltz_core.zookeeper.znodes import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from waltz_trio.admin import AdminClient
 from waltz_trio.cli.audit import audited, operator
 from waltz_trio.cli.options import Arguments, CommandError, confirm
 from waltz_trio.cli.tool import endpoint_of, explained
-from waltz_trio.cluster_admin import read_cluster
-from waltz_trio.tool import Tool
+from waltz_trio.ports.admin import AdminClient
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import read_cluster
 from waltz_trio.zk.client import ZnodeError
 
 _STORAGE_FORM = "Storage must be in format of host:admin_port"
 _REPAIR_MAX = 3600.0  # seconds
-_LOOK_MAX = 10.0  # seconds for one node to tell of its replica
+_LOOK_MAX = 10.0  # seconds for a node to report on its replica
 _GOOD = (RepairOutcome.REPAIRED, RepairOutcome.NOT_SUSPECT)
 
 
@@ -96,10 +96,10 @@ async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoin
         raise CommandError("no other node holds the partition")
     answer = await client.call(lambda seq: admin.RepairRequest(seq, partition_id, sources, ()))
     assert isinstance(answer, admin.RepairResponse)
-    for one in answer.ranges:
-        known = one.outcome in list(RepairOutcome)
-        outcome = RepairOutcome(one.outcome).name.lower().replace("_", " ") if known else f"outcome {one.outcome}"
-        print(f"partition {partition_id}, transactions {one.first_id}..{one.last_id}: {outcome}")
+    for span in answer.ranges:
+        known = span.outcome in list(RepairOutcome)
+        outcome = RepairOutcome(span.outcome).name.lower().replace("_", " ") if known else f"outcome {span.outcome}"
+        print(f"partition {partition_id}, transactions {span.first_id}..{span.last_id}: {outcome}")
     if not answer.ranges:
         print(f"partition {partition_id}: nothing is known to be damaged")
     if answer.message:
@@ -107,7 +107,7 @@ async def _repair(client: AdminClient, partition_id: int, sources: tuple[Endpoin
     state = await _state(client, partition_id)
     if state.condition != Condition.SOUND:
         print(f"partition {partition_id} is {Condition(state.condition).name}: {state.reason or 'see above'}")
-    return all(one.outcome in _GOOD for one in answer.ranges) and state.condition == Condition.SOUND
+    return all(span.outcome in _GOOD for span in answer.ranges) and state.condition == Condition.SOUND
 
 
 async def _state(client: AdminClient, partition_id: int) -> admin.ReplicaStateResponse:
@@ -170,18 +170,18 @@ async def _witnesses(
     tool: Tool, replicas: dict[str, Endpoint | None], partition_id: int, *, all_named: bool = True
 ) -> list[ReplicaReport]:
     """What the nodes that answer say; the others are named on standard error, unless they need not hold it."""
-    found = []
+    reports = []
     for replica, endpoint in replicas.items():
         try:
             if endpoint is None:
                 raise CommandError("its admin port is not known")
             with trio.fail_after(_LOOK_MAX):
                 async with tool.admin(endpoint) as client:
-                    found.append(await _report_of(client, replica, partition_id))
+                    reports.append(await _report_of(client, replica, partition_id))
         except (WaltzError, OSError, trio.TooSlowError) as error:
             if all_named:
                 print(f"{replica} does not answer: {error}", file=sys.stderr)
-    return found
+    return reports
 
 
 async def _report_of(client: AdminClient, replica: str, partition_id: int) -> ReplicaReport:

@@ -17,9 +17,9 @@ from waltz_core.operations.view import ClusterView
 from waltz_trio.cli.audit import audited
 from waltz_trio.cli.options import CONFIG, JSON, YES, Arguments, Command, CommandError, Option, confirm
 from waltz_trio.cli.tool import in_session
-from waltz_trio.cluster_admin import change_store, read_cluster
-from waltz_trio.gather import gather
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import gather
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import change_store, read_cluster
 
 _LOOK_EVERY = 1.0  # seconds between looks at what is waited for
 _PATIENCE = 3600  # seconds that one wait may take

@@ -41,7 +41,7 @@ class Command:
     run: Callable[[Arguments], int]
     operand: str = ""  # name of a required argument, if there is one
     repeated: bool = False  # the operand may be given more than once
-    failed: int = FAILED_STATUS  # exit status of whatever goes wrong, where 1 is an answer
+    failed: int = FAILED_STATUS  # exit status of failures, where 1 is an answer
     answers: bool = True  # takes `--json`: prints an object of its own, or one that holds the lines it prints
     example: str = ""  # a call, without the name of the program
 
@@ -104,7 +104,7 @@ def parse_number(text: str, bits: int = 32) -> int:
     """A signed number of so many bits.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is malformed.
     """
     if not re.fullmatch(r"[+-]?\d+", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
         raise UsageError(f'For input string: "{text}"')
@@ -119,7 +119,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
     """
     if not text:
         raise UsageError("Invalid input ")
-    found: set[int] = set()
+    partitions: set[int] = set()
     pieces = text.split(",")
     while pieces and not pieces[-1]:
         pieces.pop()
@@ -129,8 +129,8 @@ def parse_partitions(text: str) -> tuple[int, ...]:
         high = parse_number(last.strip()) if dash else low
         if high - low >= PARTITIONS_MAX:
             raise UsageError(f"range {piece.strip()} holds more than {PARTITIONS_MAX} partitions")
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
+        partitions.update(range(low, high + 1))
+    return tuple(sorted(partitions))
 
 
 # ---- parsers ---------------------------------------------------------------------------------

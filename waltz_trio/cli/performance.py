@@ -13,7 +13,7 @@ import trio
 
 import waltz_trio as waltz
 from waltz_core.base.errors import WaltzError
-from waltz_trio.background import first_of
+from waltz_trio.base.background import first_of
 from waltz_trio.cli.client import ACTIVE, CLIENT_CONFIG
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, parser_of
@@ -41,7 +41,7 @@ class Load:
 
 
 class Producer:
-    """One client that appends; its feeds tell what a transaction that was refused has to wait for."""
+    """One client that appends; its feeds bring what a refused transaction has to wait for."""
 
     def __init__(self, load: Load, client: waltz.Client) -> None:
         self.load = load
@@ -93,7 +93,7 @@ class Producer:
         """So many transactions, each started after a random pause, however long the others take."""
         async with trio.open_nursery() as nursery:
 
-            async def one() -> None:
+            async def append() -> None:
                 await self.append()
                 progress.advance()
 
@@ -102,7 +102,7 @@ class Producer:
                     await trio.sleep(self.random.expovariate(1 / self.load.interval_ms) / 1000)
                 elif number % 64 == 63:
                     await trio.lowlevel.checkpoint()  # lets outcomes in
-                nursery.start_soon(one)
+                nursery.start_soon(append)
 
 
 # ---- test-producers --------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _test_producers(arguments: Arguments) -> int:
     load = Load(arguments, interval_ms=interval, locks=locks)
     lasted = _run(lambda: _produce(load, threads, count))
     total = threads * count
-    found = {
+    output = {
         "transactions": total,
         "megabytes": total * load.size / _MEBIBYTE,
         "seconds": lasted,
@@ -146,13 +146,13 @@ def _test_producers(arguments: Arguments) -> int:
         "ms_per_transaction": 1000 * load.waited / total,
     }
     if arguments.flag("json"):
-        print(json.dumps(found, indent=2))
+        print(json.dumps(output, indent=2))
         return 0
-    print(f"Appended {total} transactions, with total {found['megabytes']:.4f} MB, in {lasted:.2f} secs")
-    print(f"Transaction/sec: {found['transactions_per_s']:.4f}")
-    print(f"MB/sec: {found['megabytes_per_s']:.4f}")
-    print(f"Retry/Transaction: {found['retries_per_transaction']:.4f}")
-    print(f"MilliSec/Transaction(client side congestion excluded): {found['ms_per_transaction']:.4f}")
+    print(f"Appended {total} transactions, with total {output['megabytes']:.4f} MB, in {lasted:.2f} secs")
+    print(f"Transaction/sec: {output['transactions_per_s']:.4f}")
+    print(f"MB/sec: {output['megabytes_per_s']:.4f}")
+    print(f"Retry/Transaction: {output['retries_per_transaction']:.4f}")
+    print(f"MilliSec/Transaction(client side congestion excluded): {output['ms_per_transaction']:.4f}")
     return 0
 
 
@@ -164,13 +164,13 @@ async def _consume(load: Load, count: int) -> tuple[float, int]:
     threads = min(_PRODUCERS_MAX, count)
     async with waltz.open_client(load.config) as client:
         partitions = range(load.partitions)
-        marks = {one: await client.committed_mark(one) if load.from_latest else -1 for one in partitions}
+        marks = {at: await client.committed_mark(at) if load.from_latest else -1 for at in partitions}
         async with trio.open_nursery() as feeds:
             producer = Producer(load, client)
             await producer.follow(feeds)
             limit = trio.CapacityLimiter(threads)
 
-            async def one() -> None:
+            async def append() -> None:
                 async with limit:
                     await producer.append()
                     progress.advance()
@@ -178,7 +178,7 @@ async def _consume(load: Load, count: int) -> tuple[float, int]:
             with counted("appending", count) as progress:
                 async with trio.open_nursery() as nursery:
                     for _ in range(count):
-                        nursery.start_soon(one)
+                        nursery.start_soon(append)
             feeds.cancel_scope.cancel()
     left, size, begin = count, 0, 0.0
     async with waltz.open_client(load.config) as reader, trio.open_nursery() as nursery:
@@ -205,7 +205,7 @@ def _test_consumers(arguments: Arguments) -> int:
     count = arguments.number("num-txn", least=1)
     load = Load(arguments, interval_ms=0, locks=0)
     lasted, size = _run(lambda: _consume(load, count))
-    found = {
+    output = {
         "transactions": count,
         "megabytes": size / _MEBIBYTE,
         "seconds": lasted,
@@ -213,11 +213,11 @@ def _test_consumers(arguments: Arguments) -> int:
         "megabytes_per_s": size / _MEBIBYTE / lasted,
     }
     if arguments.flag("json"):
-        print(json.dumps(found, indent=2))
+        print(json.dumps(output, indent=2))
         return 0
-    print(f"Read {count} transactions, with total {found['megabytes']:.4f} MB, in {lasted:.2f} secs")
-    print(f"Transaction/sec: {found['transactions_per_s']:.4f}")
-    print(f"MB/sec: {found['megabytes_per_s']:.4f}")
+    print(f"Read {count} transactions, with total {output['megabytes']:.4f} MB, in {lasted:.2f} secs")
+    print(f"Transaction/sec: {output['transactions_per_s']:.4f}")
+    print(f"MB/sec: {output['megabytes_per_s']:.4f}")
     return 0
 
 

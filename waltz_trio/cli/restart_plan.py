@@ -28,12 +28,12 @@ from waltz_core.operations.restart import (
 )
 from waltz_core.operations.stopping import committed_marks
 from waltz_core.operations.view import ClusterView
-from waltz_trio import durable
+from waltz_trio.base import durable
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.tool import in_session
-from waltz_trio.gather import NODE_MAX, gather
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import NODE_MAX, gather
+from waltz_trio.ports.tool import Tool
 
 DUE, WAIT, UNKNOWN, FAILED = 10, 11, 3, 1  # exit statuses besides 0: every node is done
 _LOOK_AGAIN = 1.0  # seconds between two looks
@@ -188,7 +188,7 @@ async def _back(walk: _Walk, step: Step, patience: int) -> bool:
 
 
 async def _restart(command: str, step: Step) -> int:
-    """Run the operator's command for one node; nothing of ZooKeeper's is put into it unquoted."""
+    """Run the operator's command for one node; text from ZooKeeper is quoted."""
     fields = {"kind": step.kind.value, "node": step.name, "host": step.host}
     line = command
     for name, value in fields.items():

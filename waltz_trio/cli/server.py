@@ -1,4 +1,4 @@
-"""`waltz server ...`: run a server; look at one, and tell it which partitions it should prefer."""
+"""`waltz server ...`: run a server; inspect one, and set the partitions that it should prefer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from waltz_core.base.ids import Endpoint
-from waltz_trio import log
+from waltz_trio.base import log
 from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.options import (
     CONFIG,
@@ -26,11 +26,11 @@ from waltz_trio.cli.options import (
 )
 from waltz_trio.cli.tool import endpoint_of, explained
 from waltz_trio.cli.zookeeper import load_config
-from waltz_trio.config import Config, net_limits
-from waltz_trio.process import run_until_signal
-from waltz_trio.server import ServerProcess
-from waltz_trio.server_port import ServerPort, open_server_port
-from waltz_trio.tool import tls_of
+from waltz_trio.config.config import Config, net_limits
+from waltz_trio.node.main import run_until_signal
+from waltz_trio.node.server import ServerProcess
+from waltz_trio.ports.server import ServerPort, open_server_port
+from waltz_trio.ports.tool import tls_of
 
 _HTTP_TIMEOUT = 10  # seconds
 _GROUP = "waltz-server."
@@ -57,20 +57,22 @@ def _list(arguments: Arguments) -> int:
     endpoint = endpoint_of(arguments.text("server"), "Http must be in format of host:port")
     metrics = fetch_json(endpoint, "/metrics")
     gauges = metrics.get("gauges", {})
+    if f"{_GROUP}waltz-server-num-partitions" not in gauges:
+        raise CommandError(f"http://{endpoint}/metrics has no figures of a server: is it the port of a storage node?")
 
     def value(name: str) -> Any:
         return gauges.get(_GROUP + name, {}).get("value")
 
     replicas = {int(partition): nodes for partition, nodes in (value("replica-info") or {}).items()}
     if arguments.flag("json"):
-        found = {
+        output = {
             "endpoint": value("endpoint"),
             "server_id": value("server-id"),
             "num_partitions": value("waltz-server-num-partitions"),
             "partitions": sorted(_served(gauges)),
             "storage_nodes": {str(partition): nodes for partition, nodes in sorted(replicas.items())},
         }
-        print(json.dumps(found, indent=2))
+        print(json.dumps(output, indent=2))
         return 0
     lines = [f"There are {value('waltz-server-num-partitions')} partitions for current server"]
     for partition, nodes in sorted(replicas.items()):
@@ -85,7 +87,7 @@ def _served(gauges: dict[str, Any]) -> set[int]:
 
 
 def fetch_json(endpoint: Endpoint, path: str) -> dict[str, Any]:
-    """What a process answers over HTTP, whatever the status.
+    """What a process answers over HTTP, with any status.
 
     Raises:
         CommandError: it does not answer, or with something else than JSON.
@@ -94,16 +96,16 @@ def fetch_json(endpoint: Endpoint, path: str) -> dict[str, Any]:
     try:
         connection.request("GET", path)
         body = connection.getresponse().read()
-        found = json.loads(body)
+        answer = json.loads(body)
     except (OSError, http.client.HTTPException) as error:
         raise CommandError(f"http://{endpoint}{path}: {str(error) or type(error).__name__}") from error
     except ValueError as error:
         raise CommandError(f"http://{endpoint}{path} answers something else than JSON: is it an HTTP port?") from error
     finally:
         connection.close()
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise CommandError(f"http://{endpoint}{path} answers no JSON object")
-    return found
+    return answer
 
 
 # ---- preferred partitions --------------------------------------------------------------------

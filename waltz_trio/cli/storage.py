@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,7 @@ from waltz_core.base.log import Record, SessionInfo
 from waltz_core.operations import recover_partition as copying
 from waltz_core.operations.recover_partition import RecoverPartition
 from waltz_core.wire import admin_messages as admin
-from waltz_trio import log
-from waltz_trio.admin import AdminClient
+from waltz_trio.base import log
 from waltz_trio.cli import mend, moves
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import (
@@ -33,12 +33,13 @@ from waltz_trio.cli.options import (
     show,
 )
 from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session
-from waltz_trio.cluster_admin import read_cluster
-from waltz_trio.config import Config
-from waltz_trio.process import run_until_signal
-from waltz_trio.storage_node import StorageProcess
-from waltz_trio.storage_port import StoragePort
-from waltz_trio.tool import Tool
+from waltz_trio.config.config import Config
+from waltz_trio.node.main import run_until_signal
+from waltz_trio.node.storage_node import StorageProcess
+from waltz_trio.ports.admin import AdminClient
+from waltz_trio.ports.storage import StoragePort
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import read_cluster
 
 _PARTITIONS_KEY = "waltz-storage.waltz-storage-partition-ids"
 
@@ -73,18 +74,20 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
     else:
         async with explained(f"Failed to obtain hostname and admin port for {given}:"):
             endpoints = [endpoint_of(given, "Http must be in format of host:admin_port")]
-    found: dict[Endpoint, list[dict[str, Any]]] = {}
+    held: dict[Endpoint, list[dict[str, Any]]] = {}
     failures: dict[Endpoint, str] = {}
     for endpoint in endpoints:
         try:
             async with explained(f"Cannot fetch partition ownership for {endpoint}:"), tool.admin(endpoint) as client:
-                found[endpoint] = _partitions_in(await client.metrics())
+                held[endpoint] = _partitions_in(await client.metrics())
         except CommandError as error:
             failures[endpoint] = str(error)
     if arguments.flag("json"):
-        print(json.dumps(_list_json(found, failures), indent=2))
+        print(json.dumps(_list_json(held, failures), indent=2))
     else:
-        text = "\n".join("".join(_list_text(endpoint, one) for one in many) for endpoint, many in found.items())
+        text = "\n".join(
+            "".join(_list_text(endpoint, partition) for partition in many) for endpoint, many in held.items()
+        )
         if text.strip() or not failures:
             show(text, logger_as_output=arguments.flag("logger-as-output"))
         for failure in failures.values():
@@ -93,16 +96,16 @@ async def _list(tool: Tool, arguments: Arguments) -> int:
 
 
 def _partitions_in(metrics: str) -> list[dict[str, Any]]:
-    """What the metrics of a node, ours or of 0.13.2, tell of its partitions."""
+    """What the metrics of a node, ours or of 0.13.2, say about its partitions."""
     gauges = json.loads(metrics)["gauges"]
 
     def value(partition_id: int, name: str) -> Any:
         return gauges.get(f"waltz-storage.partition-{partition_id}.{name}", {}).get("value")
 
-    found = []
+    partitions = []
     for partition_id in gauges.get(_PARTITIONS_KEY, {}).get("value") or ():
         flags = value(partition_id, "flags") or 0
-        found.append(
+        partitions.append(
             {
                 "partition": partition_id,
                 "session_id": value(partition_id, "session-id"),
@@ -115,20 +118,20 @@ def _partitions_in(metrics: str) -> list[dict[str, Any]]:
                 "reason": value(partition_id, "reason"),
             }
         )
-    return found
+    return partitions
 
 
-def _list_text(endpoint: Endpoint, one: dict[str, Any]) -> str:
+def _list_text(endpoint: Endpoint, partition: dict[str, Any]) -> str:
     lines = [
-        f"Partition Info for id: {one['partition']} at {endpoint}",
-        f"\t sessionId: {one['session_id']}",
-        f"\t lowWaterMark: {one['low_water_mark']}",
-        f"\t localLowWaterMark: {one['local_low_water_mark']}",
-        f"\t isAssigned: {str(one['assigned']).lower()}",
-        f"\t isAvailable: {str(one['available']).lower()}",
+        f"Partition Info for id: {partition['partition']} at {endpoint}",
+        f"\t sessionId: {partition['session_id']}",
+        f"\t lowWaterMark: {partition['low_water_mark']}",
+        f"\t localLowWaterMark: {partition['local_low_water_mark']}",
+        f"\t isAssigned: {str(partition['assigned']).lower()}",
+        f"\t isAvailable: {str(partition['available']).lower()}",
     ]
-    if one["state"] not in (None, "open"):
-        lines.append(f"\t state: {one['state']}: {one['reason']}")
+    if partition["state"] not in (None, "open"):
+        lines.append(f"\t state: {partition['state']}: {partition['reason']}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -257,7 +260,7 @@ async def _max_transaction_id(tool: Tool, arguments: Arguments) -> int:
 
 
 async def _session_of(client: AdminClient, partition_id: int, *, offline: bool) -> int:
-    """A session id with which the node lets us read: its fence if it tells it, else the persisted one."""
+    """A session id with which the node lets us read: its fence if it reports it, else the persisted one."""
     if client.version and not offline:
         answer = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
         assert isinstance(answer, admin.ReplicaStateResponse)
@@ -326,7 +329,7 @@ async def _copy(source: AdminClient, port: StoragePort, destination: SessionInfo
         recovery.answered(answer)
 
 
-async def _read(source: AdminClient, partition_id: int, first: int, count: int) -> tuple[Record, ...]:
+async def _read(source: AdminClient, partition_id: int, first: int, count: int) -> Sequence[Record]:
     answer = await source.call(lambda seq: admin.RecordListRequest(seq, partition_id, first, count))
     assert isinstance(answer, admin.RecordListResponse)
     return answer.records

@@ -12,8 +12,8 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_trio.cli.help import UsageError
 from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import load_config, open_cluster
-from waltz_trio.cluster_admin import read_store_params
-from waltz_trio.tool import Tool
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import read_store_params
 
 ANSWER_MAX = 60.0  # seconds an administrative request may take
 
@@ -48,7 +48,7 @@ def endpoint_of(text: str, problem: str) -> Endpoint:
     """An endpoint as an option gives it.
 
     Raises:
-        UsageError: it is none; the text is `problem`.
+        UsageError: it is malformed; the text is `problem`.
     """
     if len(text.split(":")) != 2:
         raise UsageError(problem)

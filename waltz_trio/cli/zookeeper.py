@@ -34,7 +34,8 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
-from waltz_trio.cluster_admin import (
+from waltz_trio.config.config import Config
+from waltz_trio.zk.admin import (
     ClusterDump,
     ClusterExistsError,
     ClusterMissingError,
@@ -47,7 +48,6 @@ from waltz_trio.cluster_admin import (
     read_servers,
     read_store_params,
 )
-from waltz_trio.config import Config
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
 from waltz_trio.zk.security import zookeeper_security
 
@@ -77,7 +77,7 @@ async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, Clust
 
 
 def load_config(arguments: Arguments) -> Config:
-    """The file of `--cli-config-path`; keys that nobody knows are told.
+    """The file of `--cli-config-path`; unknown keys are reported.
 
     Raises:
         ConfigError: it cannot be read or used.
@@ -229,9 +229,9 @@ def _state_lines(metadata: PartitionMetadata | None) -> list[str]:
 
 def dump_json(paths: ClusterPaths, dump: ClusterDump) -> dict[str, Any]:
     """The listing for programs, and what `restore` takes."""
-    found = {"root": paths.root, **backup_json(dump.backup())}
-    found["assignment"]["in_force"] = dump.assignment.cversion == dump.assignment_cversion
-    found["servers"] = [
+    output = {"root": paths.root, **backup_json(dump.backup())}
+    output["assignment"]["in_force"] = dump.assignment.cversion == dump.assignment_cversion
+    output["servers"] = [
         {
             "id": server.server_id,
             "endpoint": str(server.endpoint),
@@ -239,9 +239,9 @@ def dump_json(paths: ClusterPaths, dump: ClusterDump) -> dict[str, Any]:
         }
         for server in dump.servers
     ]
-    found["undecodable_servers"] = list(dump.undecodable)
-    found["unreadable"] = dict(dump.unreadable)
-    return found
+    output["undecodable_servers"] = list(dump.undecodable)
+    output["unreadable"] = dict(dump.unreadable)
+    return output
 
 
 # ---- restore ---------------------------------------------------------------------------------

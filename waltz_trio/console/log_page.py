@@ -12,7 +12,7 @@ from waltz_core.base.ids import parse_endpoint, req_client
 from waltz_core.base.record import record
 from waltz_core.operations.page import Page
 from waltz_trio.console.watch import Watch
-from waltz_trio.server_port import ServerPort
+from waltz_trio.ports.server import ServerPort
 
 COUNT_MAX = 100  # records
 DATA_MAX = 4096  # bytes shown of each payload
@@ -86,13 +86,13 @@ async def _read(port: ServerPort, wanted: Range) -> Page:
         "first": first,
         "records": [
             {
-                "id": one.transaction_id,
-                "header": one.header,
-                "client": req_client(one.req_id),
-                "request": bytes(one.req_id).hex(),
-                "size": len(one.data),
-                "data": b64encode(one.data[:DATA_MAX]).decode(),
+                "id": record.transaction_id,
+                "header": record.header,
+                "client": req_client(record.req_id),
+                "request": bytes(record.req_id).hex(),
+                "size": len(record.data),
+                "data": b64encode(record.data[:DATA_MAX]).decode(),
             }
-            for one in records
+            for record in records
         ],
     }

@@ -17,10 +17,10 @@ import trio
 from waltz_core.access.roles import NO_ROLES, Roles
 from waltz_core.access.web import Door, Visit, may_read, refusal
 from waltz_core.base.errors import WaltzError
-from waltz_trio import http
 from waltz_trio.console.log_page import BadRangeError, parse_range, read_log
 from waltz_trio.console.watch import Watch
-from waltz_trio.http import Answer, Handler, Request, Response, Send, Stream
+from waltz_trio.net import http
+from waltz_trio.net.http import Answer, Handler, Request, Response, Send, Stream
 
 PREFIX = "/console/"
 _FILES = {
@@ -50,7 +50,7 @@ class Pages:
         """Prepare.
 
         Args:
-            watch: gives the pages; somebody runs it.
+            watch: gives the pages; the caller runs it.
             door: who is let in.
             roles: what certificates may do.
             certificates_asked: clients of the cluster need one.

@@ -1,4 +1,4 @@
-"""Looks at a cluster as long as somebody looks at the console: one look for all of them, none for nobody."""
+"""Looks at a cluster as long as the console has viewers: one look for all of them, none without."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from waltz_core.base.errors import WaltzError
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.page import Console, Page
 from waltz_core.operations.view import CertificateView, ClusterView
-from waltz_trio.gather import UNSEEN, gather, unseen
-from waltz_trio.tool import Tool
+from waltz_trio.ports.gather import UNSEEN, gather, unseen
+from waltz_trio.ports.tool import Tool
 
 EVERY = 1.5  # seconds between two looks
 NODE_MAX = 2.5  # seconds that a node may take: with the pause, one that is gone is shown within five
@@ -26,7 +26,7 @@ OpenTool = Callable[[], AbstractAsyncContextManager[Tool]]
 
 
 class Watch:
-    """Looks, and hands each page to whoever waits. Run `run`; ask within `viewing`."""
+    """Looks, and hands each page to all waiting viewers. Run `run`; ask within `viewing`."""
 
     def __init__(self, open_tool: OpenTool, console: Console) -> None:
         self._open = open_tool
@@ -42,7 +42,7 @@ class Watch:
         self.text = ""  # the page as JSON, made once for all viewers
 
     async def run(self) -> None:
-        """Look while anybody views; until cancelled."""
+        """Look while there are viewers; until cancelled."""
         while True:
             await self._wanted.wait()
             try:

@@ -1,7 +1,7 @@
 """The bank: what a transaction says, how it is decided from a database, and how it is applied to one.
 
 Payload and tables are those of the demonstration of 0.13.2, so that its programs and ours can share a log:
-`key:value` pairs, separated by tabs. `transfer` and `activate`, and the keys that tell who appended what on
+`key:value` pairs, separated by tabs. `transfer` and `activate`, and the keys that say who appended what on
 which grounds, are additions; 0.13.2 ignores them.
 """
 
@@ -32,7 +32,7 @@ Locks = tuple[tuple[str, int], ...]
 
 @record
 class Order:
-    """What somebody wants done."""
+    """A requested change."""
 
     action: str  # deposit, withdrawal, transfer, deactivate, activate
     account: int
@@ -46,7 +46,7 @@ class Entry:
 
     order: Order
     client: int = 0  # who appended it, its how-manieth request it was, ...
-    request: int = 0  # 0: nobody says
+    request: int = 0  # 0: unknown
     mark: int = -1  # ... the mark of the state it was decided on, ...
     write: Locks = ()  # ... and the locks under which it was appended
     read: Locks = ()
@@ -101,11 +101,11 @@ def _lock_text(locks: Iterable[tuple[str, int]]) -> str:
 
 
 def _locks(text: str) -> Locks:
-    found = []
+    locks = []
     for lock in text.split(",") if text else ():
         name, _, number = lock.partition("/")
-        found.append((name, int(number)))
-    return tuple(found)
+        locks.append((name, int(number)))
+    return tuple(locks)
 
 
 @record
@@ -127,18 +127,18 @@ def account(db: sqlite3.Cursor, number: int) -> Account | None:
 
 def refusal(db: sqlite3.Cursor, order: Order) -> str | None:
     """Why an order cannot be carried out, empty where 0.13.2 says nothing; None if it can."""
-    found = account(db, order.account)
+    source = account(db, order.account)
     if order.action in ("deposit", "transfer"):
         number = order.account if order.action == "deposit" else order.to
-        target = found if order.action == "deposit" else account(db, order.to)
+        target = source if order.action == "deposit" else account(db, order.to)
         if target is not None and not target.active:
             return f"The account is not active. [accountId={number}]"
     if order.action in ("withdrawal", "transfer"):
-        if found is None:
+        if source is None:
             return ""
-        if found.balance < order.amount or not found.active:
+        if source.balance < order.amount or not source.active:
             return (
-                f"Unable to withdraw. [accountId={order.account} active={'Y' if found.active else 'N'} "
+                f"Unable to withdraw. [accountId={order.account} active={'Y' if source.active else 'N'} "
                 f"amount={order.amount}]"
             )
     return None
@@ -182,7 +182,7 @@ def decide(db: sqlite3.Cursor, order: Order, refusals: list[str]) -> waltz.Appen
 def decide_with_witness(
     db: sqlite3.Cursor, order: Order, partition: int, client: int, request: int
 ) -> waltz.Append | None:
-    """As `decide`, with strict locks; the payload tells who asked, from which mark, under which locks."""
+    """As `decide`, with strict locks; the payload says who asked, from which mark, under which locks."""
     if refusal(db, order) is not None:
         return None
     write, read = strict_locks(order)

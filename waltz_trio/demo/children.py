@@ -129,10 +129,10 @@ async def _end_soon(process: trio.Process) -> None:
 def tail(log: Path, count: int = 15) -> str:
     """The last lines of a log, ready to follow a message; empty if there are none."""
     try:
-        found = log.read_text(errors="replace").splitlines()[-count:]
+        lines = log.read_text(errors="replace").splitlines()[-count:]
     except OSError:
         return ""
-    return f"; the end of {log}:\n" + "\n".join(f"    {line}" for line in found) if found else f" (see {log})"
+    return f"; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines) if lines else f" (see {log})"
 
 
 async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
@@ -150,10 +150,10 @@ async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
 def parse(line: bytes) -> dict[str, Any]:
     """A line as an object."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"text": line.decode(errors="replace")}
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"text": line.decode(errors="replace")}
 
 
 async def cancel_on_signal(scope: trio.CancelScope) -> None:

@@ -1,7 +1,7 @@
 """The cluster of a demonstration: one process, whose nodes are killed and restarted by orders on its standard input.
 
 Orders: `kill server 0`, `restart server 0`, `kill storage 1`, `restart storage 1`, `ready`. Each is answered
-by one JSON line when it is done. The first line tells the address. The process ends in order with its input.
+by one JSON line when it is done. The first line is the address. The process ends in order with its input.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import trio
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio import log
+from waltz_trio.base import log
 from waltz_trio.demo.children import obey, tell
-from waltz_trio.embedded import EmbeddedCluster, embedded_cluster
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 
 def main(argv: Sequence[str]) -> int:

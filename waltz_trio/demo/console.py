@@ -18,12 +18,12 @@ import trio
 
 import waltz_trio as waltz
 from waltz_core.base.errors import ConfigError, WaltzError
-from waltz_trio import log
-from waltz_trio.background import background
-from waltz_trio.config import Config
+from waltz_trio.base import log
+from waltz_trio.base.background import background
+from waltz_trio.config.config import Config
 from waltz_trio.demo import bank
 from waltz_trio.demo.bank import Order
-from waltz_trio.embedded import embedded_cluster
+from waltz_trio.node.embedded import embedded_cluster
 
 PROMPT = (
     "\nEnter [deposit <accountId> <amount>, withdraw <accountId> <amount>, balance <accountId>, "
@@ -37,8 +37,6 @@ _AUTOMATIC_AMOUNT_MAX = 10
 _DATABASE = Path("bank.db")
 _HINT_AFTER = 3.0  # seconds until a wait is explained
 _SQLITE = "jdbc:sqlite:"
-
-_in_thread: Any = trio.to_thread.run_sync  # stubs of an older Trio lack an argument
 
 ReadLine = Callable[[], Awaitable[str]]
 """The next line; empty at the end of the input."""
@@ -108,7 +106,7 @@ def _database_of(where: str) -> Path:
 
 
 async def _read_line() -> str:
-    return str(await _in_thread(sys.stdin.readline, abandon_on_cancel=True))
+    return await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
 
 
 def _write(text: str) -> None:
@@ -196,16 +194,16 @@ class Bank:
 
     async def balance(self, account: int) -> None:
         """Show an account."""
-        found, _ = await self._application.read(bank.account, account, partition=self._client.partition_of(account))
-        if found is None:
+        shown, _ = await self._application.read(bank.account, account, partition=self._client.partition_of(account))
+        if shown is None:
             self._write(f"\tBalance [accountId={account} amount=NO_DATA]\n")
         else:
-            active = "Y" if found.active else "N"
-            self._write(f"\tBalance [accountId={account} active={active} amount={found.balance}]\n")
+            active = "Y" if shown.active else "N"
+            self._write(f"\tBalance [accountId={account} active={active} amount={shown.balance}]\n")
 
     def _numbers(self, *texts: str) -> list[int] | None:
         """Account and, if given, amount; None after a complaint."""
-        found = []
+        numbers = []
         for text in texts:
             try:
                 number = int(text)
@@ -214,15 +212,15 @@ class Bank:
             if number not in _INT:
                 self._write(f'"{text}" is not a valid number, try again\n')
                 return None
-            found.append(number)
-        if len(found) > 1 and found[1] < 0:
+            numbers.append(number)
+        if len(numbers) > 1 and numbers[1] < 0:
             self._write(f'"{texts[1]}" is not a valid amount, try again\n')
             return None
-        return found
+        return numbers
 
 
 async def converse(bank_: Bank, read_line: ReadLine, write: Write, mode: str | None = None) -> None:
-    """Ask for the mode unless it is given; then go on until `quit` or the end of the input."""
+    """Ask for the mode unless it is given; then continue until `quit` or the end of the input."""
     chosen = mode or await _ask_mode(read_line, write)
     if chosen == "automatic":
         await _automatic(bank_)
@@ -251,7 +249,7 @@ async def _ask_mode(read_line: ReadLine, write: Write) -> str | None:
 
 
 async def _automatic(bank_: Bank) -> None:
-    """Deposits and withdrawals of one account, for ever."""
+    """Deposits and withdrawals of one account, without end."""
     while True:
         amount = round(random.random() * _AUTOMATIC_AMOUNT_MAX)
         await bank_.order(random.choice(("deposit", "withdraw")), _AUTOMATIC_ACCOUNT, amount)

@@ -22,7 +22,7 @@ def read_log(directory: Path) -> dict[int, list[Record]]:
     Raises:
         CorruptionError: a data file has no header.
     """
-    found = {}
+    logs = {}
     for folder in sorted(path for path in directory.iterdir() if path.name.isdecimal()):
         records: list[Record] = []
         for segment in sorted(folder.glob("*.seg")):
@@ -31,8 +31,8 @@ def read_log(directory: Path) -> dict[int, list[Record]]:
             if header is None:
                 raise CorruptionError(f"{segment} has no header")
             records += decode_run(data[HEADER_SIZE:], header.first_id, _EVERYTHING)[0]
-        found[int(folder.name)] = records
-    return found
+        logs[int(folder.name)] = records
+    return logs
 
 
 def read_database(path: Path, client: int) -> Database:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from waltz_core.base.record import record
+from waltz_trio.base import durable
 
 ASKED: Final = "asked"
 COMMITTED: Final = "committed"
@@ -33,11 +34,11 @@ class Event:
 
 
 class Journal:
-    """The file of one client; requests go on counting where an earlier process of the client stopped."""
+    """The file of one client; requests continue counting where an earlier process of the client stopped."""
 
     def __init__(self, path: Path) -> None:
         self.last_request = max((event.request for event in read(path, 0)), default=0) if path.exists() else 0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._fd = durable.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def asked(self, partition: int) -> int:
         """Note a request that is about to be made; returns its number."""
@@ -50,18 +51,18 @@ class Journal:
         self._write(kind, request, partition, transaction_id)
 
     def _write(self, kind: str, request: int, partition: int, transaction_id: int) -> None:
-        os.write(self._fd, f"{time.monotonic_ns()} {kind} {request} {partition} {transaction_id}\n".encode())
+        durable.write_all(self._fd, f"{time.monotonic_ns()} {kind} {request} {partition} {transaction_id}\n".encode())
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        durable.close(self._fd)
 
 
 def read(path: Path, client: int) -> list[Event]:
     """The events of one client, in order; a last line that was cut short is left out."""
     *lines, _ = path.read_text().split("\n")
-    found = []
+    events = []
     for line in lines:
         moment, kind, request, partition, transaction_id = line.split(" ")
-        found.append(Event(int(moment), kind, client, int(request), int(partition), int(transaction_id)))
-    return found
+        events.append(Event(int(moment), kind, client, int(request), int(partition), int(transaction_id)))
+    return events

@@ -15,7 +15,7 @@ from waltz_trio.demo import journal
 from waltz_trio.demo.bank import ENTRIES, MONEY, Account, Entry
 from waltz_trio.demo.journal import Event
 
-_SHOWN = 3  # violations of a promise that are told
+_SHOWN = 3  # violations of a promise that are printed
 
 Log = Mapping[int, Sequence[Record]]
 """Partition → its records from 0."""
@@ -89,14 +89,14 @@ def check_replicas(replicas: Mapping[str, Log], marks: Mapping[int, int]) -> Fin
 
 
 def entries(log: Log, marks: Mapping[int, int]) -> dict[int, list[Entry]]:
-    """The committed transactions of every partition; WaltzError if a record is none of the bank's."""
-    found: dict[int, list[Entry]] = {}
+    """The committed transactions of every partition; WaltzError if a record does not belong to the bank."""
+    book: dict[int, list[Entry]] = {}
     for partition, mark in marks.items():
         try:
-            found[partition] = [ENTRIES.loads(one.data) for one in log.get(partition, ())[: mark + 1]]
+            book[partition] = [ENTRIES.loads(record.data) for record in log.get(partition, ())[: mark + 1]]
         except ValueError as error:
             raise WaltzError(f"partition {partition} holds a record that is not of the bank: {error}") from error
-    return found
+    return book
 
 
 def check_outcomes(book: Mapping[int, Sequence[Entry]], events: Sequence[Event]) -> list[Finding]:
@@ -111,22 +111,20 @@ def check_outcomes(book: Mapping[int, Sequence[Entry]], events: Sequence[Event])
     committed = unknown = unknown_committed = 0
     for key in asked:
         end = settled.get(key)
-        found = places.get(key, [])
+        at = places.get(key, [])
         name = f"request {key[1]} of client {key[0]}"
         if end is not None and end.kind == journal.COMMITTED:
             committed += 1
-            if found != [(end.partition, end.transaction_id)]:
-                lost.append(
-                    f"{name} was acknowledged as {end.partition}/{end.transaction_id}, the log has it at {found}"
-                )
+            if at != [(end.partition, end.transaction_id)]:
+                lost.append(f"{name} was acknowledged as {end.partition}/{end.transaction_id}, the log has it at {at}")
         elif end is not None and end.kind == journal.DECLINED:
-            if found:
-                ghosts.append(f"{name} was declined, the log has it at {found}")
+            if at:
+                ghosts.append(f"{name} was declined, the log has it at {at}")
         else:
             unknown += 1
-            unknown_committed += bool(found)
-            if len(found) > 1:
-                doubled.append(f"{name}, whose outcome is unknown, is in the log {len(found)} times")
+            unknown_committed += bool(at)
+            if len(at) > 1:
+                doubled.append(f"{name}, whose outcome is unknown, is in the log {len(at)} times")
     ghosts += [f"nobody asked for request {key[1]} of client {key[0]}" for key in places.keys() - set(asked)]
     return [
         Finding("every acknowledged transaction is in the log once", f"{committed:,} transactions", tuple(lost)),
@@ -201,12 +199,12 @@ def replay(book: Mapping[int, Sequence[Entry]]) -> Ledger:
     paid_in = paid_out = 0
 
     def add(number: int, amount: int, where: str) -> None:
-        found = accounts.get(number, Account(0, True))
-        if not found.active:
+        account = accounts.get(number, Account(0, True))
+        if not account.active:
             wrong.append(f"{where} moves money of account {number}, which is not active")
-        if found.balance + amount < 0:
-            wrong.append(f"{where} overdraws account {number}: {found.balance} {amount:+}")
-        accounts[number] = Account(found.balance + amount, found.active)
+        if account.balance + amount < 0:
+            wrong.append(f"{where} overdraws account {number}: {account.balance} {amount:+}")
+        accounts[number] = Account(account.balance + amount, account.active)
 
     for partition, log in sorted(book.items()):
         for transaction_id, entry in enumerate(log):
@@ -286,7 +284,7 @@ def recoveries(kills: Sequence[Kill], events: Iterable[Event], partitions: int) 
             asked[(event.client, event.request)] = event.time
         elif event.kind == journal.COMMITTED:
             answered.append((event.time, asked[(event.client, event.request)], event.partition))
-    found: list[float | None] = []
+    durations: list[float | None] = []
     for kill in kills:
         waiting = set(range(partitions))
         end = None
@@ -296,8 +294,8 @@ def recoveries(kills: Sequence[Kill], events: Iterable[Event], partitions: int) 
                 if not waiting:
                     end = (acknowledged - kill.time) / 1e9
                     break
-        found.append(end)
-    return found
+        durations.append(end)
+    return durations
 
 
 def check_kills(kills: Sequence[Kill], times: Sequence[float | None], at_least: int) -> Finding:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from waltz_core.base.errors import ConfigError, CorruptionError, WaltzError
 from waltz_core.base.record import record
-from waltz_trio.background import first_of
+from waltz_trio.base.background import first_of
 from waltz_trio.demo import files, journal, proof
 from waltz_trio.demo.children import Child, ChildError, cancel_on_signal
 from waltz_trio.demo.journal import Event
@@ -173,7 +173,7 @@ class Demo:
             await teller.end()
         self._progress.phase = "levelling replicas"
         with trio.move_on_after(_LEVEL_MAX):
-            while not await trio.to_thread.run_sync(self._level):  # noqa: ASYNC110  # files do not tell when they grow
+            while not await trio.to_thread.run_sync(self._level):  # noqa: ASYNC110  # files do not notify of growth
                 await trio.sleep(0.5)
         await self._cluster.end()
 
@@ -187,7 +187,7 @@ class Demo:
     # ---- killing ---------------------------------------------------------------------------------
 
     async def _strike(self, strike: Strike, nursery: trio.Nursery) -> None:
-        """Kill, wait, restart; whoever is dead already is killed once it is back."""
+        """Kill, wait, restart; a process that is dead already is killed once it is back."""
         async with contextlib.AsyncExitStack() as stack:
             for target in sorted(strike.targets):
                 await stack.enter_async_context(self._down.setdefault(target, trio.Lock()))
@@ -244,7 +244,7 @@ class Demo:
                 self._last_commit = now
             for partition, generation in enumerate(teller.generations):
                 known = self._generations.get(partition)
-                # Until everybody has started, partitions move to where they belong.
+                # Until all servers have started, partitions move to where they belong.
                 if known is not None and generation > known and self._load_began is not None:
                     p.failovers += 1
                 if known is None or generation > known:
@@ -342,12 +342,12 @@ class Demo:
             "seed": self._options.seed,
             "findings": [
                 {
-                    "promise": one.promise,
-                    "kept": one.kept,
-                    "detail": one.detail,
-                    "violations": list(one.violations[:20]),
+                    "promise": finding.promise,
+                    "kept": finding.kept,
+                    "detail": finding.detail,
+                    "violations": list(finding.violations[:20]),
                 }
-                for one in findings
+                for finding in findings
             ],
         }
         path.write_text(json.dumps(result, indent=2) + "\n")
@@ -488,7 +488,7 @@ class _Teller:
             raise self.child.failure(f"did not end in order, but with status {status}")
 
     def fill(self, row: ClientRow, now: float) -> bool:
-        """Bring its row up to date; tells whether anything was committed since."""
+        """Bring its row up to date; returns whether anything was committed since."""
         counts = self._report.get("counts", {})
         before = row.committed
         for name in ("committed", "declined", "unknown", "conflicts", "retries"):
@@ -506,7 +506,7 @@ class _Teller:
 
 @contextlib.contextmanager
 def _within(seconds: float, complaint: str | Callable[[], str]) -> Iterator[None]:
-    """A block that must end in time; ChildError tells what did not."""
+    """A block that must end in time; ChildError names what did not."""
     with trio.move_on_after(seconds) as scope:
         yield
     if scope.cancelled_caught:

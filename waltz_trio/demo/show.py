@@ -156,7 +156,7 @@ def _cells(row: ClientRow) -> list[str]:
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """The promises, one a line, each with what was looked at; what breaks one is told below it."""
+    """The promises, one a line, each with what was looked at; violations follow below it."""
     width = max(len(finding.promise) for finding in findings)
     for finding in findings:
         mark, style = ("✓", "green") if finding.kept else ("✗", "bold red")

@@ -1,7 +1,7 @@
 """One client of the bank demonstration: a process with a database of its own that makes random requests.
 
-It makes requests until it is told `stop`, and brings its database up to date when it is told `finish`. It may
-be killed at any time: its journal tells what it knew, its database goes on.
+It makes requests until it reads `stop`, and brings its database up to date when it reads `finish`. It may
+be killed at any time: its journal says what it knew, its database continues from its mark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from waltz_trio import log
+from waltz_trio.base import log
 from waltz_trio.demo import bank, journal
 from waltz_trio.demo.bank import Order
 from waltz_trio.demo.children import obey, tell
@@ -31,7 +31,7 @@ _ACTIONS = (("deposit", 30), ("withdrawal", 22), ("transfer", 45), ("deactivate"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to end."""
+    """Run until `stop`."""
     parser = argparse.ArgumentParser(prog="python -m waltz_trio.demo.teller", description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--directory", type=Path, required=True)
@@ -95,7 +95,7 @@ class Teller:
         if order == "stop":
             self._stopped = True
             await self._idle.wait()
-            await self._client.flush()  # the outcomes that nobody waited for
+            await self._client.flush()  # the outcomes that were not awaited
             tell({"settled": True})
         elif order == "finish":
             await self._application.caught_up()

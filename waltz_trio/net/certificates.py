@@ -129,10 +129,10 @@ def trust_store(authority: bytes, password: str) -> bytes:
 def expiry_problems(pem: bytes, key: str, now: datetime.datetime) -> list[str]:
     """Certificates of a PEM text that peers will refuse, or will refuse soon; `key` names where they come from."""
     try:
-        found = x509.load_pem_x509_certificates(pem)
+        certificates = x509.load_pem_x509_certificates(pem)
     except ValueError:
-        return []  # whoever loads them says why they cannot be read
-    return [text for one in found if (text := _expiry_problem(one, key, now)) is not None]
+        return []  # the code that loads them reports why they cannot be read
+    return [text for certificate in certificates if (text := _expiry_problem(certificate, key, now)) is not None]
 
 
 def _expiry_problem(certificate: x509.Certificate, key: str, now: datetime.datetime) -> str | None:
@@ -186,7 +186,7 @@ def pkcs12_pair(data: bytes, password: str | None, name: str) -> KeyPair:
 
 def pkcs12_certificates(data: bytes, password: str | None, name: str) -> bytes:
     store = _pkcs12(data, password, name)
-    found = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
-    if not found:
+    items = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
+    if not items:
         raise ConfigError(f"{name}: the trust store holds no certificate")
-    return b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in found)
+    return b"".join(item.certificate.public_bytes(serialization.Encoding.PEM) for item in items)

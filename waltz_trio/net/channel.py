@@ -35,8 +35,8 @@ class NetLimits:
     """Bounds on connections; sizes in bytes, times in seconds."""
 
     read_size: int = 262144
-    high_mark: int = 1 << 20  # unsent bytes above which `Writable(False)` is told
-    low_mark: int = 1 << 18  # unsent bytes below which `Writable(True)` is told
+    high_mark: int = 1 << 20  # unsent bytes above which `Writable(False)` is posted
+    low_mark: int = 1 << 18  # unsent bytes below which `Writable(True)` is posted
     unsent_max: int = 1 << 29  # a connection with more is dropped
     stall_timeout: float = 120.0  # a peer that takes nothing for this long is dropped
     handshake_timeout: float = 10.0
@@ -65,6 +65,9 @@ class ChannelOwner(Protocol):
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as the process at most."""
+
+    def surprised(self, peer: str, error: Exception) -> None:
+        """Report an unexpected error, which has ended the connection with `peer`."""
 
 
 class TlsPipe:
@@ -155,7 +158,7 @@ class TlsPipe:
 class _State(enum.Enum):
     OPEN = enum.auto()
     CLOSING = enum.auto()  # asked to close: what is buffered goes out first
-    ENDED = enum.auto()  # `Closed` was told; the socket may linger
+    ENDED = enum.auto()  # `Closed` was posted; the socket may linger
 
 
 class Channel:
@@ -178,6 +181,7 @@ class Channel:
         "_state",
         "_touched",
         "_unsent",
+        "_untrusted",
         "conn",
         "peer",
     )
@@ -193,10 +197,11 @@ class Channel:
         self._unsent = 0  # bytes in the three above, before encryption
         self._state = _State.OPEN
         self._reason = ""
+        self._untrusted = False
         self._touched = False
         self._draining = False
         self._paused = False
-        self._resume: trio.Event | None = None  # set while nothing is to be read
+        self._resume: trio.Event | None = None  # set while reading is held back
         self._scope = trio.CancelScope()
 
     # ---- out -------------------------------------------------------------------------------------
@@ -222,8 +227,18 @@ class Channel:
             self._owner.touch(self)
 
     def flush(self) -> None:
-        """Hand the out-buffer to the kernel as far as it takes it; a task does the rest."""
+        """Hand the out-buffer to the kernel as far as it takes it; a task does the rest.
+
+        An unexpected error ends this connection only: the step that flushes serves all of them.
+        """
         self._touched = False
+        try:
+            self._flush()
+        except Exception as error:
+            self._fail(_unexpected(error))
+            self._owner.surprised(self.peer, error)
+
+    def _flush(self) -> None:
         if self._draining:
             self._keep()
             self._mark()
@@ -253,7 +268,7 @@ class Channel:
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except OSError:
-            # The reader meets the same error, after whatever the peer sent before, and tells it.
+            # The reader meets the same error, after what the peer sent before, and reports it.
             self._drop()
             return True
 
@@ -344,6 +359,8 @@ class Channel:
                 reason = await self._read()
         except OSError as error:
             reason = f"connection broke: {error.strerror or error}"
+            # The peer's alert, for one. An end without one is that of its process, not of its trust.
+            self._untrusted = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
         except trio.ClosedResourceError:
             reason = "the connection was closed"
         except Exception as error:
@@ -432,9 +449,9 @@ class Channel:
         if self._state is not _State.ENDED:
             self._state = _State.ENDED
             self._reason = reason
-            self._owner.post(Closed(self.conn, reason))
+            self._owner.post(Closed(self.conn, reason, self._untrusted))
 
 
 def _unexpected(error: Exception) -> str:
-    """Why a connection ends that met an error which nobody expected."""
+    """Why a connection ends after an unexpected error."""
     return f"an error in this process: {error!r}"

@@ -20,6 +20,10 @@ _OTHER_NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRES
 class DialError(Exception):
     """The connection does not stand; the text says why."""
 
+    def __init__(self, text: str, *, untrusted: bool = False) -> None:
+        super().__init__(text)
+        self.untrusted = untrusted  # TLS failed, or the peer is not who it must be
+
 
 async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe:
     """Connect and shake hands.
@@ -29,13 +33,11 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
     """
     try:
         with trio.fail_after(limits.connect_timeout):
-            stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+            sock = await _connected(endpoint)
     except trio.TooSlowError:
         raise DialError(f"{endpoint} did not answer within {limits.connect_timeout:.0f} s") from None
     except (OSError, ValueError) as error:  # ValueError: no name of a host, as Unicode and TLS see it
         raise DialError(f"cannot connect to {endpoint}: {why(error)}") from error
-    sock = socket.socket(fileno=stream.socket.detach())
-    sock.setblocking(False)
     tune(sock)
     try:
         pipe = TlsPipe(sock, tls.context, server_side=False, host_name=tls.host_name(endpoint))
@@ -47,20 +49,29 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
             await pipe.handshake()
         refusal = tls.check(endpoint, pipe.tls.getpeercert(binary_form=True))
         if refusal is not None:
-            raise DialError(refusal)
+            raise DialError(refusal, untrusted=True)
     except trio.TooSlowError:
         pipe.close()
-        raise DialError(f"{endpoint} did not finish the TLS handshake in {limits.handshake_timeout:.0f} s") from None
+        text = f"{endpoint} did not finish the TLS handshake in {limits.handshake_timeout:.0f} s"
+        raise DialError(text, untrusted=True) from None
     except ssl.SSLCertVerificationError as error:
         pipe.close()
-        raise DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}") from error
+        raise DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}", untrusted=True) from error
     except OSError as error:
         pipe.close()
-        raise DialError(f"TLS with {endpoint} failed: {why(error)}") from error
+        raise DialError(f"TLS with {endpoint} failed: {why(error)}", untrusted=True) from error
     except BaseException:
         pipe.close()
         raise
     return pipe
+
+
+async def _connected(endpoint: Endpoint) -> socket.socket:
+    """A non-blocking socket, connected to the first address of the name that answers."""
+    stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    return sock
 
 
 async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> trio.SSLStream[trio.SocketStream]:
@@ -80,7 +91,7 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
         assert not isinstance(certificate, dict), "binary form"
         refusal = tls.check(endpoint, certificate)
         if refusal is not None:
-            raise DialError(refusal)
+            raise DialError(refusal, untrusted=True)
     except BaseException as error:
         if transport is not None:
             await trio.aclose_forcefully(transport)

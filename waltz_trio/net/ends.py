@@ -1,4 +1,4 @@
-"""Sees that a peer is gone on sockets that nobody reads."""
+"""Sees that a peer is gone on sockets that are not being read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trio.lowlevel import wait_readable
 class EndWatch:
     """The end of a stream stands behind its last byte: who does not read a socket would see it never.
 
-    The kernel knows it all the same (`EPOLLRDHUP`), once it has room for what the peer sent before. Where there is
+    The kernel knows it even so (`EPOLLRDHUP`), once it has room for what the peer sent before. Where there is
     no epoll, an end is seen when the socket is read again.
 
     Lifetime: `run` in a nursery; `watch` and `forget` at any time, `forget` before the socket is closed.

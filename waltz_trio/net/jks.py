@@ -74,11 +74,11 @@ class _Cursor:
         return int(found)
 
     def take(self, size: int) -> bytes:
-        found = self.data[self.at : self.at + size]
-        if len(found) != size:
+        taken = self.data[self.at : self.at + size]
+        if len(taken) != size:
             raise JksError("the key store is cut short")
         self.at += size
-        return found
+        return taken
 
     def text(self) -> str:
         return self.take(self.number(_SHORT)).decode("utf-8")

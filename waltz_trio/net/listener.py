@@ -1,4 +1,4 @@
-"""Listening sockets: binding with clear errors, and a loop that accepts until told to stop."""
+"""Listening sockets: binding with clear errors, and a loop that accepts until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from waltz_core.base.errors import ConfigError
 
 _BACKLOG = 1024
 _AT_ONCE = 64  # connections accepted before other tasks have their turn
+# Where nothing is sent, a peer whose machine is gone is noticed after a minute and a half; Linux waits two hours.
+_PROBE_AFTER = 60  # seconds without a byte
+_PROBE_EVERY = 10
+_PROBES = 3
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1  # seconds; descriptors come back when connections end
 
@@ -37,10 +41,10 @@ def bind(host: str, port: int, key: str) -> socket.socket:
         ConfigError: the address is unknown or taken; the message names the configuration key.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror}") from error
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,5 +103,8 @@ def tune(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
     except OSError:
         pass  # the connection is gone already; the handshake will say so

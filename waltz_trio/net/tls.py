@@ -208,7 +208,7 @@ def load_trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
             data = _pem(_jks(data, settings.trust_store_password, key).trusted, key)
     try:
         context.load_verify_locations(cadata=data.decode("ascii"))
-        # Java: whatever stands in a trust store is trusted, be it an authority or a single certificate.
+        # Java: every certificate in a trust store is trusted, an authority or a single one.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}: no certificate can be read: {error}") from error
@@ -275,10 +275,10 @@ def _expiry_problems(settings: TlsSettings, pair: KeyPair | None) -> list[str]:
 
     now = datetime.datetime.now(datetime.UTC)
     own = "certificate" if settings.certificate is not None else "keyStore.location"
-    found = expiry_problems(pair.certificate, settings.prefix + own, now) if pair is not None else []
+    problems = expiry_problems(pair.certificate, settings.prefix + own, now) if pair is not None else []
     if settings.ca is not None:
-        found += expiry_problems(_read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca", now)
-    return found
+        problems += expiry_problems(_read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca", now)
+    return problems
 
 
 def _self_signed() -> KeyPair:

@@ -1,7 +1,7 @@
 """One process around one machine: what servers and storage nodes have in common.
 
 `NodeProcess.run` parses the configuration, makes the machine and its driver, opens what the kind of process needs,
-serves until the machine has ended, and lets go of everything. A kind says by its `Kind` how its keys and metrics are
+serves until the machine has ended, and releases everything. A kind says by its `Kind` how its keys and metrics are
 called, and by a few methods what it opens, in which order, and what its health is. Protocol and rules live in the core.
 """
 
@@ -17,17 +17,19 @@ import trio
 
 from waltz_core.base.contract import Machine
 from waltz_core.base.edge import Level, Shutdown, WallClock
-from waltz_trio.config import Config
-from waltz_trio.graphite import report_to_graphite
-from waltz_trio.http import Handler, HttpServer, endpoints
-from waltz_trio.log import reporter, warn_once
-from waltz_trio.metrics import Registry
+from waltz_core.base.tracing import Traced
+from waltz_trio.base.background import background_nursery
+from waltz_trio.base.log import reporter, warn_once
+from waltz_trio.base.metrics import Registry
+from waltz_trio.base.pump import wall_offset_ms
+from waltz_trio.config.config import Config
+from waltz_trio.config.roles import access_warning
+from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.http import Handler, HttpServer, endpoints
 from waltz_trio.net.tls import ClientTls, server_context
+from waltz_trio.node.graphite import report_to_graphite
+from waltz_trio.node.otel import OtelExporter
 from waltz_trio.node.settings import NodeSettings
-from waltz_trio.process import NodeDriver
-from waltz_trio.pump import wall_offset_ms
-from waltz_trio.role_file import access_warning
-from waltz_trio.zk.background import background_nursery
 from waltz_trio.zk.embedded import EmbeddedZnodes
 
 _REFRESH = 5.0  # seconds between readings of the machine's counters, the tick of the moving rates
@@ -68,7 +70,7 @@ class NodeProcess(ABC):
         self._scope = trio.CancelScope()
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> str:
-        """Serve until the end; returns why the machine could not go on (empty after an orderly end).
+        """Serve until the end; returns why the machine could not continue (empty after an orderly end).
 
         Raises:
             ConfigError: a key is missing, a file unreadable, a port taken, a directory in use or absent.
@@ -80,6 +82,7 @@ class NodeProcess(ABC):
             warning = access_warning(node.tls, node.roles)
             if self._znodes is None and warning:  # a cluster in one process is for trying
                 self._warn(warning)
+            otel = self._make_otel(node)
             try:
                 machine = await self._make_machine()
                 driver = self._driver = NodeDriver(
@@ -87,7 +90,7 @@ class NodeProcess(ABC):
                     name=self.name,
                     client_tls=client_tls,
                     roles=node.roles,
-                    plugins=self._plugins(),
+                    plugins={**self._plugins(), **({} if otel is None else {Traced: otel.trace})},
                     report=self.report,
                     limits=node.net,
                     recorded_batches=node.recorded_batches,
@@ -95,6 +98,8 @@ class NodeProcess(ABC):
                 driver.post(WallClock(wall_offset_ms()))
                 async with background_nursery() as nursery:
                     self._register()
+                    if otel is not None:
+                        nursery.start_soon(otel.run)
                     await nursery.start(driver.run)
                     for work in (self._keep_rates, self._report_to_graphite, *self._background()):
                         nursery.start_soon(work)
@@ -103,12 +108,14 @@ class NodeProcess(ABC):
                         await driver.ended.wait()
                         reason = driver.end_reason
                         await driver.stop()
+                    if otel is not None:
+                        await otel.flush()
             finally:
                 await self._let_go()
         return reason
 
     def shutdown(self) -> None:
-        """Ask for an orderly end: leave the cluster, write what is lazily written, let go of everything."""
+        """Ask for an orderly end: leave the cluster, write what is lazily written, release everything."""
         if self._driver is not None:
             self._driver.post(Shutdown())
 
@@ -154,14 +161,25 @@ class NodeProcess(ABC):
         """Drop what is open as `kill -9` would."""
 
     @abstractmethod
+    def _instance(self) -> str:
+        """What tells this process from others of its kind: where it is reached."""
+
+    @abstractmethod
     async def _let_go(self) -> None:
-        """Close what is still open, whatever has happened."""
+        """Close what is still open, after any end."""
 
     @abstractmethod
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the process is healthy, and the object that /health shows."""
 
     # ---- what they have in common ----------------------------------------------------------------
+
+    def _make_otel(self, node: NodeSettings) -> OtelExporter | None:
+        if node.otel is None:
+            return None
+        return OtelExporter(
+            node.otel, self.KIND.service, self._instance, self.registry, f"waltz.{self.name}", self.report
+        )
 
     def _end(self, reason: str) -> None:
         if self._driver is not None:

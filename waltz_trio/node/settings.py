@@ -15,14 +15,15 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.journal_format import Mode
 from waltz_core.storage.config import StorageConfig
-from waltz_trio.config import Config, net_limits, tls_settings
-from waltz_trio.http import version
+from waltz_trio.base.pump import wall_offset_ms
+from waltz_trio.base.version import version
+from waltz_trio.config.config import Config, net_limits, tls_settings
+from waltz_trio.config.roles import certificates_asked, roles_of
 from waltz_trio.net.channel import NetLimits
+from waltz_trio.net.driver import accepted_max
 from waltz_trio.net.listener import local_host
 from waltz_trio.net.tls import TlsSettings
-from waltz_trio.process import places_of
-from waltz_trio.pump import wall_offset_ms
-from waltz_trio.role_file import certificates_asked, roles_of
+from waltz_trio.node.otel import OtelSettings, otel_settings
 from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 
 _FRAME_SIZE_MAX_CLIENT = 64 << 20
@@ -48,6 +49,12 @@ class NodeSettings:
     root: str
     session_timeout_ms: int
     security: ZkSecurity  # of the session with ZooKeeper
+    otel: OtelSettings | None  # None: off
+
+    @property
+    def trace_every(self) -> int:
+        """One transaction in so many is traced; 0: none."""
+        return self.otel.trace_every if self.otel is not None else 0
 
 
 @attrs.frozen
@@ -141,6 +148,7 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
             unsent_max=config.number("network.unsentMax"),
             queue_count_max=config.number("server.queueCountMax"),
             reads_count_max=config.number("server.readCountMax"),
+            trace_every=node.trace_every,
         ),
     )
 
@@ -178,6 +186,7 @@ def storage_settings(config: Config, warn: Callable[[str], None]) -> StorageSett
             gathered_max=node.gathered_max or 2 << 30,
             queue_bytes_max=config.number("storage.queueBytesMax"),
             parked_bytes_max=config.number("storage.parkedBytesMax"),
+            trace_every=node.trace_every,
         ),
     )
 
@@ -201,4 +210,22 @@ def _node_settings(config: Config, prefix: str) -> NodeSettings:
         root=config.text("cluster.root").rstrip("/"),
         session_timeout_ms=config.number("zookeeper.sessionTimeout"),
         security=zookeeper_security(config),
+        otel=otel_settings(config),
+    )
+
+
+def places_of(config: Config) -> Places:
+    """The limits on standing connections, which the machine keeps.
+
+    One place in eight of what the process accepts is left for handshakes and for connections on their way out; were the
+    process full itself, it could only refuse all newcomers alike.
+    """
+    count = accepted_max(net_limits(config))
+    standing = max(1, count - max(1, count // 8))
+    return Places(
+        count_max=standing,
+        reserved=standing // 8,
+        per_address_max=config.number_or_none("network.connectionsPerAddressMax") or max(1, standing // 2),
+        unproven_ms=config.number("network.requestTimeout"),
+        idle_ms=config.number("network.idleTimeout"),
     )

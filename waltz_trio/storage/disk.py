@@ -5,43 +5,38 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import trio
 
 from waltz_core.storage.effects import (
     DiskBatch,
-    DiskBytes,
-    DiskDone,
     DiskEffect,
     DiskEvent,
-    DiskFailed,
     DiskList,
-    DiskListing,
     DiskRead,
-    FaultKind,
     Operation,
     SyncDirectory,
     SyncFile,
 )
-from waltz_trio.log import described
-from waltz_trio.mailbox import Mailbox
-from waltz_trio.storage.files import Files, kind_of
+from waltz_trio.base.log import described
+from waltz_trio.base.mailbox import Mailbox
+from waltz_trio.storage.files import Files
+from waltz_trio.storage.group import Failures, Step, SyncEach, SyncWhole, carry_out, look
 from waltz_trio.storage.syncs import FileSyncs
 
 READERS = 2
 Deliver: TypeAlias = Callable[[Sequence[DiskEvent]], object]
 Fail: TypeAlias = Callable[[str], object]
 
-_Sync: TypeAlias = SyncFile | SyncDirectory
 _STOP = object()
 
 
 class DiskStatistics:
-    """Counts since the start; written by the threads of the disk, read by anybody."""
+    """Counts since the start; written by the threads of the disk, read by any."""
 
     __slots__ = ("_mutex", "batches", "groups", "recent_ms", "syncs")
 
@@ -72,8 +67,8 @@ class Disk:
     `close` every queued batch has been carried out. `abandon` is how a killed process looks from the disk: what was not
     carried out never is, nothing is synced any more, and nothing is delivered.
 
-    An error in an operation is the answer to its effect, whatever its type: the partition stops with the reason. Should
-    a thread end by an error all the same, nobody would ever answer what is queued, so `failed` must end the process.
+    An error of any type in an operation is the answer to its effect: the partition stops with the reason. Should
+    a thread end by an error even so, what is queued would never be answered, so `failed` must end the process.
     """
 
     def __init__(
@@ -160,44 +155,31 @@ class Disk:
         self._syncs.close()
 
     def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
-        """Write all batches, then sync every file they end with, each once."""
-        failures: dict[int, Exception] = {}
-        wanted: dict[_Sync, list[int]] = {}
-        for batch in group:
-            body, syncs = _trailing_syncs(batch.operations)
+        """Carry out a group of batches, up to the moment at which the disk is abandoned."""
+        steps = carry_out(group, self._syncs.prefers_whole)
+        answer: Any = None
+        while not self._mailbox.closed:
             try:
-                for operation in body:
-                    if self._mailbox.closed:
-                        return []
-                    self._apply(operation)
-            except Exception as error:  # of any type: this thread serves every partition
-                failures[batch.ticket] = error
-                continue
-            for sync in syncs:
-                wanted.setdefault(sync, []).append(batch.ticket)
-        for sync, why in self._sync_all(list(wanted)):
-            for ticket in wanted[sync]:
-                failures.setdefault(ticket, why)
-        if self._mailbox.closed:
-            return []
-        self.statistics.batches += len(group)
-        self.statistics.groups += 1
-        return [
-            _failed(batch.ticket, failures[batch.ticket]) if batch.ticket in failures else DiskDone(batch.ticket)
-            for batch in group
-        ]
+                step = steps.send(answer)
+            except StopIteration as end:
+                self.statistics.batches += len(group)
+                self.statistics.groups += 1
+                events: list[DiskEvent] = end.value
+                return events
+            answer = self._answer(step)
+        return []
 
-    def _sync_all(self, wanted: list[_Sync]) -> Iterator[tuple[_Sync, Exception]]:
-        """Make files durable, then directories: a name must not become durable before what it stands for."""
-        files = [sync for sync in wanted if isinstance(sync, SyncFile)]
-        if files and not self._mailbox.closed:
-            yield from self._syncs.sync(files).items()
-        for sync in wanted:
-            if isinstance(sync, SyncDirectory) and not self._mailbox.closed:
-                try:
-                    self._apply(sync)
-                except Exception as error:
-                    yield sync, error
+    def _answer(self, step: Step) -> Exception | Failures | None:
+        try:
+            if type(step) is SyncEach:
+                return self._syncs.each(step.files)
+            if type(step) is SyncWhole:
+                self._syncs.whole(step.files)
+            else:
+                self._apply(step)  # type: ignore[arg-type]  # what is left is an operation
+        except Exception as error:
+            return error
+        return None
 
     def _apply(self, operation: Operation) -> None:
         if type(operation) is SyncFile or type(operation) is SyncDirectory:
@@ -214,26 +196,4 @@ class Disk:
             if self._mailbox.closed:
                 continue
             assert isinstance(effect, DiskRead | DiskList)
-            self._mailbox.post([self._look(effect)])
-
-    def _look(self, effect: DiskRead | DiskList) -> DiskEvent:
-        try:
-            if isinstance(effect, DiskRead):
-                return DiskBytes(effect.ticket, self.files.read(effect.path, effect.offset, effect.length))
-            return DiskListing(effect.ticket, self.files.entries(effect.path))
-        except Exception as error:
-            return _failed(effect.ticket, error)
-
-
-def _trailing_syncs(operations: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], list[_Sync]]:
-    """What must be carried out in place, and the syncs at the end that may wait for those of other batches."""
-    at = len(operations)
-    while at and isinstance(operations[at - 1], SyncFile | SyncDirectory):
-        at -= 1
-    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]
-
-
-def _failed(ticket: int, error: Exception) -> DiskFailed:
-    if isinstance(error, OSError):
-        return DiskFailed(ticket, kind_of(error), error.strerror or str(error))
-    return DiskFailed(ticket, FaultKind.IO, f"an error in this process: {described(error)}")
+            self._mailbox.post([look(self.files, effect)])

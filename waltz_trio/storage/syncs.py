@@ -7,7 +7,7 @@ file system. So both are timed, and the cheaper one is used; the other is tried 
 What a failure means (docs/adr/0016-syncing-many-files.md): `syncfs` reports an error of *any* file of the file system,
 also of other processes, and does not say of which. It is then asked file by file, and each file answers for itself: an
 error that befell it stays with its descriptor until it is asked. So no file counts as durable after a failure unless
-its own `fdatasync` says so, and the trouble of others stops nobody.
+its own `fdatasync` says so, and errors of others stop no partition.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from time import perf_counter
 
 from waltz_core.storage.effects import SyncFile
 from waltz_trio.storage.files import Files
+from waltz_trio.storage.group import Failures
 
 THREADS = 4  # more of them wait for the same journal of the file system
 _TRY_EVERY = 64  # groups after which the slower way is timed again
 _NEWEST = 0.25  # weight of the newest time
-
-Failures = dict[SyncFile, Exception]
 
 
 class SyncTimes:
@@ -37,7 +36,7 @@ class SyncTimes:
         self._groups = 0
 
     def choose(self, count: int) -> bool:
-        """Whether the file system is to be synced as a whole, for a group of `count` files."""
+        """Whether to sync the file system as a whole, for a group of `count` files."""
         self._groups += 1
         if self._all is None or self._each is None:
             return self._all is None
@@ -68,7 +67,7 @@ class FileSyncs:
         Args:
             sync_one: makes one file durable, and counts that; called by several threads.
             note: called with the seconds of each sync of the whole file system.
-            stopped: whether nothing is to be synced any more, and nobody waits for it.
+            stopped: whether syncs have ended, and nothing waits for one.
         """
         self._files = files
         self._stopped = stopped
@@ -77,30 +76,27 @@ class FileSyncs:
         self._times = SyncTimes()
         self._pool: ThreadPoolExecutor | None = None
 
-    def sync(self, wanted: Sequence[SyncFile]) -> Failures:
-        """Make files durable; returns those that may not be, each with its error."""
-        if len(wanted) == 1:
-            return self._some(wanted)
-        whole = [sync for sync in wanted if self._files.covered(sync.path)] if self._files.syncs_whole else []
-        if len(whole) < len(wanted) or not self._times.choose(len(whole)):
-            return self._several(wanted)
+    def prefers_whole(self, wanted: Sequence[SyncFile]) -> bool:
+        """Whether one sync of the file system covers these files and has been the faster way."""
+        covered = self._files.syncs_whole and all(self._files.covered(sync.path) for sync in wanted)
+        return covered and self._times.choose(len(wanted))
+
+    def whole(self, wanted: Sequence[SyncFile]) -> None:
+        """Make the whole file system durable.
+
+        Raises:
+            OSError: something was not, perhaps nothing of ours.
+        """
         start = perf_counter()
-        try:
-            self._files.sync_whole()
-        except OSError:
-            return self._several(wanted)  # somebody's error: each of ours is asked for itself
+        self._files.sync_whole()
         seconds = perf_counter() - start
         self._note(seconds)
-        self._times.took(True, len(whole), seconds)
-        return {}
+        self._times.took(True, len(wanted), seconds)
 
-    def close(self) -> None:
-        """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-
-    def _several(self, wanted: Sequence[SyncFile]) -> Failures:
-        """Each file for itself, a few at a time."""
+    def each(self, wanted: Sequence[SyncFile]) -> Failures:
+        """Each file for itself, a few at a time; returns those that may not be durable, each with its error."""
+        if len(wanted) == 1:
+            return self._some(wanted)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "waltz-sync")
         start = perf_counter()
@@ -110,6 +106,11 @@ class FileSyncs:
             failures.update(failed)
         self._times.took(False, len(wanted), perf_counter() - start)
         return failures
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
 
     def _some(self, wanted: Sequence[SyncFile]) -> Failures:
         failures: Failures = {}

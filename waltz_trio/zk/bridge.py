@@ -53,7 +53,7 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.errors import ConfigError
-from waltz_trio.zk.background import background_nursery
+from waltz_trio.base.background import background_nursery
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 
 log = logging.getLogger("waltz.zookeeper")
@@ -79,6 +79,30 @@ _ERRORS: dict[type[Exception], ZkError] = {
 }
 
 
+class _Changes(logging.Filter):
+    """Passes what kazoo logs once until it is connected again: it repeats itself with every attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if record.levelno < logging.WARNING or text not in self._passed:
+            self._passed.add(text)
+            return True
+        return False
+
+    def connected(self) -> None:
+        """What comes from now on is new."""
+        self._passed.clear()
+
+
+_changes = _Changes()
+_kazoo_log = logging.getLogger("waltz.zookeeper.kazoo")
+_kazoo_log.addFilter(_changes)
+
+
 def _error(problem: BaseException) -> ZkError:
     for kind, error in _ERRORS.items():
         if isinstance(problem, kind):
@@ -93,7 +117,7 @@ class _LoopQueue:
         self._token = token
 
     def put(self, action: Callable[[], object]) -> None:
-        with suppress(trio.RunFinishedError):  # the loop is gone, and with it everybody who could care
+        with suppress(trio.RunFinishedError):  # the loop is gone, and with it all receivers
             self._token.run_sync_soon(self._run, action)
 
     @staticmethod
@@ -139,7 +163,7 @@ class ZooKeeperBridge:
                 timeout=self._timeout,
                 handler=self._handler,
                 connection_retry=retry,
-                logger=logging.getLogger("waltz.zookeeper.kazoo"),
+                logger=_kazoo_log,
                 **security.options(),
             )
         except ValueError as problem:
@@ -176,7 +200,7 @@ class ZooKeeperBridge:
         try:
             self._client.stop()
             self._client.close()
-        except Exception as problem:  # whatever kazoo finds wrong with ending, the process goes on ending
+        except Exception as problem:  # an error of kazoo while it ends does not keep the process from ending
             log.warning("the ZooKeeper client did not stop cleanly: %s", problem)
 
     # ---- events out --------------------------------------------------------------------------
@@ -195,7 +219,7 @@ class ZooKeeperBridge:
     # ---- state -------------------------------------------------------------------------------
 
     def _listen(self, state: str) -> None:
-        # In kazoo's thread. The low-level state tells an expired session from a closed client.
+        # In kazoo's thread. The low-level state distinguishes an expired session from a closed client.
         self._handler.completion_queue.put(partial(self._on_state, state, self._client.client_state))
 
     def _on_state(self, state: str, detail: str) -> None:
@@ -244,6 +268,7 @@ class ZooKeeperBridge:
             return
         self._usable = True
         self._suspended_at = None
+        _changes.connected()
         self._emit(ZkStateChanged(ZkState.CONNECTED, client_id[0]))
         self._fill()
 

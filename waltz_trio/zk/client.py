@@ -26,9 +26,10 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.errors import ClusterError
+from waltz_trio.base.znodes import ZnodeStore
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
-from waltz_trio.zk.store import ZnodeStore, open_znode_store
+from waltz_trio.zk.store import open_znode_store
 
 
 class ZnodeError(ClusterError):
@@ -264,14 +265,14 @@ class ZnodeClient:
         Raises:
             ZnodeError: of the kind that says why.
         """
-        found = [path]
+        paths = [path]
         for name in await self.children(path):
-            found += await self.walk(f"{path}/{name}")
-        return found
+            paths += await self.walk(f"{path}/{name}")
+        return paths
 
     @asynccontextmanager
     async def lock(self, path: str, on_wait: Callable[[ZkStat], None] | None = None) -> AsyncIterator[None]:
-        """Hold the ephemeral node `path` as a lock; waits as long as somebody else holds it.
+        """Hold the ephemeral node `path` as a lock; waits as long as another process holds it.
 
         Raises:
             ZnodeError: of the kind that says why the lock could not be asked for.

@@ -20,8 +20,8 @@ import trio
 from waltz_core.base.edge import ZkChanged, ZkError, ZkEvent, ZkFailed, ZkRequest, ZkState, ZkStateChanged
 from waltz_core.base.errors import ConfigError, CorruptionError
 from waltz_core.zookeeper.znode_tree import StoredTree, Znode, ZnodeTree
-from waltz_trio import durable
-from waltz_trio.zk.background import background_nursery
+from waltz_trio.base import durable
+from waltz_trio.base.background import background_nursery
 
 _FORMAT = "waltz znodes 1"
 
@@ -45,7 +45,7 @@ class EmbeddedSession:
             self._store.enqueue(self, requests)
 
     def abandon(self) -> None:
-        """End as a killed process does: without a word; the ephemeral nodes stay for a session time-out."""
+        """End as a killed process does: the ephemeral nodes stay for a session time-out."""
         if not self.ended:
             self.ended = True
             self._store.forsake(self)
@@ -208,12 +208,15 @@ def _only_user(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    with path.with_name(path.name + ".lock").open("w") as lock:
+    lock = durable.open_file(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"{path} is in use by another process") from None
         yield
+    finally:
+        durable.close(lock)
 
 
 def write_znodes(path: Path, stored: StoredTree) -> None:

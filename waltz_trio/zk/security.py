@@ -9,7 +9,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, ma
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.record import record
-from waltz_trio.config import Config, read_file
+from waltz_trio.config.config import Config, read_file
 
 _PREFIX = "zookeeper."
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL, "creator-read": CREATOR_ALL_ACL + READ_ACL_UNSAFE}
@@ -47,19 +47,19 @@ class ZkSecurity:
 
     def options(self) -> dict[str, Any]:
         """Arguments of kazoo's client."""
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.tls is not None:
-            found |= {"use_ssl": True, "ca": self.tls.ca, "check_hostname": self.tls.verify_host}
+            options |= {"use_ssl": True, "ca": self.tls.ca, "check_hostname": self.tls.verify_host}
             if self.tls.certificate is not None:
-                found |= {"certfile": self.tls.certificate, "keyfile": self.tls.key or self.tls.certificate}
+                options |= {"certfile": self.tls.certificate, "keyfile": self.tls.key or self.tls.certificate}
         if self.sasl is not None:
             given = {"mechanism": self.sasl.mechanism, "service": self.sasl.service}
             if self.sasl.username is not None:
                 given |= {"username": self.sasl.username, "password": self.sasl.password or ""}
-            found["sasl_options"] = given
+            options["sasl_options"] = given
         if self.auth is not None:
-            found["auth_data"] = [self.auth]
-        return found
+            options["auth_data"] = [self.auth]
+        return options
 
     def acls(self) -> list[Any]:
         """Who may do what with new znodes.
@@ -87,14 +87,14 @@ def zookeeper_security(config: Config) -> ZkSecurity:
         if not colon or not scheme or not credential:
             raise ConfigError("zookeeper.acl.auth: expected SCHEME:CREDENTIAL, such as digest:USER:PASSWORD")
         parts = scheme, credential
-    found = ZkSecurity(_tls(config), _sasl(config), parts, config.text(_PREFIX + "acl.create"))
-    found.acls()
-    if found.acl.startswith("creator") and found.sasl is None and found.auth is None:
+    security = ZkSecurity(_tls(config), _sasl(config), parts, config.text(_PREFIX + "acl.create"))
+    security.acls()
+    if security.acl.startswith("creator") and security.sasl is None and security.auth is None:
         raise ConfigError(
-            f"zookeeper.acl.create is {found.acl}, but the session is nobody's: set zookeeper.sasl.mechanism or "
+            f"zookeeper.acl.create is {security.acl}, but the session is nobody's: set zookeeper.sasl.mechanism or "
             "zookeeper.acl.auth"
         )
-    return found
+    return security
 
 
 def _tls(config: Config) -> ZkTls | None:

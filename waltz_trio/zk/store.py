@@ -1,25 +1,14 @@
-"""What this process sees of ZooKeeper: requests in, events out, whichever store stands behind it."""
+"""A session with ZooKeeper, or with a store of znodes inside this process."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from waltz_core.base.edge import ZkEvent, ZkRequest
+from waltz_trio.base.znodes import Deliver, ZnodeStore
 from waltz_trio.zk.bridge import open_zookeeper
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
-
-Deliver = Callable[[Sequence[ZkEvent]], None]
-"""Called in the Trio thread, never from within `submit`; must neither await nor raise."""
-
-
-class ZnodeStore(Protocol):
-    """One session. The first event is ZkStateChanged(CONNECTED), as soon as the session is usable."""
-
-    def submit(self, requests: Iterable[ZkRequest]) -> None:
-        """Take requests, in order; each is answered by exactly one ZkDone or ZkFailed with its ticket."""
 
 
 @asynccontextmanager

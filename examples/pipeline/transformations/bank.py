@@ -7,7 +7,7 @@ from typing import Any
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession, functions
 
-from waltz_spark import views
+import waltz_spark
 
 spark = SparkSession.active()
 
@@ -22,7 +22,7 @@ def ledger() -> Any:
 @dp.table
 def flows() -> Any:
     """What each transaction moved."""
-    return views.flows(spark.readStream.table("ledger"))
+    return waltz_spark.flows(spark.readStream.table("ledger"))
 
 
 @dp.materialized_view

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.invariants.base import InvariantError
 from waltz_core.client.keys import KeyTable
-from waltz_core.client.submitter import GaveUp, KeyReused, MarkReached, SubmitDone
+from waltz_core.client.submit_calls import GaveUp, KeyReused, MarkReached, SubmitDone
 
 if TYPE_CHECKING:
     from tests.model.application_world import ApplicationWorld, Call
@@ -41,7 +41,7 @@ def _outcome_is_true(world: ApplicationWorld, call: Call) -> None:
             same = move.call == call.number if call.key is None else (move.key, move.hashed) == (call.key, call.hashed)
             _require(same, "ReceiptIsTrue", f"{call} got {at}, which is {move}")
             if call.until_applied:
-                mark = call.member.submitter.applied_mark if call.member is not None else -1
+                mark = call.member.machine.submitter.applied_mark if call.member is not None else -1
                 _require(mark >= at, "ReceiptIsApplied", f"{call} at {mark}")
         case GaveUp():
             _require(all(move.call != call.number for move in log), "GivenUpIsNotCommitted", f"{call}")
@@ -100,7 +100,7 @@ def _nobody_is_forgotten(world: ApplicationWorld) -> None:
     for call in world.calls:
         _require(call.outcome is not None, "NobodyIsForgotten", f"{call}")
     for member in world.members:
-        machine = member.submitter
+        machine = member.machine.submitter
         left = (machine.waiting, machine.in_flight, machine.queued, machine.gated, machine.deadline())
         _require(left == (0, 0, 0, 0, None), "NothingIsLeft", f"{left}")
         _require(member.expected == len(world.log) - 1, "ViewCatchesUp", f"{member.expected} of {len(world.log) - 1}")

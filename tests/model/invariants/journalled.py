@@ -12,7 +12,7 @@ from waltz_core.server.journal_format import APPENDED, Mode
 class Journalled(Invariant):
     """Whoever commits a record, also in a later session: the journal of the server that decided it has its locks.
 
-    At the end the journals alone tell what is committed, too.
+    At the end a reader of the files finds every decision that was durable and was not deleted.
     """
 
     def on_commit(self, partition: int, transaction_id: int, body: bytes, server: Any, session: Any) -> None:
@@ -37,3 +37,8 @@ class Journalled(Invariant):
             )
             self.require(all(same), f"{token} was journalled as {one}")
             self.require(one.lock_mark <= one.client_mark or not one.write_locks, f"appended against its locks: {one}")
+
+    def at_end(self) -> None:
+        for journal in self.observer.cluster.journals:
+            problem = journal.problem()
+            self.require(not problem, f"the journal of {journal.node.name}: {problem}")

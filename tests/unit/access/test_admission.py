@@ -87,6 +87,39 @@ def test_an_address_gets_the_places_back_of_connections_that_ended() -> None:
         admission.gone(conn + 1)
 
 
+def test_where_an_address_has_its_share_who_has_long_been_silent_yields() -> None:
+    """Connections whose peers are gone would keep a new client of their address out for half an hour."""
+    admission = Admission(Places(per_address_max=3, idle_ms=HALF_AN_HOUR))
+    for conn in (1, 2, 3):
+        admission.accepted(0, conn, "a")
+        admission.proven(0, conn)
+    admission.accepted(0, 4, "b")
+    admission.proven(0, 4)
+    admission.heard(1_000, 1)
+    half = HALF_AN_HOUR // 2
+    assert conns(admission.accepted(half - 1, 5, "a")) == [5]
+    [gone] = admission.accepted(half, 6, "a")
+    assert gone == Eviction(2, "3 connections from a are open, the limit for one address, and it has been silent", True)
+    assert conns(admission.accepted(half, 7, "a")) == [6]
+    admission.proven(half, 7)
+    assert conns(admission.accepted(half, 8, "a")) == [3]
+    admission.proven(half, 8)
+    assert conns(admission.accepted(half + 999, 9, "a")) == [9]
+    assert conns(admission.accepted(half + 1_000, 10, "a")) == [1]
+
+
+def test_where_no_place_is_left_who_has_long_been_silent_yields_unless_it_is_a_member() -> None:
+    admission = Admission(Places(count_max=2, idle_ms=HALF_AN_HOUR))
+    admission.accepted(0, 1, "server", member=True)
+    admission.accepted(0, 2, "a")
+    for conn in (1, 2):
+        admission.proven(0, conn)
+    [gone] = admission.accepted(HALF_AN_HOUR // 2, 3, "b")
+    assert gone == Eviction(2, "it has been silent, and its place is needed")
+    admission.proven(HALF_AN_HOUR // 2, 3)
+    assert conns(admission.accepted(HALF_AN_HOUR // 2, 4, "c")) == [4]
+
+
 def test_members_are_under_no_quota_and_have_places_of_their_own() -> None:
     admission = Admission(Places(count_max=4, reserved=2, per_address_max=1))
     for conn in (1, 2):

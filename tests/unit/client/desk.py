@@ -9,10 +9,10 @@ from typing import Any
 from tests.fixed_membership import FixedMembership
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.client.calls import Failed, Open, Submit
 from waltz_core.client.link import Kind
 from waltz_core.client.node import ClientNode
+from waltz_core.client.router import EndpointMap
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
@@ -40,13 +40,13 @@ class Desk:
         membership: Any = None,
         *,
         settings: ClientSettings | None = None,
-        rules: SafetyRules = SAFE,
+        node: type[ClientNode] = ClientNode,
         versions: Any = VERSIONS,
     ) -> None:
         self.now = 1_000
         self.settings = settings or ClientSettings()
-        membership = membership or FixedMembership(7, 2, EVERYTHING_AT_A)
-        self.node = ClientNode(membership, self.settings, random.Random(3), rules=rules, versions=versions)
+        self.membership = membership or FixedMembership(7, 2, EVERYTHING_AT_A)
+        self.node = node(self.membership, self.settings, random.Random(3), versions=versions)
         self.versions = versions
         self.told: list[Any] = []
         self.dials: list[Dial] = []
@@ -89,6 +89,11 @@ class Desk:
             self.capability_requests += [one for one in found if isinstance(one, ClusterInfoRequest)]
             found = [one for one in found if not isinstance(one, ClusterInfoRequest)]
         self.sent.setdefault(self.conns[conn], []).extend(found)
+
+    def change(self, endpoints: EndpointMap) -> list[Any]:
+        """The map of the cluster becomes another one."""
+        self.membership.change(endpoints)
+        return self.step()
 
     def wait(self, milliseconds: int) -> list[Any]:
         """Let time pass, waking the machine whenever it wants."""

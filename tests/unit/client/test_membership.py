@@ -78,6 +78,39 @@ def test_an_answer_without_a_client_id_is_no_answer_to_the_first_question() -> N
     assert desk.send(info(asked(desk, SEED), AT_A, client_id=-1), kind=RPC, server=SEED) == []
 
 
+def test_a_client_id_that_a_server_owes_is_asked_for_once() -> None:
+    """It may take ZooKeeper long; changes of the map, which come by themselves meanwhile, are no answer."""
+    desk = Desk(ServerMembership(SEED, SETTINGS))
+    desk.connect()
+    request = asked(desk, SEED)
+    desk.send(info(request, AT_A, client_id=-1), kind=RPC, server=SEED)
+    desk.wait(60_000)
+    assert desk.take(RPC, SEED) == []
+    assert desk.send(info(request, AT_A), kind=RPC, server=SEED) == [Joined("name", 4, 2)]
+
+
+def test_a_silent_server_that_owes_a_client_id_is_not_asked_again_where_there_is_no_other() -> None:
+    desk = Desk(ServerMembership(SEED, SETTINGS))
+    desk.connect()
+    asked(desk, SEED)
+    desk.wait(60_000)
+    assert desk.take(RPC, SEED) == []
+    desk.cut(RPC, SEED)  # with the connection goes what was owed on it
+    desk.wait(2_100)
+    desk.connect()
+    assert asked(desk, SEED).client_id_wanted
+
+
+def test_a_server_that_joins_its_cluster_is_asked_when_it_said_and_not_later() -> None:
+    desk = Desk(ServerMembership(SEED, SETTINGS))
+    desk.connect()
+    request = asked(desk, SEED)
+    desk.send(ErrorResponse(request.req_id, ErrorCode.NOT_READY, "later"), kind=RPC, server=SEED)
+    desk.send(info(request, AT_A, client_id=-1), kind=RPC, server=SEED)
+    desk.wait(SETTINGS.not_ready_ms)
+    assert asked(desk, SEED).client_id_wanted
+
+
 def test_a_server_that_has_not_joined_is_asked_again() -> None:
     desk = Desk(ServerMembership(SEED, SETTINGS))
     desk.connect()
@@ -239,10 +272,10 @@ def test_closing_ends_the_questions() -> None:
     desk = joined(AT_A)
     desk.step(CloseClient())
     assert desk.node.deadline() is None
-    membership = desk.node._membership
+    membership = desk.node._cluster._membership
     assert membership.deadline() is None
-    membership.due(desk.now, [])
-    membership.on_link_lost(membership._link, desk.now, [])  # type: ignore[attr-defined]
+    membership.due(desk.now)
+    membership.on_link_lost(desk.now, membership._link)  # type: ignore[attr-defined]
     assert desk.dials == []
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import random
 import sys
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from tests.fixed_membership import FixedMembership
+from tests.twin_0132.client import ClientNode0132
 from tests.unit.client.desk import A, B, Desk, failures, foreign, submit
 from waltz_core.base.edge import Closed, Dialed, Received, Report, Writable, ZkState, ZkStateChanged
 from waltz_core.base.ids import make_req_id, req_sequence
-from waltz_core.base.rules import LEGACY
+from waltz_core.base.outbox import Emits
 from waltz_core.client.calls import (
     CloseClient,
     ClusterLost,
     Consumed,
+    Effect,
     Failed,
     Fetch,
     Fetched,
@@ -34,7 +35,7 @@ from waltz_core.client.calls import (
     StopFeed,
 )
 from waltz_core.client.link import Kind
-from waltz_core.client.membership import NullMembership
+from waltz_core.client.membership import MapChanged, MembershipNote, NullMembership, Servers, Unusable
 from waltz_core.client.node import ClientEvent, ClientNode
 from waltz_core.client.settings import ClientSettings
 from waltz_core.wire.client_messages import (
@@ -128,7 +129,7 @@ def test_a_connection_that_worked_for_a_while_is_dialed_again_at_once() -> None:
 
 @pytest.mark.parametrize("dialed", [True, False])
 def test_0_13_2_dials_at_once_or_after_a_second(dialed: bool) -> None:
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.step(Open(0, -1, True))
     first, _ = desk.dials
     desk.dials.clear()
@@ -148,7 +149,7 @@ def test_an_idle_connection_writes_a_keep_alive_after_ten_minutes() -> None:
     desk.wait(600_000)
     assert desk.take() == []
     assert desk.codecs[conn].gathered == size_before
-    link = next(link for link in desk.node._router.links() if link.conn == conn)
+    link = next(link for link in desk.node._connections._router.links() if link.conn == conn)
     assert link.last_write == 1_000 + 600_000
 
 
@@ -156,7 +157,7 @@ def test_no_keep_alive_is_sent_to_peers_that_may_not_know_it() -> None:
     desk = Desk(versions=(3,))
     desk.mounted()
     desk.wait(700_000)
-    assert all(link.last_write == 1_000 for link in desk.node._router.links())
+    assert all(link.last_write == 1_000 for link in desk.node._connections._router.links())
 
 
 def test_garbage_costs_the_connection_but_not_what_came_before_it() -> None:
@@ -197,11 +198,11 @@ def test_messages_for_partitions_that_are_not_ours_are_ignored() -> None:
 def test_a_server_that_leaves_takes_its_partitions_with_it_and_its_number_is_remembered() -> None:
     desk = Desk()
     desk.mounted()
-    desk.node.endpoints_changed([], desk.now, desk.told)
+    desk.change([])
     desk.step()
     assert desk.node.status(0, desk.now).server is None
     assert desk.node.connected == 0
-    desk.node.endpoints_changed([(A, [(0, 2), (1, 2)])], desk.now, desk.told)
+    desk.change([(A, [(0, 2), (1, 2)])])
     desk.step()
     desk.connect()
     (mount,) = desk.take()
@@ -211,7 +212,7 @@ def test_a_server_that_leaves_takes_its_partitions_with_it_and_its_number_is_rem
 def test_a_partition_that_vanishes_from_the_map_stays_where_it_was() -> None:
     desk = Desk()
     desk.mounted()
-    desk.node.endpoints_changed([(A, []), (B, [])], desk.now, desk.told)
+    desk.change([(A, []), (B, [])])
     desk.step()
     assert desk.node.status(0, desk.now).server == A
     assert desk.take() == []
@@ -219,9 +220,9 @@ def test_a_partition_that_vanishes_from_the_map_stays_where_it_was() -> None:
 
 def test_of_two_claims_the_newer_one_holds() -> None:
     desk = Desk()
-    desk.node.endpoints_changed([(A, [(0, 5)]), (B, [(0, 3)])], desk.now, desk.told)
+    desk.change([(A, [(0, 5)]), (B, [(0, 3)])])
     assert desk.node.status(0, desk.now).server == A
-    desk.node.endpoints_changed([(A, [(0, 5)]), (B, [(0, 6)])], desk.now, desk.told)
+    desk.change([(A, [(0, 5)]), (B, [(0, 6)])])
     assert desk.node.status(0, desk.now).server == B
 
 
@@ -236,7 +237,7 @@ def test_payloads_are_read_many_at_a_time_and_each_once() -> None:
     assert [request.transaction_id for request in requests] == [3, 4, 5]
     assert [req_sequence(request.req_id) for request in requests] == [1, 2, 3]
     told = desk.send(data(requests[2], b"five"), data(requests[0], b"three"), kind=RPC)
-    assert told == [Fetched(0, [(5, b"five"), (3, b"three")])]
+    assert told == [Fetched(0, [(5, (b"five",)), (3, (b"three",))])]
     assert desk.send(data(requests[2], b"five"), kind=RPC) == []
 
 
@@ -265,7 +266,7 @@ def test_a_read_that_fails_is_repeated_after_growing_pauses_and_reported() -> No
     assert [type(effect) for effect in told] == [Report]
     assert "no reason given" in told[0].text
     (request,) = desk.take(RPC)
-    assert desk.send(data(request, b"at last"), kind=RPC) == [Fetched(0, [(3, b"at last")])]
+    assert desk.send(data(request, b"at last"), kind=RPC) == [Fetched(0, [(3, (b"at last",))])]
 
 
 def test_reads_on_a_broken_connection_are_asked_for_again_on_the_next() -> None:
@@ -327,12 +328,12 @@ def test_reads_go_where_the_partition_went() -> None:
     desk.step(Fetch(0, (3,)))
     desk.connect()
     desk.take(RPC)
-    desk.node.endpoints_changed([(A, []), (B, [(0, 2)])], desk.now, desk.told)
+    desk.change([(A, []), (B, [(0, 2)])])
     desk.step()
     desk.connect()
     (request,) = desk.take(RPC, B)
     assert desk.send(data(request, b"x"), kind=RPC) == [], "the old server is not listened to"
-    assert desk.send(data(request, b"x"), kind=RPC, server=B) == [Fetched(0, [(3, b"x")])]
+    assert desk.send(data(request, b"x"), kind=RPC, server=B) == [Fetched(0, [(3, (b"x",))])]
 
 
 def test_read_sequence_numbers_wrap() -> None:
@@ -340,7 +341,7 @@ def test_read_sequence_numbers_wrap() -> None:
     desk.step(Fetch(0, (3,)))
     desk.connect()
     desk.take(RPC)
-    desk.node._reads[0]._sequence = (1 << 31) - 1
+    desk.node._partitions.reads_of(desk.now, 0)._link.sequence = (1 << 31) - 1
     desk.step(Fetch(0, (4,)))
     assert req_sequence(desk.take(RPC)[0].req_id) == -(1 << 31)
 
@@ -423,7 +424,7 @@ def test_a_question_lost_with_its_connection_is_asked_again_for_every_call() -> 
 def test_questions_for_the_mark_are_told_apart_across_the_wrap_of_request_ids() -> None:
     desk = Desk()
     desk.step(ReadMark(0, "a"))
-    desk.node._reads[0]._sequence = (1 << 31) - 1
+    desk.node._partitions.reads_of(desk.now, 0)._link.sequence = (1 << 31) - 1
     desk.connect()
     (first,) = desk.take(RPC)
     assert req_sequence(first.req_id) == -(1 << 31)
@@ -455,7 +456,7 @@ def test_an_unanswered_question_for_the_mark_is_repeated() -> None:
 
 
 def test_0_13_2_asks_for_the_mark_once() -> None:
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.step(ReadMark(0, "m"))
     desk.connect()
     desk.wait(10_000)
@@ -496,7 +497,7 @@ def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:
     desk.step(ReadMark(0, "m"))
     (request,) = desk.take(RPC)
     desk.send(HighWaterMarkResponse(request.req_id, 50), kind=RPC)
-    desk.node._partitions[0].on_tail(50, desk.now, desk.told)
+    desk.node.partitions[0].on_tail(desk.now, 50)
     assert desk.node.status(0, desk.now).seen_mark == 3
 
 
@@ -506,8 +507,8 @@ def test_a_mark_does_not_move_a_partition_that_has_begun() -> None:
 class Late(NullMembership):
     """A cluster that does not answer before the test says so."""
 
-    def start(self, node: ClientNode, now: int, out: list[Any]) -> None:
-        self.node = node
+    def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
+        self.notes = notes
 
 
 def test_calls_before_the_cluster_answered_are_carried_out_then() -> None:
@@ -519,8 +520,8 @@ def test_calls_before_the_cluster_answered_are_carried_out_then() -> None:
     ]  # fmt: skip
     desk.step(*early)
     assert desk.dials == []
-    late.node.joined("late", 9, 2, desk.now, desk.told)
-    late.node.endpoints_changed([(A, [(0, 1), (1, 1)])], desk.now, desk.told)
+    late.notes.put(Joined("late", 9, 2))
+    late.notes.put(MapChanged([(A, [(0, 1), (1, 1)])]))
     desk.step()
     assert desk.told[0] == Joined("late", 9, 2)
     desk.connect()
@@ -544,8 +545,10 @@ def test_a_flush_of_a_partition_that_was_never_used_is_answered_at_once() -> Non
 
 
 def test_a_cluster_that_cannot_be_used_is_told() -> None:
-    desk = Desk()
-    desk.node.cluster_lost("wrong", desk.told)
+    late = Late()
+    desk = Desk(late)
+    late.notes.put(Unusable("wrong"))
+    desk.step()
     assert desk.told[-1] == ClusterLost("wrong")
 
 
@@ -606,7 +609,7 @@ def test_a_closed_partition_is_not_moved() -> None:
     desk = Desk()
     desk.mounted()
     desk.step(StopFeed(0))
-    desk.node.endpoints_changed([(B, [(0, 2)])], desk.now, desk.told)
+    desk.change([(B, [(0, 2)])])
     desk.step()
     desk.wait(10_000)
     assert desk.dials == []
@@ -614,7 +617,7 @@ def test_a_closed_partition_is_not_moved() -> None:
 
 def test_reads_of_other_servers_are_not_disturbed_by_a_cut() -> None:
     desk = Desk()
-    desk.node.endpoints_changed([(A, [(0, 1)]), (B, [(1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 1)]), (B, [(1, 1)])])
     desk.step(Fetch(0, (1,)), Fetch(1, (1,)))
     desk.connect()
     desk.take(RPC, A)
@@ -630,7 +633,8 @@ def test_opening_an_open_partition_without_a_feed_changes_nothing() -> None:
     desk = Desk()
     desk.mounted(mark=3)
     assert desk.step(Open(0, 9, False)) == []
-    desk.node._partitions[0].open(9, False, desk.now, desk.told)
+    desk.node.partitions[0].open(desk.now, 9, deliver=False)
+    assert desk.step() == []
     assert desk.take() == []
 
 

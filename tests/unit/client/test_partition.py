@@ -9,10 +9,10 @@ import attrs
 import pytest
 
 from tests.lock_names import pack_names
+from tests.twin_0132.client import ClientNode0132
 from tests.unit.client.desk import EVERYTHING_AT_A, A, B, Desk, failures, foreign, own, submit
 from waltz_core.base.edge import Level, Report, Writable
 from waltz_core.base.ids import make_req_id, req_generation, req_sequence
-from waltz_core.base.rules import LEGACY
 from waltz_core.client.calls import (
     Committed,
     Consumed,
@@ -176,12 +176,12 @@ def test_a_mount_that_a_living_server_ignores_is_sent_again() -> None:
 
 
 def test_0_13_2_waits_for_its_mount_for_ever() -> None:
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.step(Open(0, -1, True))
     desk.connect(greet=False)
     desk.wait(100_000)
     assert not desk.closed
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.step(Open(0, -1, True))
     desk.connect()
     desk.wait(500_000)
@@ -215,8 +215,7 @@ def test_an_unreachable_server_is_named_with_the_reason() -> None:
 
 def test_a_partition_without_a_server_waits_and_says_so() -> None:
     desk = Desk()
-    out: list[Any] = []
-    desk.node.endpoints_changed([], desk.now, out)
+    desk.change([])
     desk.step(Open(0, -1, True))
     desk.wait(10_000)
     reports = [effect.text for effect in desk.told if isinstance(effect, Report)]
@@ -274,14 +273,14 @@ def test_a_partition_that_moves_is_mounted_where_it_went() -> None:
     desk = Desk()
     desk.mounted()
     desk.send(foreign(0))
-    desk.node.endpoints_changed([(A, [(1, 1)]), (B, [(0, 2)])], desk.now, desk.told)
+    desk.change([(A, [(1, 1)]), (B, [(0, 2)])])
     desk.step()
     desk.connect()
     (mount,) = desk.take(server=B)
     assert (mount.client_mark, mount.seq_num, req_generation(mount.req_id)) == (0, 0, 2)
     desk.send(foreign(1))
     assert desk.node.status(0, desk.now).seen_mark == 0, "what the old server still sends is not listened to"
-    desk.node.endpoints_changed([(A, [(0, 3), (1, 1)]), (B, [])], desk.now, desk.told)
+    desk.change([(A, [(0, 3), (1, 1)]), (B, [])])
     desk.step()
     (mount,) = desk.take()
     assert (mount.seq_num, req_generation(mount.req_id)) == (0, 3), "the connection to the first server still stands"
@@ -290,7 +289,7 @@ def test_a_partition_that_moves_is_mounted_where_it_went() -> None:
 def test_messages_of_the_old_feed_do_not_disturb_after_a_move_and_back() -> None:
     desk = Desk()
     session = desk.mounted()
-    desk.node.endpoints_changed([(A, []), (B, [(0, 2), (1, 2)])], desk.now, desk.told)
+    desk.change([(A, []), (B, [(0, 2), (1, 2)])])
     desk.step()
     desk.send(FeedSuspended(session), FlushResponse(session, 3), MountResponse(session, READY))
     assert desk.take() == []
@@ -299,19 +298,19 @@ def test_messages_of_the_old_feed_do_not_disturb_after_a_move_and_back() -> None
 def test_a_newer_generation_at_the_same_server_is_mounted_again() -> None:
     desk = Desk()
     desk.mounted()
-    desk.node.endpoints_changed([(A, [(0, 4), (1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 4), (1, 1)])])
     desk.step()
     (mount,) = desk.take()
     assert req_generation(mount.req_id) == 4
-    desk.node.endpoints_changed([(A, [(0, 4), (1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 4), (1, 1)])])
     desk.step()
     assert desk.take() == []
 
 
 def test_0_13_2_only_uses_the_newer_generation_in_later_ids() -> None:
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.mounted()
-    desk.node.endpoints_changed([(A, [(0, 4), (1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 4), (1, 1)])])
     desk.step()
     assert desk.take() == []
     desk.submit("x")
@@ -322,7 +321,7 @@ def test_0_13_2_only_uses_the_newer_generation_in_later_ids() -> None:
 def test_a_generation_never_goes_back() -> None:
     desk = Desk()
     desk.mounted()
-    desk.node.endpoints_changed([(A, [(0, 0), (1, 1)])], desk.now, desk.told)
+    desk.change([(A, [(0, 0), (1, 1)])])
     assert desk.node.status(0, desk.now).generation == 1
 
 
@@ -644,7 +643,7 @@ def test_an_append_that_vanished_leads_to_a_new_mount() -> None:
 
 
 def test_0_13_2_stays_mounted_after_a_loss() -> None:
-    desk = Desk(rules=LEGACY)
+    desk = Desk(node=ClientNode0132)
     desk.mounted()
     desk.submit("x")
     (append,) = desk.take()
@@ -780,7 +779,7 @@ def test_a_flush_is_repeated_on_the_next_connection() -> None:
 def test_sequence_numbers_wrap_as_signed_32_bit_integers() -> None:
     desk = Desk()
     desk.mounted()
-    desk.node._partitions[0]._sequence = (1 << 31) - 1
+    desk.node.partitions[0]._standing.sequence = (1 << 31) - 1
     desk.step(submit("a"), submit("b"))
     assert [req_sequence(m.req_id) for m in desk.take() if isinstance(m, AppendRequest)] == [-(1 << 31), -(1 << 31) + 1]
 

@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from tests.payloads import numbered
 from tests.unit.client.desk import A, Desk
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.log import Record
@@ -49,7 +50,7 @@ def asked(desk: Desk) -> list[range]:
 
 def fetched(desk: Desk) -> list[int]:
     """Ids whose payload arrived, in order, once each."""
-    found = [one for effect in desk.told if isinstance(effect, Fetched) for one in effect.payloads]
+    found = [one for effect in desk.told if isinstance(effect, Fetched) for one in numbered(effect.payloads)]
     assert all(data == payload(one) for one, data in found)
     return [one for one, _ in found]
 
@@ -72,13 +73,13 @@ def test_a_run_of_ids_is_one_request_and_its_answer_is_every_payload() -> None:
 
 
 def test_requests_under_way_are_bounded_in_transactions() -> None:
-    desk = reading([*range(2_000)], fetch_in_flight_max=300)
+    desk = reading([*range(2_000)], fetch_in_flight_max=600)
     first, second = requests = desk.take(RPC)
-    assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(256), range(256, 300)]
-    desk.send(answer(second, range(256, 300)), kind=RPC)
-    assert asked(desk) == [range(300, 344)]
-    desk.send(answer(first, range(256)), kind=RPC)
-    assert asked(desk) == [range(344, 600)]
+    assert [range(one.first_id, one.last_id + 1) for one in requests] == [range(512), range(512, 600)]
+    desk.send(answer(second, range(512, 600)), kind=RPC)
+    assert asked(desk) == [range(600, 688)]
+    desk.send(answer(first, range(512)), kind=RPC)
+    assert asked(desk) == [range(688, 1_200)]
 
 
 def test_what_an_answer_leaves_out_is_asked_for_next() -> None:
@@ -155,3 +156,14 @@ def test_a_server_of_0_13_2_is_asked_one_by_one() -> None:
     desk.step(Fetch(0, tuple(range(6))))
     desk.connect()
     assert [type(one) for one in desk.take(RPC)] == [TransactionDataRequest] * 6
+
+
+def test_payloads_that_came_before_a_damaged_one_are_delivered() -> None:
+    """Before, they were taken for delivered, and whoever waited for them waited for ever."""
+    desk = reading([*range(4), *range(10, 14)])
+    first, second = desk.take(RPC)
+    desk.send(answer(first, range(4)), answer(second, range(10, 14), damaged=True), kind=RPC)
+    assert fetched(desk) == [0, 1, 2, 3]
+    desk.wait(3_000)
+    desk.connect()
+    assert asked(desk) == [range(10, 14)]

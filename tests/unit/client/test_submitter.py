@@ -9,7 +9,7 @@ import pytest
 
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Retry
-from waltz_core.client.submitter import (
+from waltz_core.client.submit_calls import (
     AppendJudged,
     AppendSent,
     AskMark,
@@ -27,13 +27,13 @@ from waltz_core.client.submitter import (
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
-    Submitter,
     Unavailable,
     Verdict,
     ViewApplied,
     ViewPaused,
     Withdrawn,
 )
+from waltz_core.client.submitter import Submitter
 
 EXACT = Retry(jitter=0.0)
 LOCK = frozenset({1})

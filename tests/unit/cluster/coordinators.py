@@ -26,7 +26,6 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import SAFE, SafetyRules
 from waltz_core.cluster.coordinator import Coordinator
 from waltz_core.cluster.notifications import (
     ClusterFailed,
@@ -62,6 +61,8 @@ ROOT = "/waltz"
 PATHS = cluster_paths(ROOT)
 KEY = bytes(range(16))
 REQUESTS = (ZkGet, ZkChildren, ZkCreate, ZkSet, ZkDelete, ZkMulti)
+# Looks around at staggered times follow each other for ever: after so long without a write, the processes are at rest.
+REST_MS = 300_000
 
 T = TypeVar("T")
 
@@ -153,6 +154,8 @@ class Process:
     def serve(self, *, reply: bool = True, apply: bool = True) -> ZkRequest:
         """ZooKeeper takes the next request; the request or its reply may get lost."""
         request = self.requests.popleft()
+        if not isinstance(request, ZkGet | ZkChildren):
+            self.world.written_at = self.world.now
         if apply:
             answer = self.world.tree.apply(self.session, request)
             self.world.distribute()
@@ -173,6 +176,7 @@ class World:
     def __init__(self, num_partitions: int = 4, *, create: bool = True) -> None:
         self.tree = ZnodeTree()
         self.now = 0
+        self.written_at = 0  # when a process last tried to change something
         self.processes: list[Process] = []
         self.admin = self.tree.open_session()
         self._ports = 6000
@@ -219,25 +223,24 @@ class World:
         *,
         manages: ManagedServer | None = None,
         client: bool = False,
-        rules: SafetyRules = SAFE,
+        kind: type[Coordinator] = Coordinator,
         seed: int = 1,
     ) -> Process:
-        machine = Coordinator(
+        machine = kind(
             ROOT,
             tickets=Tickets(),
             rng=random.Random(seed),
             manages=manages,
             allocate_client_id=client,
-            rules=rules,
         )
         process = Process(self, machine)
         self.processes.append(process)
         return process
 
-    def server(self, *preferred: int, rules: SafetyRules = SAFE, settle: bool = True) -> Process:
+    def server(self, *preferred: int, kind: type[Coordinator] = Coordinator, settle: bool = True) -> Process:
         """A new server; connected, and joined unless it is not to settle."""
         self._ports += 1
-        process = self.add(manages=ManagedServer(Endpoint("host", self._ports), tuple(preferred)), rules=rules)
+        process = self.add(manages=ManagedServer(Endpoint("host", self._ports), tuple(preferred)), kind=kind)
         process.connect()
         if settle:
             self.settle()
@@ -249,7 +252,8 @@ class World:
         return process
 
     def settle(self, until: int | None = None) -> None:
-        """Run everything, in order, until nobody has anything to do before the next look around."""
+        """Run everything, in order, until the processes have nothing to do but to look around now and then."""
+        begin = self.now
         for _ in range(3_000):
             moved = False
             for process in list(self.processes):
@@ -264,7 +268,7 @@ class World:
                 continue
             dues = [due for process in self.processes if (due := process.machine.deadline()) is not None]
             horizon = self.now + 25_000 if until is None else until
-            if not dues or min(dues) > horizon:
+            if not dues or min(dues) > horizon or (until is None and self.now > max(begin, self.written_at) + REST_MS):
                 return
             self.now = max(self.now, min(dues))
         raise AssertionError("the processes do not come to rest")

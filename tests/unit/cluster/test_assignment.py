@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.base.rules import LEGACY
+from tests.twin_0132.cluster import IncompleteAssignmentError, assign_0132
 from waltz_core.cluster.assignment import (
     FewerPartitionsError,
-    IncompleteAssignmentError,
     Member,
     assign,
     legacy_assignment_fails,
@@ -122,7 +121,7 @@ def test_the_original_fails_exactly_where_it_is_predicted(
     count = old.num_partitions + more
     failed = False
     try:
-        assign(old, count, members, 7, rules=LEGACY)
+        assign_0132(old, count, members, 7)
     except IncompleteAssignmentError:
         failed = True
     assert legacy_assignment_fails(count, members) == failed
@@ -134,7 +133,7 @@ def test_the_smallest_cluster_that_the_original_freezes() -> None:
     assert legacy_assignment_fails(3, members)
     assert not legacy_assignment_fails(4, members)
     with pytest.raises(IncompleteAssignmentError):
-        assign(EMPTY_ASSIGNMENT, 3, members, 1, rules=LEGACY)
+        assign_0132(EMPTY_ASSIGNMENT, 3, members, 1)
     assert len(holders(assign(EMPTY_ASSIGNMENT, 3, members, 1))) == 3
 
 

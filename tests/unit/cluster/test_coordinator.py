@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.twin_0132.cluster import Coordinator0132
 from tests.unit.cluster.coordinators import KEY, PATHS, ROOT, Process, World
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import (
@@ -16,6 +17,7 @@ from waltz_core.base.edge import (
     Report,
     ZkChanged,
     ZkCreate,
+    ZkDelete,
     ZkDone,
     ZkError,
     ZkFailed,
@@ -25,7 +27,6 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import Endpoint
-from waltz_core.base.rules import LEGACY
 from waltz_core.cluster.coordinator import LEAVE_TIMEOUT_MS, REFRESH_EVERY_MS, Coordinator, CoordinatorState
 from waltz_core.cluster.notifications import (
     ClusterFailed,
@@ -711,8 +712,8 @@ def test_a_server_joins_beside_a_coordinator_of_the_original_that_can_cope() -> 
 
 def test_a_server_that_behaves_as_the_original_carries_no_mark_and_gets_stuck_on_claims() -> None:
     world = World(num_partitions=3)
-    first = world.server(rules=LEGACY)
-    world.server(2, rules=LEGACY)
+    first = world.server(kind=Coordinator0132)
+    world.server(2, kind=Coordinator0132)
     assert [found.extension for found in world.descriptors().values()] == [b"", b""]
     assert "incomplete partition assignment" in first.last(Report).text
     assignment, cversion = world.assignment()
@@ -734,7 +735,7 @@ def test_a_child_that_cannot_be_read_is_skipped_and_told_once() -> None:
 
 def test_the_original_stops_at_a_child_that_cannot_be_read() -> None:
     world = World()
-    server = world.server(rules=LEGACY)
+    server = world.server(kind=Coordinator0132)
     world.put(f"{PATHS.servers}/stray", None)
     world.settle()
     world.server()
@@ -829,19 +830,55 @@ def test_a_znode_that_is_spoilt_or_gone_stops_nobody_who_runs(spoil: Callable[[W
     assert second.owned
 
 
-def test_two_servers_at_one_address_share_an_entry() -> None:
-    """A restart before the old session has ended (zk-D9)."""
+def test_a_server_that_starts_again_takes_over_before_the_session_of_its_predecessor_ends() -> None:
+    world = World()
+    first, other = world.server(), world.server()
+    first.die()
+    again = world.add(manages=ManagedServer(Endpoint("host", 6001))).connect()
+    world.settle()
+    assert world.tree.has_session(first.session)
+    assert [len(other.owned), len(again.owned)] == [2, 2]
+    world.check_converged()
+
+
+def test_a_server_that_starts_again_takes_over_although_the_reply_to_its_registration_got_lost() -> None:
     world = World()
     first = world.server()
     first.die()
     again = world.add(manages=ManagedServer(Endpoint("host", 6001))).connect()
-    client = world.client()
-    partitions = [pair for server in world.assignment()[0].servers for pair in server.partitions]
-    assert client.endpoints == {Endpoint("host", 6001): tuple(sorted(partitions))}
-    world.close(first.session)
+
+    def registers() -> bool:
+        while again.requests and not isinstance(again.requests[0], ZkDelete):
+            again.serve()
+        again.step()
+        return bool(again.requests) and isinstance(again.requests[0], ZkDelete)
+
+    while not registers():
+        pass
+    again.serve(reply=False)
+    again.suspend()
+    again.connect()
     world.settle()
     assert len(again.owned) == 4
     world.check_converged()
+
+
+def test_two_servers_at_one_address_share_an_entry_and_do_not_drive_each_other_out() -> None:
+    """Somebody gave two servers one address (zk-D9): each deletes what it finds when it starts, and nothing later."""
+    world = World()
+    first = world.server()
+    second = world.add(manages=ManagedServer(Endpoint("host", 6001))).connect()
+    world.settle()
+    client = world.client()
+    for _ in range(2):
+        partitions = tuple(sorted((*first.owned, *second.owned)))
+        assert first.owned
+        assert second.owned
+        assert len(partitions) == 4
+        assert client.endpoints == {Endpoint("host", 6001): partitions}
+        first.expire()
+        first.connect()
+        world.settle()
 
 
 def test_a_new_client_gets_the_last_known_places_while_the_assignment_lags_behind() -> None:

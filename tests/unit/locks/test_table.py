@@ -16,17 +16,6 @@ def test_the_name_may_be_empty_and_the_id_negative() -> None:
     assert Lock("z", -(2**63)).wire() == -2147483526
 
 
-def test_nothing_is_held_when_one_slot_is_taken() -> None:
-    table = LockTable(1000, 3, -1)
-    assert table.begin([1], [], [])
-    before = table.held_slots()
-
-    assert not table.begin([2], [1], [3])
-
-    assert table.held_slots() == before
-    assert table.active == 1
-
-
 @given(st.integers(-(2**31), 2**31 - 1), st.sampled_from([1, 7, 30_000]), st.integers(1, 4))
 def test_a_commit_raises_exactly_the_slots_of_its_locks(lock_hash: int, size: int, probes: int) -> None:
     table = LockTable(size, probes, -1)
@@ -48,13 +37,9 @@ def test_an_estimate_is_never_below_the_last_commit(
     exact: dict[int, int] = {}
     mark = -1
     for write, read, append, commits in requests:
-        assert table.begin(write, read, append)
         assert table.estimate(write, read) >= max((exact.get(h, -1) for h in (*write, *read)), default=-1)
         if commits:
             mark += 1
             table.commit(write, append, mark)
             exact.update(dict.fromkeys((*write, *append), mark))
-        table.end(write, append)
-    assert table.active == 0
-    assert not table.held_slots()
     assert max(table.marks()) <= mark

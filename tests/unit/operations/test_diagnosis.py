@@ -28,6 +28,7 @@ from waltz_core.operations.findings import Finding, ranges_text
 from waltz_core.operations.verify import verify
 from waltz_core.operations.view import CertificateView, ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
+from waltz_core.wire.shared import Trouble
 from waltz_core.zookeeper.znodes import (
     PartitionAssignment,
     PartitionMetadata,
@@ -64,9 +65,16 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
         ["storage-down", "no-spare-replica"],
     ),
     "port": (with_storage(data_problem="refused"), ["port-unreachable"]),
+    "admin port": (with_storage(admin_problem="refused", replicas=None), ["port-unreachable"]),
+    "admin port of one that is not level": (
+        attrs.evolve(
+            with_storage(admin_problem="refused", replicas=None), partitions=(states(0, late=NAMES[0]), states(1))
+        ),
+        ["port-unreachable", "no-spare-replica"],
+    ),
     "half added": (
         with_storage(admin="", admin_problem="unknown", replicas=None),
-        ["half-added-storage-node", "no-spare-replica"],
+        ["half-added-storage-node"],
     ),
     "wrong key": (
         with_storage(foreign_key=True, admin_problem="key", replicas=None),
@@ -175,6 +183,12 @@ def test_a_lost_quorum_is_its_down_nodes_with_the_consequences_below_them() -> N
     assert "partitions 0-1 have 1 of 3 replicas, needed are 2: missing are s0:7000, s1:7000" in (
         roots[0].follows[0].evidence
     )
+
+
+def test_a_partition_without_a_replica_is_given_back_to_those_that_hold_it_and_taken_from_none() -> None:
+    (root,) = diagnose(CASES["no replica"][0])
+    assert all(f"assign-partition -c CONFIG -p 0 -s {name}" in root.command for name in NAMES)
+    assert not any("remove-partition" in finding.command for finding in root.rows())
 
 
 def test_one_node_down_is_said_to_leave_no_spare() -> None:
@@ -375,18 +389,36 @@ def test_a_partition_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "advice"),
+    ("trouble", "advice"),
     [
-        ("the certificate of s2:7000 is refused: self-signed certificate", "server.ssl.trustStore"),
-        ("it refused to open: wrong key", "another cluster's key"),
-        ("cannot connect to s2:7000: Connection refused", "check network, firewall"),
+        (Trouble.TRUST, "server.ssl.trustStore"),
+        (Trouble.REFUSAL, "another cluster's key"),
+        (Trouble.VERSION, "a common codec"),
+        (Trouble.NETWORK, "check network, firewall"),
+        (None, "check network, firewall"),
     ],
 )
-def test_the_reason_that_a_server_gives_is_named_and_decides_the_advice(reason: str, advice: str) -> None:
+def test_the_reason_that_a_server_gives_is_named_and_its_kind_decides_the_advice(
+    trouble: Trouble | None, advice: str
+) -> None:
     reached = {**dict.fromkeys(NAMES, True), NAMES[2]: False}
-    (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}))
+    reason, troubles = "the certificate says TLS", {} if trouble is None else {NAMES[2]: trouble}
+    (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}, troubles=troubles))
     assert finding.evidence.endswith(f"this machine does: {reason}")
     assert advice in finding.command
+
+
+def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:
+    figures = {
+        ("awaited.ZooKeeper: the metadata is read", 0): 1.0,
+        ("awaited.storage node s1:7000: an append is durable", 0): 4.0,
+        ("awaited.ZooKeeper: the metadata is read", 1): 1.0,
+        ("append-queue-size", 0): 7.0,
+    }
+    (finding,) = diagnose(with_server(status=(), health={0: False}, figures=figures))
+    assert finding.evidence.endswith(
+        "partition 0 (it waits for ZooKeeper: the metadata is read; storage node s1:7000: an append is durable (4))"
+    )
 
 
 def test_who_serves_everybody_is_noted_without_being_wrong() -> None:

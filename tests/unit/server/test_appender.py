@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import hypothesis.strategies as st
 from hypothesis import given
 
+from tests.twin_0132.locks import HeldLockTable
+from tests.twin_0132.server import Appender0132
 from waltz_core.base.ids import ReqId, make_req_id
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.locks.exact import Explanation
 from waltz_core.locks.table import LockTable
+from waltz_core.server.append_queue import Sender
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
 
 A, B, C = "a:1", "b:1", "c:1"
+
+
+TABLE_OF: dict[type[Appender], type[LockTable]] = {Appender: LockTable, Appender0132: HeldLockTable}
 
 
 def append(
@@ -35,19 +39,22 @@ def append(
 
 
 def appender_with(
-    mark: int = -1, *, batch: int = 10, opened: bool = True, flight: int = 1 << 20, rules: SafetyRules = SAFE
+    mark: int = -1, *, batch: int = 10, opened: bool = True, flight: int = 1 << 20, kind: type[Appender] = Appender
 ) -> Appender:
-    found = Appender(
-        LockTable(1000, 3, mark),
+    found = kind(
+        TABLE_OF[kind](1000, 3, mark),
         mark,
         batch_count_max=batch,
         batch_bytes_max=1 << 20,
         flight_bytes_max=flight,
-        rules=rules,
     )
     if opened:
         found.opened(2, [A, B, C])
     return found
+
+
+def sender(client_id: int, owner: str = "") -> Sender:
+    return Sender(client_id, client_id, owner)
 
 
 def launch(appender: Appender) -> tuple[Batch | None, list[Verdict]]:
@@ -73,7 +80,7 @@ def req_ids(records: Sequence[AppendRequest]) -> list[ReqId]:
 
 def test_a_vote_below_quorum_commits_nothing() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1), append(2)])
+    appender.enqueue(sender(1), [append(1), append(2)])
     launch(appender)
 
     assert vote(appender, 1, A) == []
@@ -83,7 +90,7 @@ def test_a_vote_below_quorum_commits_nothing() -> None:
 def test_a_quorum_commits_in_order_and_gives_dense_ids() -> None:
     appender = appender_with()
     first, second = append(1), append(2)
-    appender.enqueue(1, [first, second])
+    appender.enqueue(sender(1), [first, second])
     batch, _ = launch(appender)
     assert batch is not None
     assert (batch.first, batch.last) == (0, 1)
@@ -97,7 +104,7 @@ def test_a_quorum_commits_in_order_and_gives_dense_ids() -> None:
 
 def test_several_batches_fly_at_once_and_commit_up_to_the_second_best_vote() -> None:
     appender = appender_with(batch=1)
-    appender.enqueue(1, [append(n) for n in range(3)])
+    appender.enqueue(sender(1), [append(n) for n in range(3)])
     for _ in range(3):
         launch(appender)
     assert appender.in_flight == 3
@@ -109,7 +116,7 @@ def test_several_batches_fly_at_once_and_commit_up_to_the_second_best_vote() -> 
 
 def test_the_window_of_bytes_in_flight_holds_launches_back() -> None:
     appender = appender_with(batch=1, flight=100)
-    appender.enqueue(1, [append(n, data=bytes(80)) for n in range(3)])
+    appender.enqueue(sender(1), [append(n, data=bytes(80)) for n in range(3)])
     assert launch(appender)[0] is not None
     assert launch(appender)[0] is None
     vote(appender, 0, A, B)
@@ -118,12 +125,12 @@ def test_the_window_of_bytes_in_flight_holds_launches_back() -> None:
 
 def test_a_conflict_is_refused_with_the_estimate_and_equal_marks_pass() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1, write=[5])])
+    appender.enqueue(sender(1), [append(1, write=[5])])
     launch(appender)
     vote(appender, 0, A, B)
 
     behind = append(2, mark=-1, read=[5])
-    appender.enqueue(9, [behind, append(3, mark=0, write=[5])])
+    appender.enqueue(sender(9), [behind, append(3, mark=0, write=[5])])
     batch, verdicts = launch(appender)
 
     assert verdicts == [Refused(9, behind, 0)]
@@ -133,12 +140,12 @@ def test_a_conflict_is_refused_with_the_estimate_and_equal_marks_pass() -> None:
 
 def test_a_full_count_of_refused_appends_does_not_hold_up_those_behind() -> None:
     appender = appender_with(batch=2)
-    appender.enqueue(1, [append(1, write=[5])])
+    appender.enqueue(sender(1), [append(1, write=[5])])
     launch(appender)
     vote(appender, 0, A, B)
 
     refused = [append(n, mark=-1, write=[5]) for n in range(2, 6)]
-    appender.enqueue(1, [*refused, append(6)])
+    appender.enqueue(sender(1), [*refused, append(6)])
     batch, verdicts = launch(appender)
 
     assert verdicts == [Refused(1, one, 0) for one in refused]
@@ -149,7 +156,7 @@ def test_a_full_count_of_refused_appends_does_not_hold_up_those_behind() -> None
 def test_an_append_lock_is_never_compared_and_stands_in_the_way_of_what_reads_or_writes() -> None:
     appender = appender_with()
     last = append(3, write=[5])
-    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5]), last])
+    appender.enqueue(sender(1), [append(1, appended=[5]), append(2, appended=[5]), last])
     batch, verdicts = launch(appender)
     assert batch is not None
     assert batch.count == 2
@@ -159,7 +166,7 @@ def test_an_append_lock_is_never_compared_and_stands_in_the_way_of_what_reads_or
 def test_what_depends_on_an_append_in_flight_is_refused_and_holds_nobody_up() -> None:
     appender = appender_with(batch=2)
     late = append(3, read=[6], mark=-1)
-    appender.enqueue(1, [append(1, write=[5]), append(2, write=[6]), late, append(4, write=[7])])
+    appender.enqueue(sender(1), [append(1, write=[5]), append(2, write=[6]), late, append(4, write=[7])])
     launch(appender)
     batch, verdicts = launch(appender)
     assert batch is not None
@@ -171,7 +178,7 @@ def test_what_depends_on_an_append_in_flight_is_refused_and_holds_nobody_up() ->
 def test_only_the_very_same_lock_stands_in_the_way_of_an_append_in_flight() -> None:
     found = Appender(LockTable(1, 3, -1), -1, batch_count_max=10, batch_bytes_max=1 << 20, flight_bytes_max=1 << 20)
     found.opened(2, [A, B, C])
-    found.enqueue(1, [append(1, write=[5]), append(2, write=[6])])
+    found.enqueue(sender(1), [append(1, write=[5]), append(2, write=[6])])
     batch, _ = launch(found)
     assert batch is not None
     assert batch.count == 2
@@ -179,7 +186,7 @@ def test_only_the_very_same_lock_stands_in_the_way_of_an_append_in_flight() -> N
 
 def test_a_lock_is_free_again_when_its_append_went_back_to_the_queue() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1, write=[5])])
+    appender.enqueue(sender(1), [append(1, write=[5])])
     launch(appender)
     appender.closed()
     appender.resolved(-1, [])
@@ -192,24 +199,24 @@ def test_a_lock_is_free_again_when_its_append_went_back_to_the_queue() -> None:
 
 def test_a_lock_taken_twice_in_flight_is_held_until_the_second_commits() -> None:
     appender = appender_with(batch=1)
-    appender.enqueue(1, [append(1, appended=[5]), append(2, appended=[5])])
+    appender.enqueue(sender(1), [append(1, appended=[5]), append(2, appended=[5])])
     launch(appender)
     launch(appender)
     vote(appender, 0, A, B)
     late = append(3, mark=0, write=[5])
-    appender.enqueue(1, [late])
+    appender.enqueue(sender(1), [late])
     assert launch(appender) == (None, [Refused(1, late, 1)])
 
 
 def test_as_0_13_2_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
-    appender = appender_with(rules=LEGACY)
-    appender.enqueue(1, [append(1, write=[5]), append(2, write=[5], mark=5), append(3)])
+    appender = appender_with(kind=Appender0132)
+    appender.enqueue(sender(1), [append(1, write=[5]), append(2, write=[5], mark=5), append(3)])
     launch(appender)
 
     assert launch(appender) == (None, [])
-    assert appender.queued == 2
+    assert appender.queue.queued == 2
     vote(appender, 0, A, B)
-    appender.enqueue(1, [append(4, write=[5])])
+    appender.enqueue(sender(1), [append(4, write=[5])])
     batch, verdicts = launch(appender)
     assert batch is not None
     assert batch.count == 2
@@ -222,16 +229,16 @@ def test_as_0_13_2_nothing_overtakes_an_append_that_waits_for_a_lock() -> None:
 def test_an_append_without_locks_fails_below_minus_one() -> None:
     appender = appender_with()
     request = append(1, mark=-2)
-    appender.enqueue(1, [request])
+    appender.enqueue(sender(1), [request])
     assert launch(appender) == (None, [Refused(1, request, -1)])
 
 
 def test_a_barrier_passes_when_everything_before_it_is_decided() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1)])
-    appender.barrier(77)
+    appender.enqueue(sender(1), [append(1)])
+    appender.barrier(77, sender(1))
     launch(appender)
-    appender.enqueue(1, [append(2)])
+    appender.enqueue(sender(1), [append(2)])
     launch(appender)
 
     assert vote(appender, -1, A, B) == []
@@ -242,8 +249,8 @@ def test_a_barrier_passes_when_everything_before_it_is_decided() -> None:
 def test_barriers_between_appends_make_no_small_batches() -> None:
     appender = appender_with()
     for number in range(5):
-        appender.enqueue(1, [append(number)])
-        appender.barrier(number)
+        appender.enqueue(sender(1), [append(number)])
+        appender.barrier(number, sender(1))
     batch, _ = launch(appender)
     assert batch is not None
     assert batch.count == 5
@@ -254,35 +261,39 @@ def test_barriers_between_appends_make_no_small_batches() -> None:
 
 def test_barriers_one_behind_the_other_are_one() -> None:
     appender = appender_with()
-    assert appender.barrier(1) == 1
-    assert appender.barrier(2) == 1
-    appender.enqueue(1, [append(1)])
-    assert appender.barrier(3) == 3
+    assert appender.barrier(1, sender(1)) == 1
+    assert appender.barrier(2, sender(1)) == 1
+    appender.enqueue(sender(1), [append(1)])
+    assert appender.barrier(3, sender(1)) == 3
     _, passed = launch(appender)
     assert passed == [Passed(1)]
-    assert appender.barrier(4) == 3
+    assert appender.barrier(4, sender(1)) == 3
     assert [type(v) for v in vote(appender, 0, A, B)] == [Committed, Passed]
-    assert appender.barrier(5) == 5
+    assert appender.barrier(5, sender(1)) == 5
 
 
 def test_what_waits_is_counted_by_who_sent_it() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1), append(2)], owner="a")
-    appender.enqueue(2, [append(3)], owner="b")
-    assert (appender.held.total, appender.held.greedy(1, 2), appender.held.greedy(2, 2)) == (3, True, False)
+    appender.enqueue(sender(1, "a"), [append(1), append(2)])
+    appender.enqueue(sender(2, "b"), [append(3)])
+    assert (appender.queue.held.total, appender.queue.held.greedy(1, 2), appender.queue.held.greedy(2, 2)) == (
+        3,
+        True,
+        False,
+    )
     launch(appender)
-    assert appender.held.total == 0
+    assert appender.queue.held.total == 0
     appender.closed()
     appender.resolved(-1, [])
-    assert appender.held.total == appender.queued == 3
-    assert appender.bytes_held.total == appender.queued_bytes
+    assert appender.queue.held.total == appender.queue.queued == 3
+    assert appender.queue.bytes_held.total == appender.queue.queued_bytes
     appender.drop_queue([])
-    assert (appender.held.total, appender.bytes_held.total) == (0, 0)
+    assert (appender.queue.held.total, appender.queue.bytes_held.total) == (0, 0)
 
 
 def test_a_barrier_waits_for_an_open_session() -> None:
     appender = appender_with(opened=False)
-    appender.barrier(1)
+    appender.barrier(1, sender(1))
     assert launch(appender) == (None, [])
     appender.opened(1, [A])
     assert launch(appender) == (None, [Passed(1)])
@@ -291,15 +302,15 @@ def test_a_barrier_waits_for_an_open_session() -> None:
 def test_what_goes_back_to_the_queue_comes_before_what_was_queued_meanwhile() -> None:
     appender = appender_with(batch=2)
     requests = [append(n) for n in range(5)]
-    appender.enqueue(1, requests[:2])
+    appender.enqueue(sender(1), requests[:2])
     launch(appender)
-    appender.enqueue(1, requests[2:])
+    appender.enqueue(sender(1), requests[2:])
     appender.closed()
     appender.resolved(-1, [])
     appender.opened(2, [A, B])
 
     verdicts: list[Verdict] = []
-    while appender.queued:
+    while appender.queue.queued:
         launch(appender)
         verdicts += vote(appender, appender.next_id - 1, A, B)
     committed = [request for verdict in verdicts if isinstance(verdict, Committed) for request in verdict.appends]
@@ -309,10 +320,10 @@ def test_what_goes_back_to_the_queue_comes_before_what_was_queued_meanwhile() ->
 def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again_in_order() -> None:
     appender = appender_with()
     requests = [append(n, write=[n]) for n in range(4)]
-    appender.enqueue(1, requests[:3])
+    appender.enqueue(sender(1), requests[:3])
     launch(appender)
-    appender.barrier(5)
-    appender.enqueue(1, requests[3:])
+    appender.barrier(5, sender(1))
+    appender.enqueue(sender(1), requests[3:])
     launch(appender)
     appender.closed()
 
@@ -320,7 +331,7 @@ def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again
     appender.resolved(0, verdicts)
     assert committed_ids(verdicts) == [0]
     assert appender.next_id == 1
-    assert appender.queued == 4
+    assert appender.queue.queued == 4
 
     appender.opened(2, [A, B])
     batch, _ = launch(appender)
@@ -332,21 +343,21 @@ def test_what_the_next_session_resolved_is_committed_and_the_rest_is_tried_again
 
 def test_barriers_pass_without_appends_and_not_before_them() -> None:
     appender = appender_with()
-    appender.barrier(1)
-    appender.enqueue(1, [append(1)])
-    appender.barrier(2)
+    appender.barrier(1, sender(1))
+    appender.enqueue(sender(1), [append(1)])
+    appender.barrier(2, sender(1))
     out: list[Verdict] = []
     appender.launch_barriers(out)
     assert out == [Passed(1)]
-    assert (appender.queued, appender.pending) == (2, 2)
+    assert (appender.queue.queued, appender.pending) == (2, 2)
 
 
 def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
     appender = appender_with()
-    appender.enqueue(1, [append(1, write=[3])])
+    appender.enqueue(sender(1), [append(1, write=[3])])
     launch(appender)
-    appender.barrier(9)
-    appender.enqueue(1, [append(2, generation=1), append(3, generation=2, mark=10)])
+    appender.barrier(9, sender(1))
+    appender.enqueue(sender(1), [append(2, generation=1), append(3, generation=2, mark=10)])
     appender.closed()
 
     dropped: list[Verdict] = []
@@ -357,7 +368,7 @@ def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
     assert (gone.refusal, len(gone.requests)) == (Refusal.GENERATION, 1)
 
     assert (appender.commit_mark, appender.next_id) == (10, 11)
-    assert appender.queued == 2  # the barrier and the append of the new generation
+    assert appender.queue.queued == 2  # the barrier and the append of the new generation
     appender.opened(1, [A])
     batch, verdicts = launch(appender)
     assert verdicts == [Passed(9)] or verdicts == []
@@ -367,7 +378,7 @@ def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
 
 def test_a_mark_above_the_log_is_refused() -> None:
     appender = appender_with(mark=4)
-    appender.enqueue(1, [append(1, mark=5, read=[3]), append(2, mark=5), append(3, mark=4, write=[3])])
+    appender.enqueue(sender(1), [append(1, mark=5, read=[3]), append(2, mark=5), append(3, mark=4, write=[3])])
     batch, verdicts = launch(appender)
     assert batch is not None
     assert batch.count == 1
@@ -378,8 +389,8 @@ def test_a_mark_above_the_log_is_refused() -> None:
     assert number == 2
     assert (gone.refusal, gone.text[:47]) == (Refusal.OTHER, "decided at mark 5, but the log ends at 4: whose")
 
-    old = appender_with(mark=4, rules=attrs.evolve(SAFE, marks_ahead_refused=False))
-    old.enqueue(1, [append(1, mark=5, read=[3])])
+    old = appender_with(mark=4, kind=Appender0132)
+    old.enqueue(sender(1), [append(1, mark=5, read=[3])])
     found, verdicts = launch(old)
     assert found is not None
     assert not verdicts
@@ -388,7 +399,7 @@ def test_a_mark_above_the_log_is_refused() -> None:
 def test_a_late_replica_votes_from_where_it_joined() -> None:
     appender = appender_with(opened=False)
     appender.opened(2, [A, B])
-    appender.enqueue(1, [append(1)])
+    appender.enqueue(sender(1), [append(1)])
     launch(appender)
     appender.joined(C, -1)
     assert committed_ids(vote(appender, 0, C, A)) == [0]
@@ -396,14 +407,14 @@ def test_a_late_replica_votes_from_where_it_joined() -> None:
 
 def test_a_dropped_queue_holds_no_bytes() -> None:
     appender = appender_with(opened=False)
-    appender.enqueue(1, [append(1, data=bytes(10))])
-    assert appender.queued_bytes == 10
+    appender.enqueue(sender(1), [append(1, data=bytes(10))])
+    assert appender.queue.queued_bytes == 10
     dropped: list[Verdict] = []
     appender.drop_queue(dropped)
     (gone,) = dropped
     assert isinstance(gone, Dropped)
     assert (gone.refusal, len(gone.requests)) == (Refusal.NOT_SERVED, 1)
-    assert (appender.queued_bytes, appender.pending) == (0, 0)
+    assert (appender.queue.queued_bytes, appender.pending) == (0, 0)
 
 
 @given(st.data())
@@ -421,7 +432,7 @@ def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObj
             locks = data.draw(st.lists(st.integers(0, 3), max_size=2))
             request = append(sequence, write=locks, mark=appender.commit_mark - data.draw(st.integers(0, 1)))
             sent.append(request.req_id)
-            appender.enqueue(1, [request])
+            appender.enqueue(sender(1), [request])
         elif action == "vote":
             replica = data.draw(st.sampled_from(sorted(marks)))
             marks[replica] = data.draw(st.integers(marks[replica], appender.next_id - 1))
@@ -433,7 +444,7 @@ def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObj
             marks = dict.fromkeys(marks, mark)
             appender.opened(2, marks)
         else:
-            appender.barrier(sequence)
+            appender.barrier(sequence, sender(1))
         appender.advance(verdicts)
         appender.launch(verdicts)
     while appender.pending:
@@ -458,14 +469,12 @@ STEPS = st.one_of(
 )
 
 
-@given(st.lists(STEPS, max_size=80), st.sampled_from([1, 7, 1000]), st.sampled_from([SAFE, LEGACY]))
+@given(st.lists(STEPS, max_size=80), st.sampled_from([1, 7, 1000]), st.sampled_from([Appender, Appender0132]))
 def test_whatever_is_in_flight_no_committed_append_missed_a_lock(
-    steps: list[tuple[object, ...]], size: int, rules: SafetyRules
+    steps: list[tuple[object, ...]], size: int, kind: type[Appender]
 ) -> None:
     """Marks are those of clients that lag by a few; sessions end with any part of the flight committed."""
-    found = Appender(
-        LockTable(size, 3, -1), -1, batch_count_max=3, batch_bytes_max=9999, flight_bytes_max=9999, rules=rules
-    )
+    found = kind(TABLE_OF[kind](size, 3, -1), -1, batch_count_max=3, batch_bytes_max=9999, flight_bytes_max=9999)
     found.opened(2, [A, B, C])
     log: list[AppendRequest] = []
     verdicts: list[Verdict] = []
@@ -473,7 +482,7 @@ def test_whatever_is_in_flight_no_committed_append_missed_a_lock(
         match step:
             case ("append", write, read, appended, lag):
                 mark = max(-1, found.commit_mark - lag)
-                found.enqueue(1, [append(number, mark=mark, write=write, read=read, appended=appended)])
+                found.enqueue(sender(1), [append(number, mark=mark, write=write, read=read, appended=appended)])
             case ("launch",):
                 found.launch(verdicts)
             case ("vote", count):
@@ -507,7 +516,7 @@ def named(
 
 
 def refusal_of(appender: Appender, request: NamedAppendRequest) -> tuple[int, Explanation]:
-    appender.enqueue(1, [request])
+    appender.enqueue(sender(1), [request])
     _, out = launch(appender)
     (refused,) = [verdict for verdict in out if isinstance(verdict, Refused)]
     return refused.mark, refused.why
@@ -525,7 +534,7 @@ def with_log(*takings: int, slots: int = 1000, exact: int = 100, mark: int = -1)
     )
     appender.opened(2, [A, B, C])
     for at, lock in enumerate(takings, start=mark + 1):
-        appender.enqueue(1, [append(at, mark=at - 1, appended=[lock])])
+        appender.enqueue(sender(1), [append(at, mark=at - 1, appended=[lock])])
         launch(appender)
         vote(appender, at, A, B)
     return appender
@@ -539,7 +548,7 @@ def test_a_refusal_names_the_lock_with_the_highest_bound_and_who_took_it() -> No
 
 def test_a_lock_taken_in_flight_is_a_true_conflict() -> None:
     appender = with_log(5)
-    appender.enqueue(1, [append(8, mark=0, write=[6])])
+    appender.enqueue(sender(1), [append(8, mark=0, write=[6])])
     launch(appender)
     assert refusal_of(appender, named(9, 0, write=[6])) == (
         1,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 from tests.unit.server.desk import Desk
-from waltz_core.base.edge import ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
+from waltz_core.base.edge import Level, Report, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.base.ids import make_req_id
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.context import Alarm, IdStep
@@ -18,7 +20,7 @@ class Bench(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ids = ClientIds("/root", self.outbox, self.pending, self.alarms)
+        self.ids = ClientIds("/root", self.outbox, self.pending, self.alarms, random.Random(1))
 
     def done(self, ticket: int, counter: int | None = None, version: int = 0) -> None:
         data = None if counter is None else encode_id_counter(counter)
@@ -69,7 +71,7 @@ def test_a_lost_answer_skips_an_id_after_a_pause() -> None:
     bench.done(bench.only().ticket, counter=6, version=3)
     bench.failed(bench.only().ticket, ZkError.OUTCOME_UNKNOWN, now=50)
     bench.ids.ask(5, SECOND)
-    assert bench.out() == []
+    assert bench.out() == []  # that ZooKeeper is away is said once for the whole process
     assert bench.alarms.due(150) == [Alarm.CLIENT_IDS]
     bench.ids.due()
     bench.done(bench.only().ticket, counter=7, version=4)
@@ -81,4 +83,28 @@ def test_a_counter_that_is_none_is_looked_at_again() -> None:
     bench.ids.ask(4, FIRST)
     bench.pending.take(1)
     bench.ids.answered(9, ZkDone(1, ZkStat(0, 0), b"?"), IdStep.READ)
-    assert bench.alarms.at(Alarm.CLIENT_IDS) == 109
+    due = bench.alarms.at(Alarm.CLIENT_IDS)
+    assert due is not None
+    assert 9 + 50 <= due <= 9 + 100
+
+
+def test_a_counter_that_may_not_be_written_is_tried_ever_more_rarely_and_reported_once() -> None:
+    """Before, it was read and written again every 100 ms for ever, and nobody heard of it."""
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    lines, now = [], 0
+    for _ in range(8):
+        bench.done(bench.only().ticket, counter=6, version=3)
+        bench.failed(bench.only().ticket, ZkError.REFUSED, now=now)
+        lines += bench.out()
+        due = bench.alarms.at(Alarm.CLIENT_IDS)
+        assert due is not None
+        pause, now = due - now, due
+        bench.alarms.due(now)
+        bench.ids.due()
+    assert 1_000 <= pause <= 2_000
+    assert lines == [Report(Level.WARNING, f"ZooKeeper, {PATH}: clients get no ids: refused; tried again")]
+    bench.done(bench.only().ticket, counter=6, version=3)
+    bench.done(bench.only().ticket, version=4)
+    assert bench.out() == [Report(Level.INFO, f"ZooKeeper, {PATH}: clients get ids again")]
+    assert bench.ids.take() == [(4, FIRST, 7)]

@@ -8,6 +8,7 @@ from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.outbox import Outbox
 from waltz_core.locks.exact import Explanation
+from waltz_core.server.append_queue import Run, Sender
 from waltz_core.server.appender import Flight, Refused
 from waltz_core.server.journal import Journal, JournalFailed, Journals, JournalWrite, JournalWritten
 from waltz_core.server.journal_format import (
@@ -47,7 +48,7 @@ class Desk:
         flight = Flight(self.next_id)
         for at in range(count):
             flight.appends.append(append(self.next_id + at))
-            flight.received.append(self.now)
+            flight.put(Run(Sender(1, 7), flight.appends[-1:], self.now), 1, 0)
             flight.marks[self.next_id + at] = 2
         batch = Batch(self.next_id, count, b"")
         self.next_id += count

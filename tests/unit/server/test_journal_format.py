@@ -13,12 +13,15 @@ from tests.lock_names import pack_names
 from waltz_core.base.errors import CorruptionError
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.server.journal_format import (
+    VERSION,
     CommittedRange,
     Decision,
     Entry,
     Gap,
+    Mode,
     SessionOpened,
     Started,
+    Synced,
     decode_entries,
     encode_entry,
     entry_end,
@@ -49,6 +52,10 @@ entries = st.one_of(
     st.builds(SessionOpened, i64, i32, i64, i64),
     st.builds(CommittedRange, i64, i64, i64, i64),
     st.builds(Gap, i64, i64, i64, texts),
+    st.just(Synced()),
+)
+groups = st.lists(
+    st.lists(entries.filter(lambda entry: entry != Synced()), min_size=1, max_size=3), min_size=1, max_size=3
 )
 
 
@@ -63,20 +70,64 @@ def test_what_is_encoded_is_decoded_again(sent: list[Entry]) -> None:
     assert sound_size(data) == (len(data), True)
 
 
-@given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_a_torn_end_is_told_from_damage(sent: list[Entry], data: st.DataObject) -> None:
-    whole = b"".join(map(encode_entry, sent))
-    last = len(whole) - len(encode_entry(sent[-1]))
-    cut = data.draw(st.integers(last, len(whole) - 1))
-    assert sound_size(whole[:cut]) == (last, True)
-    if len(sent) > 1:
-        at = data.draw(st.integers(0, last - 1))
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
-        size, torn = sound_size(bytes(damaged))
-        assert (size <= at, torn) == (True, False)
-        with pytest.raises(CorruptionError, match=f"here: the entry at offset {size} "):
-            decoded(bytes(damaged))
+def file_of(sent: list[list[Entry]], version: int = VERSION, mode: Mode = Mode.SYNC) -> tuple[bytes, int]:
+    """A file as the driver writes it, and where its last group begins."""
+    begun = Started(bytes(16), 0, 0, -1, 0, mode, "a:1", version)
+    mark = [Synced()] if mode is Mode.SYNC and version == VERSION else []
+    data, last = encode_entry(begun), 0
+    for group in sent:
+        last = len(data)
+        data += b"".join(map(encode_entry, [*mark, *group]))
+    return data, last
+
+
+def flipped(whole: bytes, at: int, bit: int) -> bytes:
+    damaged = bytearray(whole)
+    damaged[at] ^= 1 << bit
+    return bytes(damaged)
+
+
+@given(groups, st.data())
+def test_damage_of_what_was_synced_is_told_from_a_write_that_was_cut_short(
+    sent: list[list[Entry]], data: st.DataObject
+) -> None:
+    whole, last = file_of(sent)
+    cut = data.draw(st.integers(last, len(whole)))
+    size, torn = sound_size(whole[:cut])
+    assert (last <= size <= cut, torn) == (True, True)
+    at = data.draw(st.integers(0, last - 1))
+    size, torn = sound_size(flipped(whole, at, data.draw(st.integers(0, 7))))
+    assert (size <= at, torn) == (True, False)
+
+
+@given(groups, st.data())
+def test_a_power_failure_may_take_any_part_of_the_group_under_way(sent: list[list[Entry]], data: st.DataObject) -> None:
+    whole, last = file_of(sent)
+    start = data.draw(st.integers(last + len(encode_entry(Synced())), len(whole) - 1))
+    end = data.draw(st.integers(start, len(whole)))
+    size, torn = sound_size(whole[:start] + bytes(end - start) + whole[end:])
+    assert (last < size, torn) == (True, True)
+
+
+@given(groups, st.data())
+def test_without_syncs_nothing_is_told_from_a_write_that_was_cut_short(
+    sent: list[list[Entry]], data: st.DataObject
+) -> None:
+    whole, _ = file_of(sent, mode=Mode.ASYNC)
+    at = data.draw(st.integers(len(file_of([])[0]), len(whole) - 1))
+    size, torn = sound_size(flipped(whole, at, data.draw(st.integers(0, 7))))
+    assert (size <= at, torn) == (True, True)
+
+
+@given(groups, st.data())
+def test_in_files_of_version_1_a_hole_is_damage(sent: list[list[Entry]], data: st.DataObject) -> None:
+    whole, _ = file_of([*sent, [SessionOpened(1, 1, 1, 1)]], version=1)
+    at = data.draw(st.integers(0, len(whole) - len(encode_entry(SessionOpened(1, 1, 1, 1))) - 1))
+    damaged = flipped(whole, at, data.draw(st.integers(0, 7)))
+    size, torn = sound_size(damaged)
+    assert (size <= at, torn) == (True, False)
+    with pytest.raises(CorruptionError, match=f"here: the entry at offset {size} "):
+        decoded(damaged)
 
 
 @given(st.binary(max_size=200))
@@ -122,6 +173,7 @@ PAGE_ENTRIES: dict[str, Entry] = {
     ),
     "COMMITTED": CommittedRange(12, 100, 100, 1_700_000_000_000_004),
     "GAP": Gap(17, 1_700_000_000_000_005, 1_700_000_000_000_006, "No space left on device"),
+    "SYNCED": Synced(),
 }
 
 

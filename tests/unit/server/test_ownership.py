@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.server.test_partition import PATH, Bench
-from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
+from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.server.context import PartitionAlarm, PartitionDue
 from waltz_core.server.partition import Phase
 from waltz_core.store.calls import LinkUp, LinkWanted
@@ -19,8 +19,7 @@ def waiting() -> Bench:
     bench = Bench()
     bench.answer_zk(ZkFailed(bench.assign().ticket, ZkError.UNAVAILABLE))
     out, clients, nodes = bench.work()
-    assert [type(effect) for effect in out] == [Report]
-    assert (clients, nodes) == ([], [])
+    assert (out, clients, nodes) == ([], [], [])  # that ZooKeeper is away is said once for the whole process
     assert bench.partition.phase is Phase.WAITING
     return bench
 
@@ -32,6 +31,24 @@ def test_after_a_pause_the_metadata_is_read_again() -> None:
     bench.ring(due)
     assert bench.work() == ([ZkGet(2, PATH)], [], [])
     assert bench.context.alarms.at(RETRY) is None
+
+
+def test_metadata_that_cannot_be_used_is_read_ever_more_rarely_and_reported_once() -> None:
+    """Before, every attempt had a line of its own."""
+    bench = Bench()
+    bench.assign()
+    now, lines = 0, []
+    for ticket in range(1, 12):
+        bench.now = now
+        bench.answer_zk(ZkFailed(ticket, ZkError.REFUSED))
+        assert bench.partition.phase is Phase.WAITING
+        due = bench.context.alarms.at(RETRY)
+        assert due is not None
+        pause, now = due - now, due
+        bench.ring(now)
+        lines += [effect for effect in bench.work()[0] if isinstance(effect, Report)]
+    assert 10_000 <= pause <= 20_000
+    assert lines == [Report(Level.WARNING, f"partition 0: ZooKeeper, {PATH}: refused")]
 
 
 def test_a_storage_node_that_answers_again_ends_the_back_off() -> None:

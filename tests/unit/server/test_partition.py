@@ -8,7 +8,6 @@ from typing import Any
 from waltz_core.base.edge import ZkDone, ZkFailed, ZkGet, ZkRequest, ZkSet, ZkStat
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import SessionInfo
-from waltz_core.base.rules import SAFE
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import MetadataAsked, NodeContext, PartitionAlarm, Reply
 from waltz_core.server.feed import SendFrames, SendReply
@@ -29,7 +28,7 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         self.now = 0
-        self.context = NodeContext(ServerConfig("/root", Endpoint("here", 1), **settings), random.Random(1), SAFE)
+        self.context = NodeContext(ServerConfig("/root", Endpoint("here", 1), **settings), random.Random(1))
         self.partition = PartitionServer(0, self.context)
         self.version = 0  # of the metadata
 

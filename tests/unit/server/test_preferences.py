@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
 from tests.unit.server.desk import Desk
-from waltz_core.base.edge import ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet
+from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.server.context import Alarm, PreferenceStep
 from waltz_core.server.preferences import Preferences
+
+
+class Late(random.Random):
+    """Every pause is as long as it may be."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        assert stop is None
+        return start - step
 
 
 class Bench(Desk):
@@ -14,7 +24,7 @@ class Bench(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.preferences = Preferences("/root", Endpoint("h", 7), self.outbox, self.pending, self.alarms)
+        self.preferences = Preferences("/root", Endpoint("h", 7), self.outbox, self.pending, self.alarms, Late())
 
     def done(self, ticket: int, data: bytes | None = None, now: int = 0) -> None:
         self._answer(now, ZkDone(ticket, data=data))
@@ -73,7 +83,7 @@ def test_a_change_is_set_or_created_and_the_newest_wins() -> None:
     assert bench.preferences.kept
 
 
-def test_what_fails_is_tried_again_later() -> None:
+def test_what_fails_is_tried_again_later_and_reported_unless_all_of_zookeeper_is_away() -> None:
     bench = Bench()
     bench.preferences.read()
     bench.failed(bench.only().ticket, ZkError.UNAVAILABLE, now=5)
@@ -89,15 +99,19 @@ def test_what_fails_is_tried_again_later() -> None:
     bench.failed(bench.only().ticket, ZkError.NO_NODE, now=1_010)
     parent, node = bench.out()
     bench.failed(parent.ticket, ZkError.NODE_EXISTS, now=1_010)
-    bench.failed(node.ticket, ZkError.NO_NODE, now=1_010)
-    assert bench.due == 2_010
+    bench.failed(node.ticket, ZkError.REFUSED, now=1_010)
+    kept = "ZooKeeper, /root/preferred/h:7: the preferred partitions are"
+    assert bench.out() == [Report(Level.WARNING, f"{kept} not kept: refused; tried again")]
     assert bench.alarms.due(2_010) == [Alarm.PREFERENCES]
     bench.preferences.due()
-    bench.failed(bench.only().ticket, ZkError.OUTCOME_UNKNOWN, now=2_010)
-    assert bench.due == 3_010
+    bench.failed(bench.only().ticket, ZkError.REFUSED, now=2_010)
+    assert (bench.out(), bench.due) == ([], 4_010)
     bench.preferences.keep((8,))  # a change does not wait for the pause
-    assert bench.only() == ZkSet(7, "/root/preferred/h:7", b"8", -1)
+    write = bench.only()
+    assert write == ZkSet(7, "/root/preferred/h:7", b"8", -1)
     assert bench.due is None
+    bench.done(write.ticket)
+    assert bench.out() == [Report(Level.INFO, f"{kept} kept again")]
 
 
 def test_a_change_before_anything_was_read_counts_more_than_what_was_kept() -> None:

@@ -72,7 +72,7 @@ class Bench(Desk):
     def connect(self) -> None:
         (dial,) = self.take(Dial)
         assert dial.endpoint == Endpoint("a", 11)
-        self.repairs.dialed(dial.conn)
+        self.repairs.dialed(self.now, dial.conn)
         self.say(self.node.hello())
         self.hear()
 
@@ -216,7 +216,7 @@ def test_a_node_of_another_cluster_is_given_up() -> None:
     bench.connect()
     bench.answer(admin.AdminFailureResponse(-1, "wrong cluster key"))
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.conn, "closed")
+    bench.repairs.closed(bench.now, bench.conn, "closed")
     assert "refused to open: wrong cluster key" in bench.texts()[-1]
 
 
@@ -225,8 +225,8 @@ def test_bytes_that_are_no_admin_port_end_the_repair() -> None:
     bench.until_asked()
     bench.say(b"\xff" * 40)
     assert len(bench.take(CloseConn)) == 1
-    bench.repairs.closed(bench.conn, "closed")
-    assert "does not answer as an admin port does" in bench.texts()[-1]
+    bench.repairs.closed(bench.now, bench.conn, "closed")
+    assert "it sent what an admin port never sends" in bench.texts()[-1]
 
 
 def test_a_silent_node_is_given_up() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.server.turns import Shares, Turns
+from waltz_core.server.turns import Allowance, Shares, Turns
 
 
 def taken(turns: Turns[str], count: int) -> str:
@@ -94,6 +94,19 @@ def test_a_connection_takes_its_work_along() -> None:
     assert taken(turns, 1) == "1"
 
 
+def test_what_waits_longest_can_be_taken_out_of_turn() -> None:
+    turns: Turns[str] = Turns(quantum=1)
+    turns.put(1, "a", 1, "x")
+    turns.put(2, "a", 5, "y")
+    turns.put(2, "a", 5, "z")
+    turns.block(2, True)
+    assert (turns.waiting(), turns.first(2), turns.first(3)) == ([1, 2], "y", None)
+    assert [turns.take_first(1), turns.take_first(2), turns.take_first(2)] == ["x", "y", "z"]
+    assert (turns.waiting(), turns.first(2), len(turns), turns.ready) == ([], None, 0, False)
+    turns.block(2, False)
+    assert turns.take() is None
+
+
 @given(st.lists(st.tuples(st.sampled_from(["put", "take", "block", "open", "drop"]), st.integers(0, 5)), max_size=200))
 def test_nothing_is_lost_doubled_or_reordered(steps: list[tuple[str, int]]) -> None:
     turns: Turns[tuple[int, int]] = Turns(quantum=3)
@@ -156,3 +169,35 @@ def test_somebody_is_greedy_whenever_there_is_too_much(parts: dict[int, int], li
     for conn, amount in parts.items():
         shares.add(conn, f"owner{conn % 3}", amount)
     assert any(shares.greedy(conn, limit) for conn in parts) == (sum(parts.values()) > limit)
+
+
+def test_an_allowance_grows_with_time_up_to_its_limit() -> None:
+    allowance = Allowance(rate=5, most=20)
+    allowance.left -= 20
+    allowance.refill(3)
+    assert (allowance.left, allowance.full(3)) == (15, 4)
+    allowance.refill(3)
+    assert allowance.left == 15
+    allowance.refill(100)
+    assert (allowance.left, allowance.full(100)) == (20, 100)
+
+
+def test_what_was_overspent_is_paid_first() -> None:
+    allowance = Allowance(rate=5, most=20)
+    allowance.left -= 51
+    assert allowance.full(0) == 11
+    allowance.refill(6)
+    assert allowance.left == -1
+    allowance.refill(11)
+    assert allowance.left == 20
+
+
+def test_the_fair_part_of_a_newcomer_is_that_of_one_more() -> None:
+    shares = Shares()
+    assert shares.fair(1, "a", 100) == 100
+    shares.add(1, "a", 60)
+    assert [shares.fair(*one, 100) for one in ((1, "a"), (2, "a"), (2, "b"))] == [100, 50, 50]
+    shares.add(2, "a", 5)
+    shares.add(3, "b", 5)
+    assert [shares.fair(*one, 100) for one in ((1, "a"), (3, "b"), (4, "b"), (4, "c"))] == [25, 50, 25, 33]
+    assert ([*shares], shares.part(1), shares.part(9)) == ([1, 2, 3], 60, 0)

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from tests.model.disk import SimDisk, SimDiskError
 from waltz_core.base.edge import Accepted, Port, Received, Send
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.storage.config import StorageConfig
-from waltz_core.storage.effects import DiskBatch, DiskDone, DiskFailed, DiskList, DiskRead, FaultKind, SyncFile
+from waltz_core.storage.effects import DiskBatch, DiskList, DiskRead, FaultKind, SyncFile
 from waltz_core.storage.node import StorageNode
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL, Connection
+from waltz_testing.simulation.disk import SimDisk
+from waltz_testing.simulation.mount import PowerCut
 
 KEY = UUID(int=99)
 
@@ -98,16 +99,15 @@ class Life:
                 return
 
     def batch(self, batch: DiskBatch) -> Any:
+        mount = self.disk.mount
+        mount.calls_left = self.crash_in if self.crash_in >= 0 else None
         try:
-            for operation in batch.operations:
-                if self.crash_in >= 0:
-                    self.crash_in -= 1
-                    if self.crash_in < 0:
-                        raise Crash
-                self.disk.apply(operation)
-        except SimDiskError as error:
-            return DiskFailed(batch.ticket, error.kind, str(error))
-        return DiskDone(batch.ticket)
+            return self.disk.perform(batch)
+        except PowerCut as cut:
+            raise Crash from cut
+        finally:
+            self.crash_in = -1 if mount.calls_left is None else mount.calls_left
+            mount.calls_left = None
 
     # ---- life ------------------------------------------------------------------------------------
 

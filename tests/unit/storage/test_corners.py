@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import (
     DATA,
     INDEX,
@@ -25,8 +23,8 @@ from tests.storage_desk import (
     some,
     text_of,
 )
+from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Port
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind, Stop, StorageStopped, SyncDirectory
 from waltz_core.storage.record_codec import encode_record
@@ -34,6 +32,7 @@ from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.shared import Condition
+from waltz_testing.simulation.disk import SimDisk
 
 
 def test_a_stopped_partition_says_so() -> None:
@@ -61,7 +60,7 @@ def test_low_water_marks_never_fall() -> None:
 
 def test_marks_of_the_original_may_stand_above_the_log() -> None:
     """0.13.2 truncates below its marks; the local one then refuses every mark until the log is long enough again."""
-    java = filled(6, rules=LEGACY)
+    java = filled(6, kind=StorageNode0132)
     mark(java, 5)
     assert java.storage(wire.TruncateRequest(5, 1, 0, 2, False)).transaction_id == 2
     node = reopen(java)
@@ -69,15 +68,6 @@ def test_marks_of_the_original_may_stand_above_the_log() -> None:
     assert "local low watermark" in text_of(mark(node, 9))
     assert append(node, 3, 3) == wire.SuccessResponse(5, 1, 0)
     assert mark(node, 9) == wire.SuccessResponse(5, 1, 0)
-
-
-def test_an_older_session_in_the_control_struct_is_kept_out_even_without_a_fence() -> None:
-    rules = attrs.evolve(SAFE, fence_persisted=False)
-    node = filled(2, rules=rules)
-    mark(node, 1, session=9)
-    again = reopen(node, rules=rules)
-    assert "session id has changed to 9" in text_of(append(again, 2, 1, session=8))
-    assert again.storage(wire.LastSessionInfoRequest(9, 1, 0, False)).fence == -1
 
 
 def test_a_partition_whose_flag_is_not_set_yet_is_not_assigned() -> None:
@@ -145,18 +135,6 @@ def test_stop_is_another_word_for_shutdown() -> None:
     assert StorageStopped() in node.emitted
 
 
-def test_a_single_rule_off_is_as_before_it_was_made() -> None:
-    for name in ("append_atomic", "truncation_floor", "reads_verified", "torn_not_corrupt", "open_required"):
-        rules = attrs.evolve(SAFE, **{name: False})
-        node = filled(9, rules=rules)
-        assert append(node, 9, 2) == wire.SuccessResponse(5, 1, 0)
-        assert node.read(0, 10) == some(10, 1)[0]
-        assert node.storage(wire.TruncateRequest(5, 1, 0, 4, False)).transaction_id == 4
-        again = reopen(node, rules=rules)
-        assert replica(again).max_id == 4
-        text_of(node.storage(wire.TruncateRequest(5, 1, 0, -2, False)))
-
-
 def test_an_unfinished_record_header_behind_the_last_record() -> None:
     node = filled(3)
     node.disk.remove("0/waltz.mark")
@@ -217,31 +195,20 @@ def test_the_index_of_the_segment_written_to_is_distrusted_as_well(monkeypatch: 
 
 def test_the_copy_of_the_control_struct_is_not_taken_when_it_is_older() -> None:
     node = filled(2)
-    java = desk(node.disk, rules=LEGACY, codecs=(0,))
+    java = desk(node.disk, kind=StorageNode0132, codecs=(0,))
     assert java.storage(wire.SetLowWaterMarkRequest(7, 1, 0, 1, False)) == wire.SuccessResponse(7, 1, 0)
     assert replica(reopen(node)).entry.current.session_id == 7
 
 
-def test_a_partition_that_failed_to_open_may_end_the_process() -> None:
-    node = filled(12)
-    node.disk.flip(DATA, 128 + 399)
-    fatal = reopen(node, rules=attrs.evolve(SAFE, partitions_isolated=False))
-    assert fatal.failure is not None
-    assert "partition 0" in fatal.failure.reason
-    for place in (control.struct_place(0, 0), control.struct_place(0, 1)):
-        node.disk.flip(control.NAME, place)
-    assert reopen(node, rules=attrs.evolve(SAFE, partitions_isolated=False)).failure is not None
-
-
 def test_the_original_extends_a_short_control_file() -> None:
-    node = desk(rules=LEGACY)
+    node = desk(kind=StorageNode0132)
     node.disk.put(control.NAME, node.disk.content(control.NAME)[:220])
-    failed = Desk(node.disk, KEY, 2, rules=LEGACY)
+    failed = Desk(node.disk, KEY, 2, kind=StorageNode0132)
     assert failed.failure is not None
     assert failed.failure.chain[0].endswith("partition info corrupted")
     assert len(node.disk.content(control.NAME)) == 280
     node.disk.put(control.NAME, b"short")
-    assert Desk(node.disk, KEY, 2, rules=LEGACY).failure is None
+    assert Desk(node.disk, KEY, 2, kind=StorageNode0132).failure is None
 
 
 def test_a_side_file_that_cannot_be_read_stops_the_partition() -> None:

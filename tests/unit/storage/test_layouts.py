@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage_desk import some
+from tests.twin_0132.disk import decode_unverified
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import Record
 from waltz_core.storage import control, index, segment, side
@@ -16,7 +17,6 @@ from waltz_core.storage.record_codec import (
     announced_size,
     check_record,
     decode_run,
-    decode_unverified,
     encode_record,
     encode_run,
     record_size,
@@ -195,27 +195,26 @@ def test_the_checksums_of_fresh_structs_are_those_of_the_original() -> None:
 def test_the_newer_struct_counts() -> None:
     old, new = control.fresh_struct(3), control.fresh_struct(4)
     for structs in ((old, new), (new, old), (None, new), (new, None)):
-        entry = control.choose(0, structs, True)
+        entry = control.choose(0, structs)
         assert isinstance(entry, control.ControlEntry)
         assert entry.current == new
-    assert control.choose(0, (None, None), True) is control.ControlDamage.BOTH_INVALID
-    assert control.choose(0, (new, new), True) is control.ControlDamage.SAME_SEQUENCE
+    assert control.choose(0, (None, None)) is control.ControlDamage.BOTH_INVALID
+    assert control.choose(0, (new, new)) is control.ControlDamage.SAME_SEQUENCE
 
 
-@pytest.mark.parametrize(("wraps", "expected"), [(True, -(2**31)), (False, 2**31 - 1)])
-def test_sequence_numbers_wrap(wraps: bool, expected: int) -> None:
-    entry = control.choose(0, (control.fresh_struct(2**31 - 1), None), True)
+def test_sequence_numbers_wrap() -> None:
+    entry = control.choose(0, (control.fresh_struct(2**31 - 1), None))
     assert isinstance(entry, control.ControlEntry)
     following = entry.plan(1, 2, 3, 5)
     assert following.sequence == -(2**31)
-    chosen = control.choose(0, (entry.current, following), wraps)
+    chosen = control.choose(0, (entry.current, following))
     assert isinstance(chosen, control.ControlEntry)
-    assert chosen.current.sequence == expected
+    assert chosen.current.sequence == -(2**31)
 
 
 def test_updates_alternate_between_the_structs() -> None:
     body = bytearray(128) + control.fresh_body(2)
-    entry = control.decode_entry(bytes(body[128:]), 1, True)
+    entry = control.decode_entry(bytes(body[128:]), 1)
     assert isinstance(entry, control.ControlEntry)
     places = set()
     for session in range(1, 5):
@@ -224,14 +223,14 @@ def test_updates_alternate_between_the_structs() -> None:
         places.add(place)
         body[place : place + 36] = control.encode_struct(struct)
         entry.adopt(struct)
-        again = control.decode_entry(bytes(body[128:]), 1, True)
+        again = control.decode_entry(bytes(body[128:]), 1)
         assert isinstance(again, control.ControlEntry)
         assert (again.current, again.place()) == (struct, entry.place())
     assert places == {control.struct_place(1, 0), control.struct_place(1, 1)}
 
 
 def test_every_prefix_of_a_reset_is_a_valid_state() -> None:
-    entry = control.choose(0, (control.fresh_struct(6), control.ControlStruct(9, 8, 7, 5, 7)), True)
+    entry = control.choose(0, (control.fresh_struct(6), control.ControlStruct(9, 8, 7, 5, 7)))
     assert isinstance(entry, control.ControlEntry)
     body = bytearray(128) + control.fresh_body(1)
     for struct, slot in ((control.fresh_struct(6), 0), (entry.current, 1)):
@@ -240,7 +239,7 @@ def test_every_prefix_of_a_reset_is_a_valid_state() -> None:
     seen = []
     for place, data in ((0, b""), *entry.reset_writes()):
         body[place : place + len(data)] = data
-        state = control.decode_entry(bytes(body[128:]), 0, True)
+        state = control.decode_entry(bytes(body[128:]), 0)
         assert isinstance(state, control.ControlEntry)
         seen.append(state.current.session_id)
     assert seen == [9, 9, -1]

@@ -28,6 +28,10 @@ def raise_to(node: Desk, first_id: int, session: int = 6) -> Any:
     return codec_1(node, Port.STORAGE).ask(wire.SetLogStartRequest(session, 1, 0, first_id))
 
 
+def begin_at(node: Desk, first_id: int, session: int = 6) -> Any:
+    return codec_1(node, Port.STORAGE).ask(wire.BeginAnewRequest(session, 1, 0, first_id))
+
+
 def start_of(node: Desk, session: int = 6) -> tuple[int, int]:
     answer = codec_1(node, Port.STORAGE).ask(wire.LogStartRequest(session, 1, 0))
     return answer.log_start, answer.max_transaction_id
@@ -72,7 +76,8 @@ def test_the_log_start_never_falls_and_never_passes_what_the_session_began_with(
 
 def test_a_replica_that_ends_below_the_log_start_of_the_others_begins_there_anew() -> None:
     for node in (marked(3), filled(0), filled(9)):
-        assert raise_to(node, 20) == wire.SuccessResponse(6, 1, 0)
+        assert begin_at(node, 20) == wire.SuccessResponse(6, 1, 0)
+        assert begin_at(node, 20) == wire.SuccessResponse(6, 1, 0)  # again, as its first answer may be lost
         for made in (node, reopen(node)):
             assert start_of(made) == (20, 19)
             assert sorted(files(made)) == [f"0/{20:019d}.idx", f"0/{20:019d}.seg"]
@@ -81,9 +86,33 @@ def test_a_replica_that_ends_below_the_log_start_of_the_others_begins_there_anew
         assert start_of(reopen(again)) == (20, 28)
 
 
+def test_raising_the_log_start_never_empties_a_log() -> None:
+    """A replica that lags would lose what it holds, and with it perhaps the only copies."""
+    for node, end in ((marked(3), 2), (filled(0), -1), (filled(9), 8)):
+        before = files(node)
+        answer = raise_to(node, 20)
+        assert answer.code == FailureCode.BELOW_MARK
+        assert (start_of(node), files(node)) == ((0, end), before)
+
+
+def test_a_log_that_can_be_continued_does_not_begin_anew() -> None:
+    node = marked(9)
+    for first_id in (5, 8, 9):
+        answer = begin_at(node, first_id)
+        assert (answer.code, answer.detail) == (FailureCode.OUT_OF_ORDER, 8)
+    answer = begin_at(node, 20, session=5)
+    assert (answer.code, answer.detail) == (FailureCode.FENCED, 6)
+    assert start_of(reopen(node)) == (0, 8)
+
+
+def test_a_node_announces_that_a_log_can_begin_anew() -> None:
+    answer = codec_1(filled(0), Port.STORAGE).ask(wire.StatisticsRequest(-1, 1, -1, (wire.CAPABILITIES,)))
+    assert wire.capabilities_of(answer) == wire.StorageCapability.BEGIN_ANEW
+
+
 def test_a_truncation_does_not_reach_below_the_log_start() -> None:
     node = marked(3)
-    raise_to(node, 20)
+    begin_at(node, 20)
     append(node, 20, 4, session=6)
     port = codec_1(node, Port.STORAGE)
     answer = port.ask(wire.TruncateRequest(6, 1, 0, 18, False))
@@ -139,6 +168,17 @@ def test_a_damaged_record_below_the_log_start_keeps_nobody_out_of_service() -> N
     assert any("it is below the log start, 10, so it is left as it is" in str(one) for one in again.emitted)
     assert append(again, 12, 2, session=6) == wire.SuccessResponse(6, 1, 0)
     assert start_of(reopen(again)) == (10, 13)
+
+
+def test_a_log_whose_newest_record_is_damaged_and_given_up_goes_on_in_a_new_file() -> None:
+    node = marked()
+    node.disk.flip(f"0/{8:019d}.seg", len(node.disk.content(f"0/{8:019d}.seg")) - 20)
+    assert codec_1(node, Port.STORAGE).ask(wire.RecordRequest(6, 1, 0, 11)).code == FailureCode.CORRUPT
+    assert raise_to(node, 12) == wire.SuccessResponse(6, 1, 0)
+    again = reopen(node)
+    assert (replica(again).state, start_of(again)) == (State.OPEN, (12, 11))
+    assert append(again, 12, 2, session=6) == wire.SuccessResponse(6, 1, 0)
+    assert start_of(reopen(again)) == (12, 13)
 
 
 def test_an_accepted_loss_never_ends_below_the_log_start() -> None:

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import Desk
 from waltz_core.base.edge import Report
 from waltz_core.storage.replica import State
+from waltz_testing.simulation.disk import SimDisk
 
 DIRECTORIES = Path(__file__).parents[2] / "vectors" / "storage_dirs"
 CASES = sorted(one.name for one in DIRECTORIES.iterdir() if one.is_dir())

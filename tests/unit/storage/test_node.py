@@ -7,10 +7,8 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-import attrs
 import pytest
 
-from tests.model.disk import SimDisk, drive
 from tests.storage_desk import (
     CLOSED,
     DATA,
@@ -31,10 +29,23 @@ from tests.storage_desk import (
     some,
     text_of,
 )
+from tests.twin_0132.storage import StorageNode0132
+from waltz_core.access.roles import NO_ROLES
 from waltz_core.base.contract import Tickets
-from waltz_core.base.edge import Accepted, CloseConn, Port, Reading, Received, Shutdown, WallClock, Writable
+from waltz_core.base.edge import (
+    Accepted,
+    CloseConn,
+    Closed,
+    Port,
+    Reading,
+    Received,
+    Report,
+    Send,
+    Shutdown,
+    WallClock,
+    Writable,
+)
 from waltz_core.base.outbox import Outbox
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.effects import (
@@ -54,12 +65,15 @@ from waltz_core.storage.effects import (
     WriteAt,
 )
 from waltz_core.storage.node import StorageNode
+from waltz_core.storage.peers import Caller, Peer
 from waltz_core.storage.procedure import DiskError, Runner
 from waltz_core.storage.replica import State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.shared import Condition, FailureCode
+from waltz_testing.simulation.disk import SimDisk, drive
 
 # ---- appends -------------------------------------------------------------------------------------
 
@@ -348,9 +362,9 @@ def test_a_session_as_far_as_may_be_is_taken() -> None:
     assert replica(node).fence == 5 + LEAP
 
 
-def test_without_the_rule_the_highest_session_shuts_everybody_out() -> None:
+def test_in_0_13_2_the_highest_session_shuts_everybody_out() -> None:
     """What 0.13.2 does: no server can write to the partition ever again."""
-    node = desk(rules=attrs.evolve(SAFE, sessions_plausible=False))
+    node = desk(kind=StorageNode0132)
     assert isinstance(node.storage(wire.MaxTransactionIdRequest(2**63 - 1, 1, 0, False)), wire.MaxTransactionIdResponse)
     assert "session id has changed" in text_of(append(node, 0, 1))
 
@@ -753,7 +767,7 @@ def test_a_new_directory_is_formatted_and_ready() -> None:
     assert len(node.disk.content(control.NAME)) == control.file_size(2)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(64), bytes(280)])
+@pytest.mark.parametrize("content", [b"", bytes(64), bytes(280), bytes(control.HEADER_SIZE) + control.fresh_body(2)])
 def test_a_format_cut_short_is_done_again(content: bytes) -> None:
     disk = SimDisk()
     disk.put(control.NAME, content)
@@ -766,7 +780,7 @@ def test_a_format_cut_short_is_done_again(content: bytes) -> None:
         (lambda disk: disk.put(control.NAME, disk.content(control.NAME)[:100]), "expected 280 bytes, found 100"),
         (lambda disk: disk.put(control.NAME, disk.content(control.NAME)[:200]), "expected 280 bytes, found 200"),
         (lambda disk: disk.put(control.NAME, b""), "directories of partitions (0)"),
-        (lambda disk: disk.remove(control.NAME), "directories of partitions (0)"),
+        (lambda disk: disk.volume.remove(control.NAME), "directories of partitions (0)"),
     ],
 )
 def test_a_control_file_that_lost_its_end_is_an_error(change: Any, words: str) -> None:
@@ -792,8 +806,8 @@ def test_a_directory_of_another_cluster_says_what_was_expected_and_found() -> No
     assert "found 2" in more.failure.reason
 
 
-def test_with_the_rules_off_lists_that_make_no_sense_drop_the_connection() -> None:
-    node = desk(rules=LEGACY)
+def test_in_0_13_2_lists_that_make_no_sense_drop_the_connection() -> None:
+    node = desk(kind=StorageNode0132)
     assert node.admin(admin.PartitionAvailableRequest(1, None, True)) == CLOSED
     assert node.admin(admin.PartitionAssignmentRequest(1, (1, 9), True, False)) == CLOSED
     assert replica(node, 1).state is State.OPEN
@@ -840,3 +854,68 @@ def test_a_node_is_due_at_once_and_then_when_a_mark_is() -> None:
     assert made.node.deadline() == 1000
     made.step(Accepted(50, Port.STORAGE, "x"))
     assert not any(isinstance(one, CloseConn) for one in made.emitted)
+
+
+def test_nothing_is_decoded_behind_the_message_of_a_stranger_that_is_refused() -> None:
+    """A read of small messages takes as long to decode as hundreds of appends, and a stranger sends many."""
+
+    class Refusing:
+        def serve(self, caller: Caller, message: admin.AdminMessage) -> str | None:
+            served.append(message)
+            return "open it first"
+
+    served: list[admin.AdminMessage] = []
+    accepted = Accepted(1, Port.ADMIN, "10.0.0.1:1")
+    theirs = Connection[admin.AdminMessage](ADMIN_PROTOCOL, "", {1})
+    peer = Peer(accepted, NO_ROLES.access((), "10.0.0.1:1"), Connection(ADMIN_PROTOCOL, "", {1}), Refusing())
+    peer.receive(theirs.hello())
+    theirs.receive(peer.connection.hello(), [])
+    data = bytearray()
+    theirs.encode(admin.StatisticsRequest(1, -1, ()), data)
+    assert peer.receive(bytes(data) * 1_000) == "open it first"
+    assert (len(served), peer.connection.undecoded) == (1, 999 * len(data))
+
+
+class Stranger:
+    """A peer of the admin port that does not know the cluster key."""
+
+    def __init__(self) -> None:
+        self.desk = desk()
+        self.connection = Connection[admin.AdminMessage](ADMIN_PROTOCOL, "", {1})
+        self.out = self.step(Accepted(50, Port.ADMIN, "10.0.0.1:1"), Received(50, self.connection.hello()))
+        for effect in self.out:
+            if isinstance(effect, Send):
+                self.connection.receive(bytes(effect.data), [])
+
+    def step(self, *events: Any) -> list[Any]:
+        out: list[Any] = []
+        self.desk.node.step(self.desk.now, events, out)
+        return out
+
+    def data(self, message: admin.AdminMessage) -> bytes:
+        data = bytearray()
+        self.connection.encode(message, data)
+        return bytes(data)
+
+
+def test_a_stranger_that_asks_and_asks_is_dropped() -> None:
+    stranger = Stranger()
+    asked = stranger.data(admin.StatisticsRequest(1, -1, ()))
+    assert not any(isinstance(effect, CloseConn) for effect in stranger.step(Received(50, asked * 100)))
+    (end,) = [effect for effect in stranger.step(Received(50, asked * 5_000)) if isinstance(effect, CloseConn)]
+    assert end.reason == "the cluster key was not shown within 100 requests"
+
+
+def test_the_log_names_who_shows_the_key_of_another_cluster_once_a_minute() -> None:
+    stranger = Stranger()
+    wrong = stranger.data(admin.AdminOpenRequest(-1, UUID(int=5), 1))
+    lines = [one.text for _ in range(3) for one in stranger.step(Received(50, wrong)) if isinstance(one, Report)]
+    text = "it showed a key, or a number of partitions, that is not of this cluster"
+    assert lines == [f"connection of 10.0.0.1:1: {text}"]
+
+
+def test_the_log_names_who_breaks_off_in_the_middle_of_a_frame() -> None:
+    stranger = Stranger()
+    stranger.step(Received(50, stranger.data(admin.StatisticsRequest(1, -1, ()))[:-1]))
+    (line,) = [one.text for one in stranger.step(Closed(50, "reset")) if isinstance(one, Report)]
+    assert line.startswith("connection of 10.0.0.1:1: it ended in the middle of a frame, of which ")

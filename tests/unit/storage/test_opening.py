@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.model.disk import SimDisk
 from tests.storage_desk import (
     DATA,
     INDEX,
@@ -24,8 +23,8 @@ from tests.storage_desk import (
     some,
     text_of,
 )
+from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Level, Report
-from waltz_core.base.rules import LEGACY, SAFE
 from waltz_core.storage import control, side
 from waltz_core.storage.effects import DiskList, DiskRead, FaultKind
 from waltz_core.storage.record_codec import encode_record
@@ -33,6 +32,7 @@ from waltz_core.storage.replica import State
 from waltz_core.storage.segment import SECTOR, SegmentHeader, encode_header
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_testing.simulation.disk import SimDisk
 
 SEGMENTS = [0, 4, 8]  # of `filled()`: records of 100 bytes, segments of 500
 LAST = "0/0000000000000000008"
@@ -450,7 +450,7 @@ def test_the_fence_outlives_a_run_of_the_original_in_between() -> None:
     node = filled()
     assert isinstance(node.storage(wire.LastSessionInfoRequest(9, 1, 0, False)), wire.LastSessionInfoResponse)
     flush_marks(node)
-    java = desk(node.disk, rules=LEGACY, codecs=(0,))
+    java = desk(node.disk, kind=StorageNode0132, codecs=(0,))
     assert java.storage(wire.AppendRequest(7, 1, 0, some(12, 2), False)) == wire.SuccessResponse(7, 1, 0)
     assert java.storage(wire.SetLowWaterMarkRequest(7, 1, 0, 13, False)) == wire.SuccessResponse(7, 1, 0)
     again = reopen(node)
@@ -462,7 +462,7 @@ def test_the_fence_outlives_a_run_of_the_original_in_between() -> None:
 def test_the_original_may_truncate_below_our_mark_and_we_take_it() -> None:
     node = filled()
     flush_marks(node)
-    java = desk(node.disk, rules=LEGACY, codecs=(0,))
+    java = desk(node.disk, kind=StorageNode0132, codecs=(0,))
     assert java.storage(wire.TruncateRequest(7, 1, 0, 5, False)).transaction_id == 5
     assert java.storage(wire.SetLowWaterMarkRequest(7, 1, 0, 5, False)) == wire.SuccessResponse(7, 1, 0)
     again = reopen(node)
@@ -494,18 +494,6 @@ def test_a_directory_that_cannot_be_listed_ends_the_process() -> None:
     assert "cannot be read" in node.failure.reason
 
 
-def test_single_rules() -> None:
-    node = filled()
-    node.disk.remove(INDEX)
-    again = reopen(node, rules=attrs.evolve(SAFE, index_rebuilt=False))
-    assert "the index does not fit" in replica(again).reason
-    fatal = reopen(node, rules=attrs.evolve(SAFE, index_rebuilt=False, partitions_isolated=False))
-    assert fatal.failure is not None
-    node.disk.remove("0/0000000000000000004.seg")
-    blind = reopen(node, rules=attrs.evolve(SAFE, headers_checked=False))
-    assert replica(blind).state is State.LIMBO  # the first segment misses its successor's predecessor
-
-
 def test_a_long_log_is_opened_from_its_mark() -> None:
     """Nothing before the durable mark is read again but the index."""
     node = desk(threshold=1 << 30)
@@ -532,7 +520,7 @@ def test_records_longer_than_a_chunk() -> None:
     again = reopen(node, threshold=1 << 30)
     assert (replica(again).state, replica(again).max_id) == (State.OPEN, 2)
     assert again.read(0, 2) == some(2, 1, 1_200_000)[0]
-    java = desk(node.disk, rules=LEGACY, threshold=1 << 30)
+    java = desk(node.disk, kind=StorageNode0132, threshold=1 << 30)
     assert replica(java).max_id == 2
 
 

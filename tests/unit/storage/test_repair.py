@@ -298,7 +298,7 @@ def test_a_source_that_says_nothing_is_given_up_after_a_while() -> None:
     find(nodes, 0, 9)
     answer = nodes.repair(0, 1)
     assert outcomes(answer) == [(9, 9, RepairOutcome.NO_SOURCE)]
-    assert "node1:1 did not answer within 10000 ms" in str(answer.message)
+    assert "node1:1: it did not answer within 10000 ms" in str(answer.message)
 
 
 def test_a_node_without_the_partition_is_no_source_and_is_named() -> None:

@@ -81,7 +81,8 @@ def test_a_newer_session_is_answered_once_its_fence_is_durable() -> None:
     paths = {operation.path for operation in fence.operations if isinstance(operation, WriteAt | SyncFile)}
     assert paths == {"0/waltz.fence"}
     assert isinstance(fence.operations[-1], SyncFile)
-    [refused] = steps.ask(wire.OpenRequest(-1, -1, -1, KEY, 3), wire.RecordRequest(4, 2, 0, 1))
+    stranger, refused = steps.ask(wire.OpenRequest(-1, -1, -1, KEY, 3), wire.RecordRequest(4, 2, 0, 1))
+    assert isinstance(stranger, Report)
     assert [type(message).__name__ for message in steps.said(refused)] == ["FailureResponse", "FailureResponse"]
     [answer] = steps.step(DiskDone(fence.ticket))
     assert steps.said(answer) == [wire.MaxTransactionIdResponse(6, 1, 0, 1)]

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.model.disk import SimDisk
-from tests.model.storage_twin import CLOSED, StorageTwin
+from tests.model.storage_twin import CLOSED, NONE, OURS, Rules, StorageTwin
 from tests.storage_desk import KEY, Desk, Wire, some
+from tests.twin_0132.storage import StorageNode0132
 from tests.vectors.check_storage_sessions import _matches
 from waltz_core.base.edge import Port
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
+from waltz_core.storage.node import StorageNode
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_testing.simulation.disk import SimDisk
 
 IDS = st.tuples(st.integers(-1, 6), st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, 0, 0, 1, 2, -1]))
 PLACES = st.integers(-3, 30)
@@ -68,11 +69,11 @@ ADMIN = st.one_of(
 TALK = st.lists(st.one_of(STORAGE, STORAGE, STORAGE, STORAGE, ADMIN), max_size=40)
 
 
-@pytest.mark.parametrize("rules", [SAFE, LEGACY], ids=["safe", "legacy"])
+@pytest.mark.parametrize(("kind", "rules"), [(StorageNode, OURS), (StorageNode0132, NONE)], ids=["ours", "0.13.2"])
 @given(talk=TALK, opened=st.booleans(), threshold=st.sampled_from([200, 400, 10_000]))
 @settings(max_examples=80, deadline=None)
-def test_any_conversation(rules: SafetyRules, talk: list[Any], opened: bool, threshold: int) -> None:
-    node = Desk(SimDisk(), KEY, 2, threshold=threshold, rules=rules, codecs=(0,))
+def test_any_conversation(kind: type[StorageNode], rules: Rules, talk: list[Any], opened: bool, threshold: int) -> None:
+    node = Desk(SimDisk(), KEY, 2, threshold=threshold, kind=kind, codecs=(0,))
     twin = StorageTwin(KEY, 2, rules, threshold)
     wires: dict[Port, Wire] = {}
 

@@ -11,7 +11,6 @@ import pytest
 
 from waltz_core.base.ids import ReplicaId
 from waltz_core.base.log import SessionInfo
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store import arrivals
 from waltz_core.store.arrivals import (
     COUNTED,
@@ -47,8 +46,8 @@ def everything() -> Iterator[tuple[States, SessionInfo, bool]]:
             yield states, SessionInfo(session, own, own), probed
 
 
-def judge(states: States, info: SessionInfo, probed: bool = True, rules: SafetyRules = SAFE) -> Arrival:
-    return arrival(states, A, info, probed=probed, rules=rules)
+def judge(states: States, info: SessionInfo, probed: bool = True) -> Arrival:
+    return arrival(states, A, info, probed=probed)
 
 
 @pytest.mark.parametrize(
@@ -112,59 +111,12 @@ def test_what_must_hold_of_every_arrival() -> None:
             assert judged.keep_until == own
         if judged.standing.counted and states and not took_part:
             assert entry is not None  # nobody supports a mark whom the states do not name
-        if entry is not None and info.session_id < entry.session_id:  # ruling R3: set back, or wiped
+        if entry is not None and info.session_id < entry.session_id:  # set back, or wiped
             assert not judged.standing.vouched
             assert judged.keep_until is not None
             assert judged.keep_until <= own
         if judged.keep_until is not None and judged.keep_until > own:  # only what the states say was good
             assert judged.case in (Case.CLOSED, Case.NEVER_NAMED)
-
-
-@pytest.mark.parametrize(
-    ("rule", "changed"),
-    [
-        ("rewound_metadata_stops", {Case.UNKNOWN_SESSION}),
-        ("lost_metadata_stops", {Case.RECORDS_WITHOUT_STATES}),
-        ("later_session_arrival", {Case.TOOK_PART_MARKED_SINCE}),
-        ("rolled_back_is_absent", {Case.SET_BACK}),
-        (
-            "placeholder_arrival",
-            {Case.SET_BACK_AND_CLOSED, Case.MARKED_BELOW, Case.NEVER_NAMED_BELOW, Case.MARKED_ABOVE},
-        ),
-        ("low_water_mark_kept", {Case.MARKED_BY_LAST, Case.MARKED_SINCE, Case.MARKED_ABOVE}),
-        (
-            "kept_records_compared",
-            {
-                Case.NEW,
-                Case.SET_BACK,
-                Case.SET_BACK_AND_CLOSED,
-                Case.NEVER_NAMED,
-                Case.NEVER_NAMED_BELOW,
-                Case.MARKED_ABOVE,
-            },
-        ),
-    ],
-)
-def test_each_rule_off_changes_its_cases_and_no_other(rule: str, changed: set[Case]) -> None:
-    off = attrs.evolve(SAFE, **{rule: False})
-    different = set()
-    for states, info, probed in everything():
-        judged, otherwise = judge(states, info, probed), judge(states, info, probed, off)
-        if (judged.keep, judged.keep_until, judged.standing) != (
-            otherwise.keep,
-            otherwise.keep_until,
-            otherwise.standing,
-        ):
-            different.add(judged.case)
-    assert different == changed
-
-
-def test_0_13_2_cuts_at_the_closing_mark_whatever_the_replica_remembers() -> None:
-    for session in (2, 3, 4, 5, 6):
-        judged = judge({A: state(A, 3, 7), B: state(B, 5, UNRESOLVED)}, SessionInfo(session, 9, 9), rules=LEGACY)
-        assert judged.keep_until == (9 if session < 3 else 7)
-        assert judged.standing.counted
-        assert not judged.standing.may_vote
 
 
 @pytest.mark.parametrize(
@@ -183,7 +135,7 @@ def test_0_13_2_cuts_at_the_closing_mark_whatever_the_replica_remembers() -> Non
 def test_the_end_of_its_log_completes_the_standing(
     standing: Standing, mark: int, local: int, start: int, expected: Standing
 ) -> None:
-    assert settled(standing, SessionInfo(5, 5, local), start, mark, SAFE) == expected
+    assert settled(standing, SessionInfo(5, 5, local), start, mark) == expected
 
 
 def test_the_table_in_the_docstring_is_the_table_of_the_code() -> None:

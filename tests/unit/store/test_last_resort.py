@@ -76,6 +76,32 @@ def test_metadata_that_was_set_back_is_brought_up_to_the_highest_fence() -> None
     assert {one.session_id for one in plan.metadata.replica_states} == {9}
 
 
+def test_a_session_that_ended_while_it_brought_a_replica_level_does_not_count_as_the_last() -> None:
+    """Transaction 130 was committed on b and c; the session after theirs marked a, which lags, and b: c keeps it."""
+    old = PartitionMetadata(3, 7, tuple(state(name, 0) for name in REPLICAS))
+    lagging = ReplicaReport("a:1", SessionInfo(11, 130, 124), 11, 124, True)
+    ends = {"a:1": lagging, "b:1": witness("b:1", 11, 130, 130), "c:1": witness("c:1", 10, 129, 130)}
+    plan = confirm_metadata(0, old, REPLICAS, list(ends.values()))
+    assert plan.metadata.session_id == 12
+    assert {one.session_id for one in plan.metadata.replica_states} == {10}
+    assert "session 11 marked a:1, b:1, but ended before a majority held what it had decided" in plan.lines
+    assert recovered(plan, REPLICAS, ends) == 130
+    for one in ("a:1", "b:1"):
+        assert recovered(plan, REPLICAS, {name: ends[name] for name in (one, "c:1")}) == 130
+
+
+def test_it_counts_where_it_appended_or_where_the_one_who_is_silent_may_have_completed_it() -> None:
+    lagging = ReplicaReport("a:1", SessionInfo(11, 130, 124), 11, 124, True)
+    older = witness("c:1", 10, 129, 130)
+    for reports in (
+        [lagging, witness("b:1", 11, 130, 131), older],
+        [lagging, witness("b:1", 11, 130, 130)],
+        [lagging, witness("b:1", 11, 130, 130), ReplicaReport("c:1", SessionInfo(11, 130, 124), 11, 124, True)],
+    ):
+        plan = confirm_metadata(0, EMPTY_METADATA, REPLICAS, reports)
+        assert {one.session_id for one in plan.metadata.replica_states} == {11}
+
+
 def test_metadata_that_was_set_back_is_seen_when_the_session_number_was_given_out_again() -> None:
     """Set back from session 9 to 8, the next server announced 9 once more."""
     old = PartitionMetadata(3, 9, tuple(state(name, 8) for name in REPLICAS))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.store.test_pool import MAX, Bench
 from waltz_core.base.edge import CloseConn, Dial
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageAppend, StorageCall, StorageFailed
-from waltz_core.store.pool import PoolState
 from waltz_core.store.replica_link import Batch
 from waltz_core.wire import storage_messages as messages
 from waltz_core.wire.connection import STORAGE_PROTOCOL, Connection
+from waltz_core.wire.dialer import DialState
 
 
 class Driven(Bench):
@@ -29,8 +29,8 @@ class Driven(Bench):
 
     def settle(self) -> None:
         """Perform what was emitted."""
-        self.pool.flush(self.out)
-        for effect in self.out:
+        effects = self.take()
+        for effect in effects:
             match effect:
                 case Dial():
                     assert not self.dialing
@@ -41,29 +41,28 @@ class Driven(Bench):
                 case CloseConn():
                     assert self.open or self.dialing
         if self.open:
-            for effect in self.out:
+            for effect in effects:
                 data = getattr(effect, "data", None)
                 if data is not None:
                     self.node.receive(data, self.sequence)
-        self.out = []
 
     def ask(self) -> None:
         self.asked.append(len(self.asked))
         if len(self.asked) % 2:
-            self.pool.call(self.now, StorageCall("node:7", self.asked[-1], MAX), self.notes)
+            self.pool.call(self.now, StorageCall("node:7", self.asked[-1], MAX))
         else:
             batch = Batch(0, 0, b"")
-            self.pool.append(self.now, StorageAppend("node:7", self.asked[-1], 3, 1, batch), self.notes)
+            self.pool.append(self.now, StorageAppend("node:7", self.asked[-1], 3, 1, batch))
 
     def dialed(self) -> None:
         if self.dialing and not self.open:
             self.dialing, self.open = False, True
-            self.pool.dialed(self.now, self.out)
+            self.pool.dialed(self.now)
 
     def closed(self) -> None:
         if self.dialing or self.open:
             self.dialing = self.open = False
-            self.pool.closed(self.now, "closed", self.out, self.notes)
+            self.pool.closed(self.now, "closed")
 
     def bytes_in(self, data: bytes) -> None:
         if self.open:
@@ -77,11 +76,11 @@ class Driven(Bench):
 
     def wait(self, ms: int) -> None:
         self.now += ms
-        self.pool.step(self.now, self.out)
+        self.pool.step(self.now)
 
 
 EVENTS: dict[str, Callable[[Driven], None]] = {
-    "want": lambda it: void(it.pool.want(it.now, 1, it.out)),
+    "want": lambda it: void(it.pool.want(1)),
     "unwant": lambda it: it.pool.unwant(1),
     "ask": Driven.ask,
     "dialed": Driven.dialed,
@@ -95,14 +94,13 @@ EVENTS: dict[str, Callable[[Driven], None]] = {
     "a moment": lambda it: it.wait(10),
     "a long time": lambda it: it.wait(5_000),
 }
-WAYS: dict[PoolState, tuple[str, ...]] = {
-    PoolState.IDLE: (),
-    PoolState.DIALING: ("want",),
-    PoolState.GREETING: ("want", "dialed"),
-    PoolState.OPENING: ("want", "dialed", "hello"),
-    PoolState.READY: ("want", "dialed", "hello", "reply", "ask"),
-    PoolState.CLOSING: ("want", "dialed", "hello", "reply", "ask", "garbage"),
-    PoolState.WAITING: ("want", "closed"),
+WAYS: dict[DialState, tuple[str, ...]] = {
+    DialState.IDLE: (),
+    DialState.DIALING: ("want",),
+    DialState.GREETING: ("want", "dialed"),
+    DialState.READY: ("want", "dialed", "hello", "reply", "ask"),
+    DialState.CLOSING: ("want", "dialed", "hello", "reply", "ask", "garbage"),
+    DialState.WAITING: ("want", "closed"),
 }
 
 
@@ -127,19 +125,19 @@ def judge(it: Driven) -> None:
     links = [note for note in it.notes if isinstance(note, LinkUp | LinkDown)]
     assert all(isinstance(note, LinkDown) == bool(number % 2) for number, note in enumerate(links))
     owed = len(it.asked) - len(answered)
-    usable = it.pool.state is PoolState.READY
-    assert usable == (len(links) % 2 == 1) or it.pool.state is PoolState.CLOSING
+    usable = it.pool.state is DialState.READY
+    assert usable == (len(links) % 2 == 1) or it.pool.state is DialState.CLOSING
     if owed:
-        assert it.pool.state in (PoolState.READY, PoolState.CLOSING)
+        assert it.pool.state in (DialState.READY, DialState.CLOSING)
     if owed and usable:
         assert it.pool.deadline() is not None, "an answer is waited for without end"
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("state", PoolState)
-def test_every_state_meets_every_event(state: PoolState, event: str) -> None:
+@pytest.mark.parametrize("state", WAYS)
+def test_every_state_meets_every_event(state: DialState, event: str) -> None:
     assert run(list(WAYS[state])).pool.state is state
-    run([*WAYS[state], event, *WAYS[PoolState.READY], "closed"])
+    run([*WAYS[state], event, *WAYS[DialState.READY], "closed"])
 
 
 @given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=60))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
+from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.log import SessionInfo
-from waltz_core.base.rules import LEGACY, SAFE, SafetyRules
 from waltz_core.store import recovery as rec
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -26,14 +26,14 @@ def world_of(
     storages: Mapping[str, Storage],
     *states: ReplicaState,
     assigned: str = "",
-    rules: SafetyRules = SAFE,
+    kind: Any = rec.Recovery,
     copy_count_max: int = 20,
 ) -> World:
     """A recovery that has just announced its session."""
     return World(
         dict(storages),
         PartitionMetadata(1, _SESSION, states),
-        lambda metadata, version: rec.Recovery(
+        lambda metadata, version: kind(
             PARTITION,
             _SESSION,
             1,
@@ -41,7 +41,6 @@ def world_of(
             version,
             tuple(assigned or storages),
             copy_count_max=copy_count_max,
-            rules=rules,
         ),
     )
 
@@ -583,10 +582,10 @@ def test_waiting_that_ends_with_a_failure_is_not_taken_back() -> None:
 # ---- as 0.13.2 ---------------------------------------------------------------------------------
 
 
-def test_with_the_rules_off_copies_run_on_after_an_abort() -> None:
+def test_as_0_13_2_copies_run_on_after_an_abort() -> None:
     """server-D7: an abort is noticed between the steps of the loop only."""
     storages = {"a": storage(5, 1, 4), "b": storage(5, 1, 2), "c": storage(5, 1, 2)}
-    world = world_of(storages, *unresolved("abcde"), rules=LEGACY, copy_count_max=1)
+    world = world_of(storages, *unresolved("abcde"), kind=Recovery0132, copy_count_max=1)
     for replica in "abc":
         world.arrive(replica)
         world.settle(copying)
@@ -601,9 +600,9 @@ def test_with_the_rules_off_copies_run_on_after_an_abort() -> None:
     assert len(world.told) == 1
 
 
-def test_with_the_rules_off_a_mark_under_way_is_still_set_after_an_abort() -> None:
+def test_as_0_13_2_a_mark_under_way_is_still_set_after_an_abort() -> None:
     """Then its replica fails like the others."""
-    world = world_of(level(), *unresolved("abc"), rules=LEGACY)
+    world = world_of(level(), *unresolved("abc"), kind=Recovery0132)
     for replica in "ab":
         world.arrive(replica)
     world.run(world.pending[0])
@@ -615,9 +614,9 @@ def test_with_the_rules_off_a_mark_under_way_is_still_set_after_an_abort() -> No
     assert world.storages["a"].session == _SESSION
 
 
-def test_with_the_rules_off_a_late_failure_is_silent_and_final() -> None:
+def test_as_0_13_2_a_late_failure_is_silent_and_final() -> None:
     """server-D8: whoever arrives later fails at once."""
-    world = world_of(level("abcde"), *unresolved("abcde"), rules=LEGACY)
+    world = world_of(level("abcde"), *unresolved("abcde"), kind=Recovery0132)
     arrive_all(world, "abc")
     world.arrive("d")
     world.fail("d")
@@ -632,8 +631,7 @@ def test_closing_marks_are_believed_only_up_to_the_own_mark(on: bool) -> None:
     """E3': c was marked at 1 by session 5 and is listed with session 4 and closing mark 2."""
     storages = level("ab") | {"c": storage(5, 1, 2)}
     states = (*(state(name, 6, UNRESOLVED) for name in "ab"), state("c", 4, 2))
-    rules = evolve(SAFE, placeholder_arrival=on)
-    world = world_of(storages, *states, rules=rules)
+    world = world_of(storages, *states, kind=rec.Recovery if on else Recovery0132)
     world.arrive("c")
     assert world.calls == [rec.Truncate("c", 1 if on else 2)]
 

@@ -1,14 +1,14 @@
-"""Every safety rule of recovery: a schedule that does harm with the rule off, and none with it on."""
+"""Every rule of recovery: a schedule that does harm with the recovery of 0.13.2, and none with ours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
-from attrs import evolve
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state, writer_of
-from waltz_core.base.rules import SAFE, SafetyRules
+from tests.twin_0132.recovery import Recovery0132
 from waltz_core.store import recovery as rec
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -26,16 +26,12 @@ def storage(session: int, low: int, writers: Sequence[int], local: int | None = 
     return Storage(session, low, low if local is None else local, records)
 
 
-def world_of(
-    rules: SafetyRules, storages: Mapping[str, Storage], *states: ReplicaState, session: int = _SESSION
-) -> World:
+def world_of(kind: Any, storages: Mapping[str, Storage], *states: ReplicaState, session: int = _SESSION) -> World:
     """A recovery that has just announced its session; every storage is assigned."""
     return World(
         dict(storages),
         PartitionMetadata(1, session, states),
-        lambda metadata, version: rec.Recovery(
-            PARTITION, session, 1, metadata, version, tuple(storages), copy_count_max=20, rules=rules
-        ),
+        lambda metadata, version: kind(PARTITION, session, 1, metadata, version, tuple(storages), copy_count_max=20),
     )
 
 
@@ -56,13 +52,18 @@ def arrive_all(world: World, *replicas: str) -> None:
         world.settle()
 
 
-both = pytest.mark.parametrize("on", [False, True], ids=["off", "on"])
+both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
+
+
+def kind_of(ours: bool) -> Any:
+    """Whose recovery runs."""
+    return rec.Recovery if ours else Recovery0132
 
 
 @both
 def test_no_append_before_the_states_are_written(on: bool) -> None:
     """server-D1: another session announces itself before the states are in ZooKeeper."""
-    world = world_of(evolve(SAFE, states_before_votes=on), three_level(), *unresolved(*"abc"))
+    world = world_of(kind_of(on), three_level(), *unresolved(*"abc"))
     arrive_all(world, "a")
     world.arrive("b")
     world.settle(lambda effect: isinstance(effect, rec.CasMetadata))
@@ -82,8 +83,7 @@ def three_level() -> dict[str, Storage]:
 def test_what_an_unnamed_session_appended_is_cut(on: bool) -> None:
     """server-D1, E5': b holds a record of session 6, which never got its states written; a holds another one."""
     storages = {"a": storage(5, 1, log(5, 5, 5)), "b": storage(6, 1, log(5, 5, 6)), "c": storage(5, 1, log(5, 5))}
-    rules = evolve(SAFE, later_session_arrival=on)
-    world = world_of(rules, storages, *unresolved(*"abc"), session=7)
+    world = world_of(kind_of(on), storages, *unresolved(*"abc"), session=7)
     arrive_all(world, "a", "b", "c")
     assert (writers(world, "a") == writers(world, "b")) is on
 
@@ -93,8 +93,7 @@ def test_a_replica_that_was_added_again_loses_its_stale_tail(on: bool) -> None:
     """server-D2: d was removed with a dirty tail, added again while it was down, and comes back later."""
     good = log(0, 0, 5, 5)
     storages = {"a": storage(5, 3, good), "b": storage(5, 3, good), "d": storage(2, 0, log(0, 2, 2, 2))}
-    rules = evolve(SAFE, placeholder_arrival=on, kept_records_compared=on)
-    world = world_of(rules, storages, *unresolved("a", "b"), state("d", -1, 3))
+    world = world_of(kind_of(on), storages, *unresolved("a", "b"), state("d", -1, 3))
     arrive_all(world, "a", "b", "d")
     assert world.recovery.phase("d") is rec.ReplicaPhase.READY
     assert (writers(world, "d") == good) is on
@@ -108,7 +107,7 @@ def test_a_replica_that_was_set_back_hides_no_commit(on: bool) -> None:
         "b": storage(5, 10, [5] * 13),
         "c": storage(3, 5, [5] * 6),
     }
-    world = world_of(evolve(SAFE, rolled_back_is_absent=on), storages, *unresolved(*"abc"))
+    world = world_of(kind_of(on), storages, *unresolved(*"abc"))
     arrive_all(world, "a", "c")
     assert (world.recovery.resolved is None) is on
     arrive_all(world, "b")
@@ -123,8 +122,7 @@ def test_a_replica_that_holds_less_than_it_was_marked_with_counts_as_absent(on: 
         "b": storage(5, 10, [5] * 13),
         "c": storage(5, 10, [5] * 6),
     }
-    rules = evolve(SAFE, rolled_back_is_absent=on)
-    world = world_of(rules, storages, *unresolved(*"abc"))
+    world = world_of(kind_of(on), storages, *unresolved(*"abc"))
     arrive_all(world, "a", "c")
     assert world.recovery.resolved == (None if on else 11)
 
@@ -133,7 +131,7 @@ def test_a_replica_that_holds_less_than_it_was_marked_with_counts_as_absent(on: 
 def test_lost_metadata_wipes_no_log(on: bool) -> None:
     """server-D5: the states are gone, the replicas are full."""
     storages = {name: storage(5, 10, [5] * 13) for name in "abc"}
-    world = world_of(evolve(SAFE, lost_metadata_stops=on, low_water_mark_kept=on), storages)
+    world = world_of(kind_of(on), storages)
     arrive_all(world, "a", "b")
     assert [storages[name].max for name in "ab"] == ([12, 12] if on else [-1, 12])
     assert world.told_of(rec.SessionRecovered) == []
@@ -143,7 +141,7 @@ def test_lost_metadata_wipes_no_log(on: bool) -> None:
 def test_a_first_session_leaves_old_data_alone(on: bool) -> None:
     """server-D5: two new replicas, and one with the records of some other life."""
     storages = {"a": storage(-1, -1, ()), "b": storage(-1, -1, ()), "c": storage(5, 10, [5] * 13)}
-    world = world_of(evolve(SAFE, lost_metadata_stops=on, low_water_mark_kept=on), storages)
+    world = world_of(kind_of(on), storages)
     arrive_all(world, "c", "a", "b")
     assert (storages["c"].max == 12) is on
     assert world.told_of(rec.SessionRecovered) == []
@@ -160,7 +158,7 @@ def test_a_lagging_source_is_not_asked_for_what_it_lacks(on: bool) -> None:
         "e": storage(5, 8, [5] * 10),
     }
     states = (*unresolved(*"abce"), state("d", 4, 2))
-    world = world_of(evolve(SAFE, copy_capped_at_source=on), storages, *states)
+    world = world_of(kind_of(on), storages, *states)
 
     for replica in "cdabe":
         world.arrive(replica)
@@ -183,8 +181,7 @@ def test_a_lagging_source_is_not_asked_for_what_it_lacks(on: bool) -> None:
 def test_one_late_failure_does_not_bar_the_others(on: bool) -> None:
     """server-D8: d fails while it catches up with an open session; e comes after it."""
     storages = three_level() | {name: storage(4, 0, log(4, 4)) for name in "de"}
-    rules = evolve(SAFE, late_failure_is_local=on)
-    world = world_of(rules, storages, *unresolved(*"abc"), state("d", 4, 1), state("e", 4, 1))
+    world = world_of(kind_of(on), storages, *unresolved(*"abc"), state("d", 4, 1), state("e", 4, 1))
     arrive_all(world, *"abc")
     assert world.recovery.is_open
     world.arrive("d")
@@ -199,14 +196,13 @@ def test_one_late_failure_does_not_bar_the_others(on: bool) -> None:
 def test_nobody_is_decided_below_its_low_water_mark(on: bool) -> None:
     """server-D23: an aborted recovery marked a at 12, the others hold less: every recovery with a would abort."""
     storages = {"a": storage(6, 12, [5] * 13), "b": storage(5, 10, [5] * 12), "c": storage(5, 10, [5] * 12)}
-    rules = evolve(SAFE, low_water_mark_kept=on)
-    world = world_of(rules, storages, *unresolved(*"abc"), session=7)
+    world = world_of(kind_of(on), storages, *unresolved(*"abc"), session=7)
     world.arrive("a")
     world.settle(lambda effect: isinstance(effect, rec.Truncate))  # it was asked for its highest id
     for replica in "bc":
         world.arrive(replica)
     world.settle()
-    assert world.recovery.is_open is on
+    assert world.recovery.failed is not on
     assert world.recovery.resolved == (12 if on else 11)
 
 
@@ -214,9 +210,8 @@ def test_nobody_is_decided_below_its_low_water_mark(on: bool) -> None:
 def test_a_replica_with_a_higher_low_water_mark_stays_out_alone(on: bool) -> None:
     """server-D23: b and c decided 11 without a, which a recovery that was aborted before had marked at 12."""
     storages = {"a": storage(5, 12, [5] * 13), "b": storage(6, 11, [5] * 12), "c": storage(6, 11, [5] * 12)}
-    rules = evolve(SAFE, low_water_mark_kept=on)
     states = (state("a", 4, 11), *unresolved("b", "c", session=6))
-    world = world_of(rules, storages, *states, session=7)
+    world = world_of(kind_of(on), storages, *states, session=7)
     for replica in "abc":
         world.arrive(replica)
     world.settle()
@@ -228,7 +223,7 @@ def test_a_replica_with_a_higher_low_water_mark_stays_out_alone(on: bool) -> Non
 def test_states_name_only_replicas_that_were_marked(on: bool) -> None:
     """Ruling R3: c is clean, but its mark hangs; with 0.13.2 it is named all the same, and is E1 next time."""
     storages = {"a": storage(5, 2, log(5, 5, 5)), "b": storage(5, 2, log(5, 5, 5)), "c": storage(4, 1, log(4, 4, 4))}
-    world = world_of(evolve(SAFE, marked_before_named=on), storages, *unresolved("a", "b"), state("c", 4, 2))
+    world = world_of(kind_of(on), storages, *unresolved("a", "b"), state("c", 4, 2))
     for replica in "cab":
         world.arrive(replica)
     world.settle(lambda effect: effect == rec.SetLowWaterMark("c", 2))
@@ -242,7 +237,7 @@ def test_records_kept_by_a_new_replica_are_those_of_the_log(on: bool) -> None:
     """c was marked at 1 by a recovery that came to nothing, removed, and is added again with record 1 of session 2."""
     good = log(0, 3, 3)
     storages = {"a": storage(5, 2, good), "b": storage(5, 2, good), "c": storage(2, 1, log(0, 2))}
-    world = world_of(evolve(SAFE, kept_records_compared=on), storages, *unresolved("a", "b"))
+    world = world_of(kind_of(on), storages, *unresolved("a", "b"))
     arrive_all(world, *"abc")
     if on:
         assert world.recovery.phase("c") is rec.ReplicaPhase.REFUSED
@@ -263,7 +258,7 @@ def test_a_hanging_copy_delays_no_decision(on: bool) -> None:
         "e": storage(5, 10, [5] * 12),
     }
     states = (*unresolved(*"abce"), state("d", 4, 2))
-    world = world_of(evolve(SAFE, copying_does_not_delay=on), storages, *states)
+    world = world_of(kind_of(on), storages, *states)
     for replica in "abcd":
         world.arrive(replica)
         world.settle(lambda effect: isinstance(effect, rec.ReadRecords))
@@ -275,14 +270,13 @@ def test_a_voter_that_lags_stays_a_voter_when_the_recovery_is_aborted(on: bool) 
     """recovery L1: session 6 decided 1, marked a and b, of which b lacks it, and died; so did a, for good."""
     storages = {"a": storage(5, 0, log(5, 5)), "b": storage(5, 0, log(5)), "c": storage(4, 0, log(5))}
     states = (*unresolved("a", "b"), state("c", 4, 0))
-    rules = evolve(SAFE, voters_level_first=on)
-    first = world_of(rules, storages, *states)
+    first = world_of(kind_of(on), storages, *states)
     for replica in "acb":
         first.arrive(replica)
         first.settle(lambda effect: effect == rec.SetLowWaterMark("c", 1) or getattr(effect, "target", "") == "b")
     assert first.recovery.resolved == 1
     assert storages["a"].low == 1
-    world = world_of(rules, storages, *states, session=7)
+    world = world_of(kind_of(on), storages, *states, session=7)
     arrive_all(world, "b", "c")
     assert world.recovery.is_open is on
 
@@ -290,7 +284,7 @@ def test_a_voter_that_lags_stays_a_voter_when_the_recovery_is_aborted(on: bool) 
 @both
 def test_metadata_that_was_set_back_stops_recovery(on: bool) -> None:
     """Ruling R6: b has answered session 9, the metadata says 6."""
-    world = world_of(evolve(SAFE, rewound_metadata_stops=on), three_level(), *unresolved(*"abc"))
+    world = world_of(kind_of(on), three_level(), *unresolved(*"abc"))
     arrive_all(world, "a")
     world.arrive("b", fence=9)
     world.settle()
@@ -305,10 +299,10 @@ def test_metadata_that_was_set_back_stops_recovery(on: bool) -> None:
 def test_a_session_that_only_fenced_costs_nothing() -> None:
     """Ruling R1: session 5 commits 3..5 above its mark, session 6 greets all replicas and dies."""
     storages = {name: storage(5, 2, [5] * 6) for name in "abc"}
-    first = world_of(SAFE, storages, *unresolved(*"abc"))
+    first = world_of(rec.Recovery, storages, *unresolved(*"abc"))
     for replica in "abc":
         first.arrive(replica)
-    world = world_of(SAFE, storages, *unresolved(*"abc"), session=7)
+    world = world_of(rec.Recovery, storages, *unresolved(*"abc"), session=7)
     arrive_all(world, *"abc")
     assert world.recovery.resolved == 5
     assert world.recovery.is_open

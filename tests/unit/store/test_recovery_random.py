@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.model.recovery_model import Bounds, Model, State
-from waltz_core.base.rules import SAFE
 from waltz_core.store import recovery as rec
 
 
@@ -47,7 +46,7 @@ def test_committed_transactions_survive_whatever_happens(choices: list[int], rep
     bounds = Bounds(
         sessions=12, ids=12, wipes=1, restarts=4, unknown=3, lingering=2, assignments=(replicas,), lagging=True
     )
-    model = Model(bounds, SAFE, _SmallSteps)
+    model = Model(bounds, _SmallSteps)
     model.check_liveness(_wander(model, choices))
 
 
@@ -56,7 +55,7 @@ def test_committed_transactions_survive_whatever_happens(choices: list[int], rep
 def test_committed_transactions_survive_other_assignments(choices: list[int], assignments: tuple[str, ...]) -> None:
     """Replicas come and go, and come back with old files."""
     bounds = Bounds(sessions=12, ids=12, restarts=2, changes=6, unknown=2, assignments=assignments)
-    _wander(Model(bounds, SAFE, _SmallSteps), choices)
+    _wander(Model(bounds, _SmallSteps), choices)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,5 +63,5 @@ def test_committed_transactions_survive_other_assignments(choices: list[int], as
 def test_the_very_first_sessions(choices: list[int]) -> None:
     """From an empty znode on."""
     bounds = Bounds(sessions=10, ids=8, restarts=2, unknown=2, fresh=True)
-    model = Model(bounds, SAFE, _SmallSteps)
+    model = Model(bounds, _SmallSteps)
     model.check_liveness(_wander(model, choices))

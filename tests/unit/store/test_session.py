@@ -46,7 +46,7 @@ from waltz_core.store.session_notes import (
     Voted,
 )
 from waltz_core.wire import storage_messages as messages
-from waltz_core.wire.shared import Condition, FailureCode
+from waltz_core.wire.shared import Condition, FailureCode, Statistic
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 PARTITION, SESSION, GENERATION = 3, 8, 2
@@ -301,7 +301,7 @@ def test_every_answer_to_an_append_is_a_vote_for_the_oldest_in_flight() -> None:
     desk.open(A, B)
     first, second = Batch(10, 2, b"12"), Batch(12, 1, b"3")
     to_a, to_b, *_ = sorted(desk.replicate(first, second), key=lambda append: append.batch.first)
-    assert list(desk.session._requests) == [Replication(A), Replication(A), Replication(B), Replication(B)]
+    assert list(desk.session.requests) == [Replication(A), Replication(A), Replication(B), Replication(B)]
     assert desk.tell(to_a, success()) == ([], [Voted(A, 11)])
     assert desk.tell(to_b, success()) == ([], [Voted(B, 11)])
     assert desk.tell(to_b, success()) == ([], [])  # nobody waits for a second answer
@@ -324,7 +324,7 @@ def test_the_first_loss_of_a_replica_ends_an_open_session(how: str) -> None:
     failed = ReadFailed(77, f"transaction 3 cannot be read ({read.replica})")
     assert desk.flush() == ([], [failed, SessionEnded(f"replica {A} lost: why", True)])
     assert desk.session.deadline() is None
-    assert list(desk.session._requests) == []
+    assert list(desk.session.requests) == []
 
 
 def test_a_replica_that_lags_behind_the_tail_is_copied_to_from_another_one() -> None:
@@ -387,7 +387,7 @@ def test_a_round_is_confirmed_by_votes_or_by_a_request_that_reads_nothing() -> N
         (A, messages.RecordHeaderRequest(*COMMON, -1)),
         (B, messages.RecordHeaderRequest(*COMMON, -1)),
     ]
-    assert list(desk.session._requests) == [FenceCheck(A), FenceCheck(B)]
+    assert list(desk.session.requests) == [FenceCheck(A), FenceCheck(B)]
     desk.tell(asked[0], messages.RecordHeaderResponse(*COMMON, None))
     assert desk.session.confirmed == 0
     desk.tell(asked[1], messages.RecordHeaderResponse(*COMMON, None))
@@ -477,6 +477,46 @@ def test_the_log_start_is_raised_once_a_quorum_has_it_on_disk() -> None:
     assert desk.session.log_start == 5
 
 
+def beginning_of_a_lagging_replica(figures: tuple[Statistic, ...]) -> tuple[Desk, StorageCall]:
+    """C ends at 9, where the logs of the others begin at 20; its node has answered what it can do."""
+    desk, question = Desk(), None
+    for replica, start, end in ((A, 20, 25), (B, 20, 25), (C, 0, 9)):
+        greeting = desk.up(replica, 1)
+        report = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4))
+        (where,), _ = desk.tell(greeting, report)
+        assert isinstance(where, StorageCall)
+        (ask,), _ = desk.tell(where, messages.LogStartResponse(*COMMON, start, end))
+        assert isinstance(ask, StorageCall)
+        effects, _ = desk.tell(ask, messages.MaxTransactionIdResponse(*COMMON, end))
+        calls = [call for call in effects if isinstance(call, StorageCall)]
+        question = next((call for call in calls if isinstance(call.message, messages.StatisticsRequest)), None)
+    assert question is not None
+    assert (question.replica, question.message.partition_id) == (C, -1)
+    (begin,), _ = desk.tell(question, messages.StatisticsResponse(SESSION, 0, -1, 0, figures))
+    assert isinstance(begin, StorageCall)
+    return desk, begin
+
+
+@pytest.mark.parametrize(
+    ("figures", "request_type"),
+    [
+        ((Statistic(messages.CAPABILITIES, -1, 1.0),), messages.BeginAnewRequest),
+        ((Statistic(messages.CAPABILITIES, -1, 255.0),), messages.BeginAnewRequest),
+        ((), messages.SetLogStartRequest),
+        ((Statistic(messages.CAPABILITIES, -1, 0.0),), messages.SetLogStartRequest),
+    ],
+)
+def test_a_replica_that_ends_before_the_others_begin_is_asked_in_the_way_its_node_understands(
+    figures: tuple[Statistic, ...], request_type: type[StorageMessage]
+) -> None:
+    desk, begin = beginning_of_a_lagging_replica(figures)
+    assert (begin.replica, begin.message) == (C, request_type(*COMMON, 20))
+    (copied,), _ = desk.tell(begin, success())
+    assert isinstance(copied, StorageCall)
+    assert isinstance(copied.message, messages.RecordListRequest)
+    assert copied.message.transaction_id == 20
+
+
 def test_news_of_damage_is_passed_on_for_this_session_only() -> None:
     desk = Desk()
     news = messages.SuspectReport(*COMMON, Condition.SUSPECT, (), "bad")
@@ -506,4 +546,4 @@ def test_an_idle_session_waits_for_nothing() -> None:
     desk = Desk()
     desk.open(A, B)
     assert desk.session.deadline() is None
-    assert list(desk.session._requests) == []
+    assert list(desk.session.requests) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -47,7 +48,7 @@ def hints_of(cls: type[Any]) -> dict[str, Any]:
     if cls not in _hints:
         spaces = [vars(module) for module in (client_messages, storage_messages, admin_messages, shared)]
         own = next(space for space in spaces if space.get(cls.__name__) is cls) if cls not in (Endpoint,) else {}
-        known = {"ReqId": ReqId, "UUID": UUID, "Record": Record, "RecordHeader": RecordHeader}
+        known = {"ReqId": ReqId, "UUID": UUID, "Record": Record, "Sequence": Sequence, "RecordHeader": RecordHeader}
         # A class may have an attribute of the name of a type, so the class's own names are left out.
         _hints[cls] = {
             name: eval(text, {**vars(typing), **known, **own}) if isinstance(text, str) else text
@@ -84,7 +85,7 @@ def values(owner: type[Any], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is tuple and arguments[-1] is not Ellipsis:  # (name, id) of a lock, (id, generation)
         kinds = {str: texts, int: _ints(64) if str in arguments else _ints(32), bool: st.booleans()}
         return st.tuples(*(kinds.get(each, st.none() | texts) for each in arguments))
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(hint) in (tuple, Sequence):
         item = arguments[0]
         of_map = typing.get_args(item)[-1:] == (bool,)
         return st.lists(

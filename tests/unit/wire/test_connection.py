@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import versions_0132
+from tests.twin_0132.wire import Connection0132
 from waltz_core.base.errors import ChecksumError, FrameTooLargeError, HandshakeError, ProtocolError
 from waltz_core.base.ids import make_req_id
-from waltz_core.base.rules import LEGACY
 from waltz_core.server.feed_cache import encode_frames, with_version
 from waltz_core.wire import admin_codec, client_codec, storage_codec
 from waltz_core.wire.client_messages import (
@@ -29,8 +31,8 @@ REQ_ID = make_req_id(1, 2, 3, 4)
 FLUSH = FlushRequest(REQ_ID)
 
 
-def server(**options: Any) -> Connection[ClientMessage]:
-    return Connection(CLIENT_PROTOCOL, "Waltz Server", client_codec.VERSIONS, **options)
+def server(kind: type[Connection[Any]] = Connection, **options: Any) -> Connection[ClientMessage]:
+    return kind(CLIENT_PROTOCOL, "Waltz Server", client_codec.VERSIONS, **options)
 
 
 def opened(version: int = 4, **options: Any) -> Connection[ClientMessage]:
@@ -146,8 +148,8 @@ def test_the_messages_before_a_bad_frame_are_handed_on() -> None:
 
 def test_a_message_with_surplus_bytes_is_handed_on_only_by_0_13_2() -> None:
     stream = frame(0x4C, 4, encoded(FLUSH)[7:] + b"\0")
-    for rules, expected in ((None, []), (LEGACY, [FLUSH])):
-        connection = opened() if rules is None else opened(rules=rules)
+    for kind, expected in ((Connection, []), (Connection0132, [FLUSH])):
+        connection = opened(kind=kind)
         out: list[ClientMessage] = []
         with pytest.raises(ProtocolError, match="1 surplus bytes after FlushRequest"):
             connection.receive(stream, out)
@@ -243,3 +245,54 @@ def test_a_wrong_checksum_is_an_error_of_its_own() -> None:
         append = AppendRequest(REQ_ID, 0, locks, (), (), 0, b"data", 1)
         with pytest.raises(ChecksumError, match="checksum error: 1"):
             opened().receive(encoded(append), [])
+
+
+def test_no_more_is_decoded_than_asked_for_and_the_rest_later() -> None:
+    flushes = [FlushRequest(make_req_id(1, 2, 3, number)) for number in range(10)]
+    stream = b"".join(map(encoded, flushes))
+    connection, out = opened(), list[ClientMessage]()
+    connection.receive(stream[:-3], out, 4)
+    assert out == flushes[:4]
+    assert connection.undecoded == connection.gathered == len(stream) - 3 - 4 * len(encoded(FLUSH))
+    connection.receive(stream[-3:], out, 0)
+    assert len(out) == 4
+    connection.receive(b"", out, 5)
+    assert out == flushes[:9]
+    connection.receive(b"", out)
+    assert (out, connection.undecoded, connection.gathered) == (flushes, 0, 0)
+
+
+def test_a_breach_is_told_when_it_is_reached() -> None:
+    connection, out = opened(), list[ClientMessage]()
+    connection.receive(encoded(FLUSH) * 2 + b"\xff" * 9, out, 2)
+    assert len(out) == 2
+    with pytest.raises(ProtocolError, match="magic"):
+        connection.receive(b"", out)
+    assert connection.gathered == 0
+
+
+def test_what_was_not_decoded_is_forgotten_with_the_connection() -> None:
+    connection = opened()
+    connection.receive(encoded(FLUSH) * 2, [], 1)
+    connection.forget()
+    assert connection.gathered == 0
+
+
+@given(
+    st.lists(st.sampled_from(["flush", "append", "nothing"]), max_size=30),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 4)), max_size=60),
+)
+def test_however_little_is_decoded_at_a_time_everything_comes_in_order(
+    kinds: list[str], reads: list[tuple[int, int]]
+) -> None:
+    append = AppendRequest(REQ_ID, -1, (), (), (), 0, b"x", checksum_of(b"x"))
+    frames = {"flush": encoded(FLUSH), "append": encoded(append), "nothing": opened().keep_alive()}
+    stream = b"".join(frames[kind] for kind in kinds)
+    connection, out, at = opened(), list[ClientMessage](), 0
+    for size, count in reads:
+        connection.receive(stream[at : at + size], out, count)
+        at += size
+    connection.receive(stream[at:], out)
+    messages = {"flush": FLUSH, "append": append}
+    assert out == [messages[kind] for kind in kinds if kind != "nothing"]
+    assert connection.gathered == 0

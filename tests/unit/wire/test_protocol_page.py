@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.wire.test_codecs import encoded, opened
-from waltz_core.wire import admin_messages, client_messages, shared
+from waltz_core.wire import admin_messages, client_messages, shared, storage_messages
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
@@ -56,7 +56,12 @@ def test_the_page_lists_every_number(names: Any, section: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "section"), [(client_messages.Capability, "## 2."), (admin_messages.AdminCapability, "## 4.")]
+    ("bits", "section"),
+    [
+        (client_messages.Capability, "## 2."),
+        (storage_messages.StorageCapability, "## 3."),
+        (admin_messages.AdminCapability, "## 4."),
+    ],
 )
 def test_the_page_lists_every_capability(bits: Any, section: str) -> None:
     text = PAGE.split(section)[1].split("\n## ")[0]

@@ -113,6 +113,20 @@ def test_a_node_that_is_in_some_maps_only_is_repaired_by_removing_it() -> None:
         unassign_partitions(half, [0], "a:1")
 
 
+def test_a_node_with_partitions_that_lacks_its_admin_port_is_completed_in_place() -> None:
+    """It cannot be removed, and the last one of its group does not give its partitions up."""
+    half = StoreMaps(GroupDescriptor(()), ReplicaAssignments((("a:1", (0,)),)), ConnectionMetadata(()))
+    after = add_storage_node(half, "a:1", 0, 9).after
+    assert after.groups == GroupDescriptor((("a:1", 0),))
+    assert after.replicas == half.replicas
+    assert after.connections == ConnectionMetadata((("a:1", 9),))
+    with pytest.raises(StoreStateError, match="already exists"):
+        add_storage_node(after, "a:1", 0, 9)
+    elsewhere = StoreMaps(GroupDescriptor((("a:1", 1),)), half.replicas, half.connections)
+    with pytest.raises(StoreStateError, match="already exists"):
+        add_storage_node(elsewhere, "a:1", 0, 9)
+
+
 @pytest.mark.parametrize(
     ("operation", "text"),
     [

@@ -1,0 +1,192 @@
+"""An honest peer as heavy as an attacker: `python -m tests.attacks.neighbour NEIGHBOUR`, a `Neighbour` as JSON.
+
+It makes and holds as many connections. Beside attacks that connect it takes as much processor time; beside those that
+pipeline requests it asks all the time too, a few requests at a time on each connection, for what the port is there for,
+and reads the answers. Beside it an honest client has the rate that an attack is judged by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from tests.attacks.messages import newest, ordinary
+from tests.attacks.peers import Attacker, Target
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.wire import admin_messages, client_messages, storage_messages
+from waltz_core.wire.connection import Connection
+from waltz_core.wire.primitives import checksum_of
+
+_WINDOW = 10  # requests before their answers are read
+_DATA = b"neighbour" * 10
+_ACTIVE = 8  # connections that ask; others are held
+
+
+@attrs.frozen
+class Neighbour:
+    """How heavy it is."""
+
+    target: Target
+    held: int  # connections at once
+    rate: float  # connections made a second
+    share: float  # processor time a second, at most; 0 = it asks as fast as it is answered
+
+
+class _Asker:
+    """One connection that asks and reads."""
+
+    def __init__(self, attacker: Attacker, number: int) -> None:
+        self._attacker = attacker
+        self._protocol = attacker.protocol
+        self._numbers = itertools.count(1)
+        self._who = attrs.evolve(attacker.who, client_id=attacker.who.client_id + number)
+        self.sock: socket.socket = attacker.secure()
+        self._connection: Connection[Any] | None = None
+        self._generation = 0
+        self._mark = -1  # highest id it was sent
+        self._waiting: set[ReqId] = set()  # its appends that have not come back
+        self.ready = False
+        with contextlib.suppress(OSError, ProtocolError):
+            self.sock.settimeout(2)
+            self._greet()
+            self.ready = True
+
+    def _greet(self) -> None:
+        if self._protocol is None:
+            return
+        version = max(self._protocol.tables)
+        self._connection = Connection(self._protocol, "neighbour", [version])
+        self.sock.sendall(self._connection.hello())
+        while self._connection.version is None:
+            self._receive()
+        name = self._attacker.target.protocol
+        if name == "client":
+            self._ask([client_messages.ClusterInfoRequest(self._who.req_id, False, False)])
+            (info,) = self._answers(1, client_messages.ClusterInfoResponse)
+            self._generation = dict(held for server in info.servers for held in server.partitions)[self._who.partition]
+            self._ask([client_messages.HighWaterMarkRequest(self._req_id())])
+            (mark,) = self._answers(1, client_messages.HighWaterMarkResponse)
+            req_id = self._req_id()
+            self._mark = mark.high_water_mark
+            self._ask([client_messages.MountRequest(req_id, self._mark, 1)])
+            self._answers(1, client_messages.MountResponse)
+            self._ask([client_messages.FeedRequest(req_id, self._mark)])
+        else:
+            opening = next(codec for one, codec in newest(name).items() if one.endswith("OpenRequest"))
+            self._ask([ordinary(opening, self._who)])
+            self._receive()
+
+    def _req_id(self) -> ReqId:
+        return make_req_id(self._who.client_id, self._generation, self._who.partition, next(self._numbers))
+
+    def _ask(self, messages: list[Any]) -> None:
+        assert self._connection is not None
+        data = bytearray()
+        for message in messages:
+            self._connection.encode(message, data)
+        self.sock.sendall(data)
+
+    def _receive(self) -> list[Any]:
+        assert self._connection is not None
+        got: list[Any] = []
+        data = self.sock.recv(1 << 16)
+        if not data or not self._attacker.on:
+            raise ConnectionResetError
+        self._connection.receive(data, got)
+        return got
+
+    def _answers(self, count: int, kind: type[Any]) -> list[Any]:
+        found: list[Any] = []
+        while len(found) < count:
+            found += [one for one in self._receive() if type(one) is kind]
+        return found
+
+    def ask(self) -> None:
+        """Some requests."""
+        match self._attacker.target.protocol:
+            case "client":
+                self._waiting = {self._req_id() for _ in range(_WINDOW)}
+                checksum = checksum_of(_DATA)
+                one = client_messages.AppendRequest(self._who.req_id, -1, (), (), (), 0, _DATA, checksum)
+                self._ask([attrs.evolve(one, req_id=req_id) for req_id in sorted(self._waiting)])
+            case "storage":
+                self._ask([storage_messages.StatisticsRequest(1, at, 0, ("replica",)) for at in range(_WINDOW)])
+            case "admin":
+                self._ask([admin_messages.RecordListRequest(at, 0, 0, 100) for at in range(_WINDOW)])
+            case _:
+                self.sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: neighbour\r\nConnection: close\r\n\r\n")
+
+    def collect(self) -> None:
+        """Their answers."""
+        match self._attacker.target.protocol:
+            case "client":
+                self._collect_feed()
+            case "storage":
+                self._answers(_WINDOW, storage_messages.StatisticsResponse)
+            case "admin":
+                self._answers(_WINDOW, admin_messages.RecordListResponse)
+            case _:
+                while self.sock.recv(1 << 16):
+                    pass
+                raise ConnectionResetError  # as it was asked to end
+
+    def _collect_feed(self) -> None:
+        """Until the appends come back."""
+        while self._waiting:
+            for message in self._receive():
+                if type(message) is client_messages.FeedData:
+                    self._mark = message.transaction_id
+                    self._waiting.discard(message.req_id)
+                elif type(message) is client_messages.FeedSuspended:
+                    self._ask([client_messages.FeedRequest(message.req_id, self._mark)])
+
+
+def _goes_on(asker: _Asker, action: Callable[[], None]) -> bool:
+    if not asker.ready:
+        asker.sock.close()
+        return False
+    try:
+        action()
+    except (OSError, ProtocolError):
+        asker.sock.close()
+        return False
+    return True
+
+
+def run(neighbour: Neighbour) -> None:
+    """Until the time is up, within its share of the processor."""
+    print("begun", flush=True)
+    attacker = Attacker(neighbour.target)
+    numbers = itertools.count()
+    askers: list[_Asker] = []
+    held: deque[socket.socket] = deque()
+    begin, begin_cpu = time.monotonic(), time.process_time()
+    while attacker.on:
+        passed = time.monotonic() - begin
+        if neighbour.share and time.process_time() - begin_cpu > neighbour.share * passed:
+            time.sleep(0.005)
+            continue
+        if len(askers) < min(_ACTIVE, max(1, neighbour.held)):
+            askers.append(_Asker(attacker, next(numbers)))
+        elif attacker.made < neighbour.rate * passed:
+            held.append(attacker.greeted())
+            if len(held) + len(askers) > neighbour.held:
+                held.popleft().close()
+        askers = [asker for asker in askers if _goes_on(asker, asker.ask)]
+        askers = [asker for asker in askers if _goes_on(asker, asker.collect)]
+    print(json.dumps({"connections": attacker.made, "cpu": time.process_time() - begin_cpu}))
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    run(Neighbour(Target(**given.pop("target")), **given))

@@ -1,0 +1,309 @@
+"""Ways to break a cluster of real processes that `waltz doctor` must name, each with what its advice comes to.
+
+Every `Break` begins and ends with a healthy cluster: what `mend` does is what the finding advises, no more.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+
+import attrs
+import yaml
+
+from tests.processes.cluster import Cluster
+from waltz_core.zookeeper import znodes
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
+
+PATHS = cluster_paths("/cluster")
+STORAGE = "storage-0", "storage-1", "storage-2"
+NODE = STORAGE[1]  # what most of them break
+
+
+@attrs.frozen
+class Break:
+    """One way."""
+
+    causes: tuple[str, ...]  # of the roots, in their order
+    act: Callable[[Cluster], object]
+    mend: Callable[[Cluster, str], object]  # gets the advice of the last root
+    follows: frozenset[str] = frozenset()  # causes below the first root
+    evidence: Callable[[Cluster], str] = attrs.field(default=lambda cluster: "")  # part of that of the last root
+
+
+# ---- breaking --------------------------------------------------------------------------------
+
+
+def restart_with(name: str, **changes: object) -> Callable[[Cluster], None]:
+    """Start a process again with other values in its file (`__` for a dot)."""
+
+    def act(cluster: Cluster) -> None:
+        path = cluster.directory / f"{name}.yml"
+        path.with_suffix(".sound").write_text(path.read_text())
+        keys = yaml.safe_load(path.read_text())
+        cluster.children[name].stop()
+        path.write_text(yaml.safe_dump({**keys, **{key.replace("__", "."): it for key, it in changes.items()}}))
+        cluster.start(name)
+
+    return act
+
+
+def other_port(key: str) -> Callable[[Cluster], None]:
+    """A storage node that listens elsewhere than ZooKeeper says."""
+
+    def act(cluster: Cluster) -> None:
+        restart_with(NODE, **{key.replace(".", "__"): cluster.ports.take()})(cluster)
+
+    return act
+
+
+def another_cluster(cluster: Cluster) -> None:
+    """A storage node with the directory and the root of another cluster at the place of one of ours."""
+    config = cluster.write_file("other", {"cluster.root": "/other"})
+    cluster.tool("zookeeper", "create", "-c", str(config), "-n", "other", "-p", "1")
+    directory = cluster.directory / "other-storage"
+    directory.mkdir()
+    restart_with(NODE, cluster__root="/other", storage__directory=str(directory))(cluster)
+
+
+def certificate(name: str, days: float) -> Callable[[Cluster], None]:
+    """A process that shows a certificate which ends so soon."""
+
+    def act(cluster: Cluster) -> None:
+        assert cluster.tls is not None
+        role = name.partition("-")[0]
+        cluster.tls.issue(role, datetime.timedelta(days=days))
+        cluster.children[name].stop()
+        cluster.start(name)
+
+    return act
+
+
+def assigned(change: Callable[[dict[int, dict[int, int]]], object]) -> Callable[[Cluster], None]:
+    """Write another assignment of partitions to servers: server → partition → generation."""
+
+    def act(cluster: Cluster) -> None:
+        held = znodes.decode_partition_assignment(cluster.read_znode(PATHS.servers))
+        owners = {server.server_id: dict(server.partitions) for server in held.servers}
+        change(owners)
+        servers = tuple(ServerPartitions(number, tuple(each.items())) for number, each in owners.items())
+        changed = PartitionAssignment(held.cversion, held.num_partitions, servers)
+        cluster.write_znode(PATHS.servers, znodes.encode_partition_assignment(changed))
+
+    return act
+
+
+def taken_from_all(owners: dict[int, dict[int, int]]) -> None:
+    for each in owners.values():
+        each.pop(0, None)
+
+
+def given_to_all(owners: dict[int, dict[int, int]]) -> None:
+    generation = max(each[0] for each in owners.values() if 0 in each)
+    for each in owners.values():
+        each[0] = generation
+
+
+def given_to_nobody(owners: dict[int, dict[int, int]]) -> None:
+    generation = max(each.pop(0) for each in owners.values() if 0 in each)
+    owners[99] = {0: generation}
+
+
+def admin_ports(change: Callable[[Cluster, dict[str, int]], object]) -> Callable[[Cluster], None]:
+    """Write other admin ports of storage nodes."""
+
+    def act(cluster: Cluster) -> None:
+        held = znodes.decode_connection_metadata(cluster.read_znode(PATHS.connections))
+        ports = dict(held.connections)
+        change(cluster, ports)
+        metadata = znodes.ConnectionMetadata(tuple(ports.items()))
+        cluster.write_znode(PATHS.connections, znodes.encode_connection_metadata(metadata))
+
+    return act
+
+
+def forget_port(cluster: Cluster, ports: dict[str, int]) -> None:
+    del ports[cluster.advertised[NODE]]
+
+
+def unassign(partition: int, *names: str) -> Callable[[Cluster], None]:
+    """Take a partition from storage nodes, in ZooKeeper alone; the command for it would refuse."""
+
+    def act(cluster: Cluster) -> None:
+        held = znodes.decode_replica_assignments(cluster.read_znode(PATHS.assignment))
+        taken = {cluster.advertised[name] for name in names}
+        replicas = tuple(
+            (storage, tuple(each for each in partitions if storage not in taken or each != partition))
+            for storage, partitions in held.replicas
+        )
+        changed = znodes.encode_replica_assignments(znodes.ReplicaAssignments(replicas))
+        cluster.write_znode(PATHS.assignment, changed)
+
+    return act
+
+
+def set_back(cluster: Cluster) -> None:
+    """ZooKeeper has the metadata of an older store session, as after a backup that came back."""
+    path = PATHS.partition(0)
+    held = znodes.decode_partition_metadata(cluster.read_znode(path))
+    for name in cluster.server_names:
+        cluster.children[name].stop()
+    for name in cluster.server_names:
+        cluster.start(name)
+    cluster.wait_healthy()
+    for name in cluster.server_names:
+        cluster.children[name].stop()
+    cluster.write_znode(path, znodes.encode_partition_metadata(held))
+
+
+def kill(*names: str) -> Callable[[Cluster], None]:
+    """`kill -9`."""
+
+    def act(cluster: Cluster) -> None:
+        for name in names:
+            cluster.children[name].kill()
+
+    return act
+
+
+def pause(cluster: Cluster) -> None:
+    """SIGSTOP: connections stand, nothing is answered."""
+    cluster.children[NODE].pause()
+
+
+# ---- mending ---------------------------------------------------------------------------------
+
+
+def carried_out(**places: Callable[[Cluster], str]) -> Callable[[Cluster, str], None]:
+    """Run the commands of an advice in their order, with the words filled in that it leaves to people."""
+
+    def mend(cluster: Cluster, advice: str) -> None:
+        commands = re.findall(r"waltz ([a-z]+ [a-z-]+(?: [-\w:./]+)*)", advice.partition(", or ")[0])
+        assert commands, advice
+        for text in commands:
+            words = [places[word](cluster) if word in places else word for word in text.split()]
+            cluster.tool(*words, *(("-y",) if words[1] == "confirm-metadata" else ()))
+
+    return mend
+
+
+def put_right(name: str, expected: str) -> Callable[[Cluster, str], None]:
+    """Set the configuration of a process right and start it again; the advice names what has to be looked at."""
+
+    def mend(cluster: Cluster, advice: str) -> None:
+        assert expected in advice, advice
+        path = cluster.directory / f"{name}.yml"
+        cluster.children[name].stop()
+        path.write_text(path.with_suffix(".sound").read_text())
+        cluster.start(name)
+
+    return mend
+
+
+def renewed(name: str) -> Callable[[Cluster, str], None]:
+    """Give a process a new certificate and start it again."""
+
+    def mend(cluster: Cluster, advice: str) -> None:
+        assert "give the node a new certificate" in advice
+        assert cluster.tls is not None
+        cluster.tls.renew()
+        cluster.children[name].stop()
+        cluster.start(name)
+
+    return mend
+
+
+def restarted(*names: str, expected: str) -> Callable[[Cluster, str], None]:
+    """Start processes (again), as the advice says."""
+
+    def mend(cluster: Cluster, advice: str) -> None:
+        assert expected in advice, advice
+        for name in names:
+            if cluster.children[name].running:
+                cluster.children[name].stop()
+            cluster.start(name)
+
+    return mend
+
+
+def delete_child(cluster: Cluster, advice: str) -> None:
+    assert "find out who wrote it" in advice
+    cluster.write_znode(f"{PATHS.servers}/x", None)
+
+
+def replaced(cluster: Cluster, advice: str) -> None:
+    assert "waltz storage run" in advice
+    cluster.children[NODE].kill()
+    cluster.start(NODE)
+
+
+def set_back_mended(cluster: Cluster, advice: str) -> None:
+    carried_out()(cluster, advice)
+    cluster.start(*cluster.server_names)
+
+
+def address(cluster: Cluster) -> str:
+    return cluster.advertised[NODE]
+
+
+BREAKS: dict[str, Break] = {
+    "a storage node hangs": Break(
+        ("storage-down",), pause, replaced, frozenset({"no-spare-replica"}), lambda cluster: "no answer within"
+    ),
+    "all storage nodes were killed": Break(
+        ("storage-down", "storage-down", "storage-down"),
+        kill(*STORAGE),
+        restarted(*STORAGE, expected="waltz storage run"),
+        frozenset({"no-quorum", "recovery-stuck"}),
+    ),
+    "the data port is another": Break(
+        ("port-unreachable",), other_port("storage.port"), put_right(NODE, "check firewall, port"), evidence=address
+    ),
+    "the admin port is another": Break(
+        ("port-unreachable",),
+        other_port("storage.admin.port"),
+        put_right(NODE, "check firewall, port"),
+    ),
+    "a storage node was added by half": Break(
+        ("half-added-storage-node",),
+        admin_ports(forget_port),
+        carried_out(
+            ADMIN_PORT=lambda cluster: str(cluster.addresses[NODE]["storage.admin.port"]),
+        ),
+    ),
+    "a storage node is of another cluster": Break(
+        ("wrong-key",), another_cluster, put_right(NODE, "check storage.directory"), frozenset({"no-spare-replica"})
+    ),
+    "a certificate of a server has ended": Break(
+        ("certificate-expired",), certificate("server-0", -0.001), renewed("server-0")
+    ),
+    "a certificate ends soon": Break(
+        ("certificate-ends-soon",), certificate(NODE, 5), renewed(NODE), evidence=lambda cluster: "ends in 5 days"
+    ),
+    "what is registered is no server": Break(
+        ("undecodable-server",), lambda cluster: cluster.write_znode(f"{PATHS.servers}/x", b"?"), delete_child
+    ),
+    "nobody owns a partition": Break(
+        ("no-owner",), assigned(taken_from_all), restarted("server-0", expected="restart one of the servers")
+    ),
+    "two servers own a partition": Break(
+        ("two-owners",), assigned(given_to_all), restarted("server-0", expected="restart one of these servers")
+    ),
+    "the owner of a partition is gone": Break(
+        ("owner-gone",), assigned(given_to_nobody), restarted("server-0", expected="waltz server run")
+    ),
+    "a partition was taken from a node in ZooKeeper": Break(
+        ("mismatched-assignment",), unassign(1, NODE), carried_out(), evidence=address
+    ),
+    "a partition has no replica": Break(
+        ("no-replica",),
+        unassign(1, *STORAGE),
+        carried_out(),
+        frozenset({"mismatched-assignment"}),
+    ),
+    "the metadata of a partition is of an older session": Break(
+        ("no-server", "metadata-set-back"), set_back, set_back_mended
+    ),
+}

@@ -1,0 +1,371 @@
+"""Seals: what is changed, dropped or put elsewhere in a sealed log is noticed, and proofs stand by themselves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import waltz_trio as waltz
+from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
+from tests.spark.running import Log
+from waltz_core.operations.merkle import ProofError
+from waltz_core.operations.transparency import ConsistencyProof, InclusionProof, parse_checkpoint
+from waltz_core.storage.record_codec import HEAD_SIZE, encode_record
+from waltz_spark.archive.archive import plan_archive, run_archive
+from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN
+from waltz_spark.base.runners import Here
+from waltz_spark.read.options import parse_options
+from waltz_spark.seal import sealing
+from waltz_spark.seal.keys import Signer, load_signer, load_verifier, make_key
+from waltz_spark.seal.sealing import (
+    PartitionSeal,
+    SealedLog,
+    check_proof,
+    compare,
+    prove_growth,
+    prove_record,
+    seal,
+)
+from waltz_spark.seal.tiles import read_checkpoint, tile_path
+from waltz_trio.base import durable
+from waltz_trio.cli.main import main
+
+COUNTS = (700, 0, 300)
+MIDDLE = 150  # a record that the sweep changes
+
+
+def payloads(extra: int = 0) -> list[list[bytes]]:
+    return [random_payloads(count + extra if count else 0, seed=at) for at, count in enumerate(COUNTS)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    make_log(tmp_path / "log", payloads(), threshold=9000)
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return make_key(tmp_path / "ledger.key", "example.com/ledger")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "seal"
+
+
+def opened(folder: Path, directory: Path | None = None, archive: object = None) -> closing[SealedLog]:
+    given = {"directory": directory, "archive": archive}
+    options = parse_options({name: str(value) for name, value in given.items() if value is not None})
+    return closing(SealedLog(options, folder))
+
+
+def sealed(folder: Path, directory: Path, signer: Signer) -> list[PartitionSeal]:
+    with opened(folder, directory) as log:
+        return seal(log, signer)
+
+
+def compared(folder: Path, directory: Path, signer: Signer) -> list[PartitionSeal]:
+    with opened(folder, directory) as log:
+        return compare(log, signer.public)
+
+
+def test_a_log_is_sealed_whole_and_is_then_what_was_sealed(directory: Path, folder: Path, signer: Signer) -> None:
+    rows = sealed(folder, directory, signer)
+    assert [(row.verdict, row.size, row.looked_at) for row in rows] == [(PASSED, count, count) for count in COUNTS]
+    rows = compared(folder, directory, signer)
+    assert [(row.verdict, row.size, row.looked_at, row.beyond) for row in rows] == [
+        (PASSED, count, count, 0) for count in COUNTS
+    ]
+
+
+@pytest.mark.parametrize("records_a_checkpoint", [None, 100])
+def test_a_seal_grows_to_what_one_run_would_have_made(
+    records_a_checkpoint: int | None, tmp_path: Path, folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if records_a_checkpoint is not None:
+        monkeypatch.setattr(sealing, "_COMMIT_COUNT", records_a_checkpoint)
+    for extra in (0, 1, 256, 600, 600):
+        directory = tmp_path / f"log-{extra}"
+        if not directory.exists():
+            make_log(directory, payloads(extra))
+        grown = sealed(folder, directory, signer)
+        shutil.rmtree(tmp_path / f"once-{extra}", ignore_errors=True)
+        once = sealed(tmp_path / f"once-{extra}", directory, signer)
+        assert [(row.verdict, row.size, row.root) for row in grown] == [
+            (row.verdict, row.size, row.root) for row in once
+        ]
+        assert files_of(folder) == files_of(tmp_path / f"once-{extra}"), "nothing outgrown is left"
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_archive_and_the_files_have_one_seal(directory: Path, tmp_path: Path, folder: Path, signer: Signer) -> None:
+    root = str(tmp_path / "archive")
+    run_archive(plan_archive(parse_options({"directory": str(directory)}), root), Here())
+    with opened(folder, archive=root) as log:
+        rows = seal(log, signer)
+    assert [row.size for row in rows] == list(COUNTS)
+    assert [row.root for row in compared(folder, directory, signer)] == [row.root for row in rows]
+
+
+# ---- what is noticed -----------------------------------------------------------------------------
+
+
+def test_every_byte_of_a_record_is_under_the_seal(directory: Path, folder: Path, signer: Signer) -> None:
+    # Who changes a record makes its checksum right again; where that is beyond them, reading notices the damage.
+    sealed(folder, directory, signer)
+    data, start, size = place_of(directory, MIDDLE)
+    before = data.read_bytes()
+    for at in range(size):
+        content = bytearray(before[start : start + size])
+        content[at] ^= 1 << at % 8
+        if HEAD_SIZE <= at < size - 4:
+            content[HEAD_SIZE - 4 : HEAD_SIZE] = zlib.crc32(content[HEAD_SIZE:-4]).to_bytes(4)
+        if at < size - 4:
+            content[-4:] = zlib.crc32(content[:-4]).to_bytes(4)
+        data.write_bytes(before[:start] + content + before[start + size :])
+        row = compared(folder, directory, signer)[0]
+        assert row.verdict == FAILED, at
+        assert str(MIDDLE) in row.problem, (at, row.problem)
+    data.write_bytes(before)
+    assert compared(folder, directory, signer)[0].verdict == PASSED
+
+
+def place_of(directory: Path, transaction_id: int) -> tuple[Path, int, int]:
+    """File, offset and size of a record of partition 0."""
+    records = make_records(0, payloads()[0])
+    content = encode_record(records[transaction_id])
+    for path in sorted((directory / "0").glob("*.seg")):
+        at = path.read_bytes().find(content)
+        if at >= 0:
+            return path, at, len(content)
+    raise AssertionError("the record is in no file")
+
+
+def without_the_middle(found: list[bytes]) -> list[bytes]:
+    return found[:MIDDLE] + found[MIDDLE + 1 :] + [b"another"]
+
+
+def with_two_exchanged(found: list[bytes]) -> list[bytes]:
+    return [*found[:MIDDLE], found[MIDDLE + 1], found[MIDDLE], *found[MIDDLE + 2 :]]
+
+
+def with_one_more(found: list[bytes]) -> list[bytes]:
+    return [*found[:MIDDLE], b"never happened", *found[MIDDLE:]]
+
+
+@pytest.mark.parametrize("change", [without_the_middle, with_two_exchanged, with_one_more])
+def test_a_log_that_was_written_anew_is_not_the_sealed_one(
+    change: Callable[[list[bytes]], list[bytes]], directory: Path, tmp_path: Path, folder: Path, signer: Signer
+) -> None:
+    sealed(folder, directory, signer)
+    first, *others = payloads()
+    make_log(tmp_path / "other", [change(first), *others])
+    rows = compared(folder, tmp_path / "other", signer)
+    assert [row.verdict for row in rows] == [FAILED, PASSED, PASSED]
+    assert f"id {MIDDLE}" in rows[0].problem
+
+
+def test_records_that_were_cut_off_the_end_are_missed(directory: Path, folder: Path, signer: Signer) -> None:
+    sealed(folder, directory, signer)
+    write_control(directory, [COUNTS[0] - 1, 0, COUNTS[2]])
+    for rows in (compared(folder, directory, signer), sealed(folder, directory, signer)):
+        assert [row.verdict for row in rows] == [FAILED, PASSED, PASSED]
+        assert "the last 1 are gone" in rows[0].problem
+
+
+def test_records_that_are_in_no_place_are_not_called_unchanged(tmp_path: Path, folder: Path, signer: Signer) -> None:
+    make_log(tmp_path / "log", payloads())
+    sealed(folder, tmp_path / "log", signer)
+    shutil.rmtree(tmp_path / "log")
+    write_segments(tmp_path / "log", 0, make_records(0, payloads()[0])[100:])
+    write_control(tmp_path / "log", [COUNTS[0]])
+    row = compared(folder, tmp_path / "log", signer)[0]
+    assert (row.verdict, row.looked_at) == (UNPROVEN, COUNTS[0] - 100)
+    row = sealed(tmp_path / "another", tmp_path / "log", signer)[0]
+    assert row.verdict == UNPROVEN
+    assert "name the archive" in row.problem
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_tile_that_was_changed_is_named(level: int, directory: Path, folder: Path, signer: Signer) -> None:
+    sealed(folder, directory, signer)
+    place = folder / "partition-0"
+    path = tile_path(place, level, 0, 256 if level == 0 else COUNTS[0] // 256)
+    raw = bytearray(path.read_bytes())
+    raw[40] ^= 1
+    path.write_bytes(raw)
+    row = compared(folder, directory, signer)[0]
+    assert row.verdict == FAILED
+    assert "changed" in row.problem
+
+
+def test_a_seal_of_another_key_or_another_log_is_refused(
+    directory: Path, tmp_path: Path, folder: Path, signer: Signer
+) -> None:
+    sealed(folder, directory, signer)
+    stranger = make_key(tmp_path / "stranger.key", "example.com/ledger")
+    assert "expected a signature of" in sealed(folder, directory, stranger)[0].problem
+    make_log(tmp_path / "other", payloads(), key=bytes(16 * [7]))
+    assert "seals waltz.log/" in compared(folder, tmp_path / "other", signer)[0].problem
+    checkpoint = folder / "partition-0" / "checkpoint"
+    checkpoint.write_text(checkpoint.read_text().replace(f"\n{COUNTS[0]}\n", f"\n{COUNTS[0] - 1}\n"))
+    assert "changed, or forged" in compared(folder, directory, signer)[0].problem
+
+
+# ---- proofs --------------------------------------------------------------------------------------
+
+
+def test_every_record_can_be_proved_with_the_public_key_alone(directory: Path, folder: Path, signer: Signer) -> None:
+    sealed(folder, directory, signer)
+    with opened(folder, directory) as log:
+        for transaction_id in (0, 1, 255, 256, 511, 512, 699):
+            proof = check_proof(str(prove_record(log, 0, transaction_id, signer.public)), signer.public)
+            assert isinstance(proof, InclusionProof)
+            assert (proof.index, payloads()[0][transaction_id] in proof.content) == (transaction_id, True)
+        with pytest.raises(ProofError, match="sealed up to id 699"):
+            prove_record(log, 0, 700, signer.public)
+        with pytest.raises(ProofError, match="no partition 3"):
+            prove_record(log, 3, 0, signer.public)
+        with pytest.raises(ProofError, match="holds no seal"):
+            prove_record(log, 1, 0, signer.public)
+
+
+def test_no_bit_of_a_proof_can_be_changed(directory: Path, folder: Path, signer: Signer) -> None:
+    sealed(folder, directory, signer)
+    with opened(folder, directory) as log:
+        text = str(prove_record(log, 0, MIDDLE, signer.public))
+    for at in range(len(text)):
+        for put in ("A" if text[at] != "A" else "B", ""):
+            with pytest.raises(ProofError):
+                check_proof(text[:at] + put + text[at + 1 :], signer.public)
+
+
+def test_growth_is_proved_and_another_past_is_not(tmp_path: Path, folder: Path, signer: Signer) -> None:
+    make_log(tmp_path / "log", payloads())
+    sealed(folder, tmp_path / "log", signer)
+    old = read_checkpoint(folder / "partition-0")
+    assert old is not None
+    shutil.rmtree(tmp_path / "log")
+    make_log(tmp_path / "log", payloads(100))
+    sealed(folder, tmp_path / "log", signer)
+    with opened(folder, tmp_path / "log") as log:
+        text = str(prove_growth(log, 0, old, signer.public))
+    proof = check_proof(text, signer.public, old)
+    assert isinstance(proof, ConsistencyProof)
+    assert (proof.old_size, proof.signed.checkpoint.size) == (700, 800)
+    with pytest.raises(ProofError, match="name the older checkpoint"):
+        check_proof(text, signer.public)
+
+    first, *others = payloads(100)
+    make_log(tmp_path / "other", [with_two_exchanged(first), *others])
+    sealed(tmp_path / "forged", tmp_path / "other", signer)  # by somebody who has the key
+    with (
+        opened(tmp_path / "forged", tmp_path / "other") as log,
+        pytest.raises(ProofError, match="not those of the older"),
+    ):
+        prove_growth(log, 0, old, signer.public)
+
+
+# ---- a run that is cut short, and the commands ---------------------------------------------------
+
+
+@pytest.mark.parametrize("records_a_checkpoint", [None, 100])
+def test_a_seal_that_was_cut_short_goes_on(
+    records_a_checkpoint: int | None,
+    directory: Path,
+    tmp_path: Path,
+    folder: Path,
+    signer: Signer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if records_a_checkpoint is not None:
+        monkeypatch.setattr(sealing, "_COMMIT_COUNT", records_a_checkpoint)
+    whole = sealed(tmp_path / "whole", directory, signer)
+    count = 0
+
+    def stop_at(limit: int) -> Callable[[Path, bytes], None]:
+        replace, done = original, iter(range(limit))
+
+        def call(path: Path, data: bytes) -> None:
+            if next(done, None) is None:
+                raise OSError(5, "the power is gone")
+            replace(path, data)
+
+        return call
+
+    original = durable.replace_file
+    while True:
+        monkeypatch.setattr(durable, "replace_file", stop_at(count))
+        shutil.rmtree(folder, ignore_errors=True)
+        rows = sealed(folder, directory, signer)
+        monkeypatch.setattr(durable, "replace_file", original)
+        with opened(folder, directory) as log:
+            kept = [log.sealed(partition, signer.public) for partition in log.partitions]
+        assert [row.size for row in rows] == [0 if each is None else each[1].size for each in kept]
+        assert [row.root for row in sealed(folder, directory, signer)] == [row.root for row in whole], count
+        assert [row.verdict for row in compared(folder, directory, signer)] == [PASSED] * 3
+        if all(row.verdict == PASSED for row in rows):
+            break
+        count += 1
+    assert count > 5
+
+
+def test_keys_are_never_written_over_and_are_for_their_owner(tmp_path: Path) -> None:
+    signer = make_key(tmp_path / "a.key", "example.com/ledger")
+    assert load_signer(tmp_path / "a.key").public == load_verifier(tmp_path / "a.key.pub") == signer.public
+    assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        make_key(tmp_path / "a.key", "example.com/ledger")
+    with pytest.raises(ProofError):
+        make_key(tmp_path / "b.key", "two words")
+    assert not (tmp_path / "b.key").exists()
+    with pytest.raises(ProofError, match="expected a private key"):
+        load_signer(tmp_path / "a.key.pub")
+
+
+def test_a_running_cluster_is_sealed_and_checked_by_the_commands(
+    url: str, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*words: object, status: int = 0) -> str:
+        assert main([str(word) for word in words]) == status
+        return capsys.readouterr().out
+
+    key, folder = tmp_path / "ledger.key", tmp_path / "seal"
+    call("seal", "--new-key", key, "--name", "example.com/ledger")
+    for text in ("one", "two"):
+        log.append(0, waltz.Append(text.encode()), log.marks[0])
+    assert "sealed: " in call("seal", "--seal", folder, "--key", key, "--url", url)
+    old = folder / "partition-0" / "checkpoint"
+    size = parse_checkpoint(old.read_text()).checkpoint.size
+    kept = tmp_path / "january.checkpoint"
+    kept.write_text(old.read_text())
+    log.append(0, waltz.Append(b"three"), log.marks[0])
+    public = f"{key}.pub"
+    found = json.loads(call("seal", "--seal", folder, "--key", public, "--check", "--url", url, "--json"))
+    assert (found["verdict"], found["partitions"][0]["sealed"], found["partitions"][0]["beyond"]) == ("passed", size, 1)
+    call("seal", "--seal", folder, "--key", key, "--url", url)
+
+    proof, growth = tmp_path / "proof", tmp_path / "growth"
+    words = ("prove", "--seal", folder, "--key", public, "-p", 0, "--url", url)
+    call(*words, "--transaction", size, "--to", proof)
+    found = json.loads(call("check-proof", "--key", public, proof, "--json"))
+    assert (found["transaction"], bytes.fromhex(found["payload"]), found["signed_by"]) == (
+        size,
+        b"three",
+        "example.com/ledger",
+    )
+    call(*words, "--since", kept, "--to", growth)
+    assert f"still begins with the {size:,} records" in call("check-proof", "--key", public, "--since", kept, growth)
+    proof.write_text(proof.read_text().replace("index ", "index 1"))
+    call("check-proof", "--key", public, proof, status=1)
+    call(*words, status=2)

@@ -1,0 +1,233 @@
+"""What people get wrong with views and clients, on every front: a typed error each, which says what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import waltz_asyncio
+import waltz_sync
+import waltz_trio
+from waltz_testing import RunningCluster, running_cluster
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS seen (id INTEGER)"
+Use = Callable[[Any, Any], Any]  # of a client and an application; gives what may have to be awaited
+
+
+def note(txn: waltz_trio.Transaction, db: sqlite3.Cursor) -> None:
+    db.execute("INSERT INTO seen VALUES (?)", (txn.id,))
+
+
+def something(state: Any) -> waltz_trio.Append:
+    return waltz_trio.Append(b"x")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    with running_cluster(partitions=2) as cluster:
+        yield cluster
+
+
+def in_trio(url: str, view: Any, use: Use) -> None:
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with waltz_trio.open_client(url) as client, client.materialize(view, [0]) as app:
+                await use(client, app)
+
+    trio.run(main)
+
+
+def in_asyncio(url: str, view: Any, use: Use) -> None:
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            waltz_asyncio.open_client(url) as client,
+            client.materialize(view, [0]) as app,
+        ):
+            await use(client, app)
+
+    asyncio.run(main())
+
+
+def in_thread(url: str, view: Any, use: Use) -> None:
+    with waltz_sync.open_client(url) as client, client.materialize(view, [0], timeout=60) as app:
+        use(client, app)
+
+
+@pytest.fixture(params=[in_trio, in_asyncio, in_thread], ids=["trio", "asyncio", "threads"])
+def front(request: pytest.FixtureRequest, cluster: RunningCluster) -> Callable[[Any, Use], None]:
+    """Runs something with a client and an application of a view, through one front."""
+    return lambda view, use: request.param(cluster.url, view, use)
+
+
+def fine(client: Any, app: Any) -> Any:
+    return client.committed_mark(0)
+
+
+def view_at(path: Path, apply: Any = note) -> waltz_trio.SqliteView:
+    return waltz_trio.SqliteView(path, apply, schema=SCHEMA, name="seen")
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "text"),
+    [
+        (lambda client, app: client.append(9, something(None)), waltz_trio.PartitionNotFoundError, "has 0 to 1"),
+        (lambda client, app: app.submit(something, partition=1), ValueError, r"not materialized here, but 0: name it"),
+        (lambda client, app: app.submit(lambda state: 5, partition=0), TypeError, "an Append or None, not 5"),
+        (lambda client, app: app.submit(lambda state: state[7], partition=0), LookupError, "7"),
+    ],
+)
+def test_a_call_that_cannot_work_says_why(
+    front: Callable[[Any, Use], None], use: Use, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
+def test_what_is_used_after_its_block_says_that_the_block_has_ended(front: Callable[[Any, Use], None]) -> None:
+    kept: list[Any] = []
+
+    def keep(client: Any, app: Any) -> Any:
+        kept[:] = [client, app]
+        return client.committed_mark(0)
+
+    front(waltz_trio.DictView(lambda txn, state: None), keep)
+
+    def use(client: Any, app: Any) -> Any:
+        return kept[1].submit(something, partition=0)
+
+    with pytest.raises((waltz_trio.ClientClosedError, waltz_trio.WrongThreadError), match=r"(ended|closed)"):
+        front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
+def test_a_second_feed_of_a_partition_says_which_block_to_leave(front: Callable[[Any, Use], None]) -> None:
+    def second(client: Any, app: Any) -> Any:
+        block = client.materialize(waltz_trio.DictView(lambda txn, state: None), [0])
+        return block.__enter__() if isinstance(client, waltz_sync.Client) else block.__aenter__()
+
+    with pytest.raises(waltz_trio.FeedBusyError, match="leave that block first, or open another client"):
+        front(waltz_trio.DictView(lambda txn, state: None), second)
+
+
+def make_nothing(path: Path) -> Path:
+    return path / "no" / "view.db"
+
+
+def make_folder(path: Path) -> Path:
+    return path
+
+
+def make_text(path: Path) -> Path:
+    (path / "view.db").write_text("hello " * 1000)
+    return path / "view.db"
+
+
+def make_other_shape(path: Path) -> Path:
+    with sqlite3.connect(path / "view.db") as db:
+        db.execute("CREATE TABLE CLIENT_HIGH_WATER_MARK (SOMETHING INTEGER)")
+    db.close()
+    return path / "view.db"
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (make_nothing, "there is no folder .*: make it first"),
+        (make_folder, "is a folder: name a file in it"),
+        (make_text, "is no SQLite database: name another file"),
+        (make_other_shape, "expected the columns PARTITION_ID, HIGH_WATER_MARK"),
+    ],
+)
+def test_a_file_that_can_hold_no_view_is_a_mistake_and_nothing_to_wait_for(
+    front: Callable[[Any, Use], None], make: Callable[[Path], Path], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(waltz_trio.ConfigError, match=text):
+        front(view_at(make(tmp_path)), fine)
+
+
+def test_a_view_that_is_ahead_of_the_log_is_refused(front: Callable[[Any, Use], None], tmp_path: Path) -> None:
+    view = view_at(tmp_path / "view.db")
+    view.seed(0, 1_000_000, lambda db: None)
+    with pytest.raises(waltz_trio.ClientAheadError, match="is this the right cluster, or was the log restored"):
+        front(view, lambda client, app: app.submit(something, partition=0))
+
+
+def test_a_payload_that_cannot_be_decoded_ends_the_block_with_what_was_wrong(
+    front: Callable[[Any, Use], None], tmp_path: Path
+) -> None:
+    def fails(txn: waltz_trio.Transaction, db: sqlite3.Cursor) -> None:
+        txn.load(waltz_trio.Json(dict))
+
+    def use(client: Any, app: Any) -> Any:
+        return app.submit(something, partition=0, until="applied")
+
+    with pytest.raises(waltz_trio.ApplyFailedError, match=r"PayloadInvalidError.*mend apply") as failed:
+        front(waltz_trio.SqliteView(tmp_path / "view.db", fails, name="seen"), use)
+    assert isinstance(failed.value.__cause__, waltz_trio.PayloadInvalidError)
+
+
+def test_a_database_that_is_locked_at_the_start_is_waited_for_and_logged_once(
+    front: Callable[[Any, Use], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "view.db"
+    view_at(path).load_mark(0)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    locked = threading.Event()
+
+    class Noticed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "the view cannot be reached" in record.getMessage() and not locked.is_set():
+                locked.set()
+                other.execute("ROLLBACK")
+
+    noticed = Noticed()
+    logging.getLogger().addHandler(noticed)
+    try:
+        with caplog.at_level(logging.INFO):
+            view = waltz_trio.SqliteView(path, note, schema=SCHEMA, name=view_at(path).name, busy_timeout=0.01)
+            front(view, fine)
+    finally:
+        logging.getLogger().removeHandler(noticed)
+        other.close()
+    lines = [record.getMessage() for record in caplog.records if "partition 0: the view can" in record.getMessage()]
+    assert len(lines) == 2, lines
+    assert "database is locked" in lines[0]
+    assert lines[1] == "partition 0: the view can be reached again"
+
+
+def test_a_client_of_trio_is_for_one_thread(cluster: RunningCluster) -> None:
+    calls: list[Callable[[Any, Any], Awaitable[Any]]] = [
+        lambda client, app: client.append(0, something(None)),
+        lambda client, app: client.send(0, something(None)),
+        lambda client, app: client.send_many(0, [something(None)]),
+        lambda client, app: client.flush(),
+        lambda client, app: client.committed_mark(0),
+        lambda client, app: app.submit(something, partition=0),
+        lambda client, app: app.read(lambda state: None, partition=0),
+    ]
+
+    async def elsewhere(client: Any, app: Any) -> None:
+        for call in calls:
+            with pytest.raises(waltz_trio.WrongThreadError, match="use waltz_sync"):
+                await trio.to_thread.run_sync(lambda call=call: trio.run(call, client, app))
+
+    in_trio(cluster.url, waltz_trio.DictView(lambda txn, state: None), elsewhere)
+
+
+@pytest.mark.parametrize("path", ["", " ", "."])
+def test_what_names_no_file_is_refused_with_the_forms_that_are_read(path: str) -> None:
+    async def main() -> None:
+        async with waltz_trio.open_client(path):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(waltz_trio.ConfigError, match=r"expected the path of a file.*waltz://host:port"):
+        trio.run(main)

@@ -1,0 +1,71 @@
+"""A submitter and an applier in one step: the mark goes from one to the other, and one deadline stands for both."""
+
+from __future__ import annotations
+
+import random
+
+from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
+from waltz_core.client.materialized import APPLY_ATTEMPTS, Effect, Event, MaterializedPartition
+from waltz_core.client.retry import Retry
+from waltz_core.client.submit_calls import Decide, MarkReached, MarkWanted, SubmitBegun, Unavailable, ViewPaused
+
+
+class Desk:
+    """A machine and its clock."""
+
+    def __init__(self) -> None:
+        self.machine = MaterializedPartition(-1, 5, random.Random(1), Retry(base=0.01, jitter=0.0))
+        self.now = 0
+
+    def tell(self, *events: Event) -> list[Effect]:
+        out: list[Effect] = []
+        self.machine.step(self.now, events, out)
+        return out
+
+    def wake(self) -> list[Effect]:
+        at = self.machine.deadline()
+        assert at is not None
+        self.now = at
+        return self.tell()
+
+
+def test_who_waits_for_a_mark_hears_of_it_in_the_step_in_which_the_view_has_it() -> None:
+    desk = Desk()
+    assert desk.tell(MarkWanted("reader", 3)) == []
+    assert desk.tell(BatchArrived(0, 3)) == [Commit(3)]
+    assert desk.tell(Applied(3)) == [TakeNext(), MarkReached("reader", 3)]
+
+
+def test_what_the_view_has_applied_is_heard_before_a_call_of_the_same_step() -> None:
+    desk = Desk()
+    desk.tell(BatchArrived(0, 3))
+    assert desk.tell(MarkWanted("reader", 3), Applied(3)) == [TakeNext(), MarkReached("reader", 3)]
+
+
+def test_submits_go_on_while_the_view_pauses_and_both_wake_by_one_deadline() -> None:
+    desk = Desk()
+    desk.tell(BatchArrived(0, 0))
+    assert desk.tell(ViewDown()) == []
+    assert desk.tell(SubmitBegun("submit", Retry(give_up_after=0.005))) == [Decide("submit")]
+    assert desk.machine.deadline() == 10
+    assert desk.wake() == [Commit(0)]
+    assert desk.machine.deadline() is None
+
+
+def test_a_deadline_of_the_submitter_alone_leaves_the_view_as_it_is() -> None:
+    desk = Desk()
+    desk.machine.submitter.in_flight_max = 1
+    desk.tell(SubmitBegun("first", Retry()))
+    desk.tell(SubmitBegun("second", Retry()), BatchArrived(0, 0))
+    assert desk.machine.deadline() is None
+    assert desk.tell() == []
+
+
+def test_a_transaction_that_cannot_be_applied_ends_with_the_driver_who_says_what_follows() -> None:
+    desk = Desk()
+    desk.tell(MarkWanted("reader", 5), BatchArrived(0, 5))
+    said: list[Effect] = []
+    for _ in range(APPLY_ATTEMPTS):
+        said = desk.tell(ApplyFailed(0)) or desk.wake()
+    assert said == [Poisoned(0)]
+    assert desk.tell(ViewPaused()) == [Unavailable("reader")]

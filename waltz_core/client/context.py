@@ -1,0 +1,31 @@
+"""What the parts of a client process share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from waltz_core.base.contract import Rng
+from waltz_core.base.outbox import Outbox
+from waltz_core.client.calls import Effect
+from waltz_core.client.dues import Schedule
+from waltz_core.client.settings import ClientSettings
+
+
+class ClientContext:
+    """One for each client: every part is built with it, and puts its effects into its outbox."""
+
+    __slots__ = ("client_id", "closed", "out", "partition_count", "rng", "schedule", "settings", "versions")
+
+    def __init__(self, settings: ClientSettings, rng: Rng, versions: Collection[int]) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.versions = versions  # of the client protocol
+        self.out: Outbox[Effect] = Outbox()
+        self.schedule = Schedule()
+        self.client_id = 0  # until the cluster has given one
+        self.partition_count: int | None = None  # likewise
+        self.closed = False
+
+    def exists(self, partition: int) -> bool:
+        """The cluster has such a partition."""
+        return self.partition_count is not None and 0 <= partition < self.partition_count

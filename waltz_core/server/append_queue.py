@@ -1,0 +1,345 @@
+"""Which of the appends that wait in a partition comes next.
+
+    enqueue ──▶ turns (one queue for each client) ──▶ a batch ──▶ in flight ──▶ decided
+                  ▲ blocked: too much in flight                      │
+    head ◀────────┴───────── the session ended: returned ◀───────────┘
+
+Clients take turns (`Turns`): owners first, then the clients of an owner. Appends of one client stay in the order in
+which they came, over whichever connections they came, since clients conclude from the fate of one append that those
+before it are decided. What must not lose its place comes before all turns, in the *head*: what was in flight when a
+session ended, and the rest of what did not fit into a batch.
+
+Turns alone are not enough: what is in flight is served in order, by storage nodes and by feeds. A client that keeps
+few appends in flight and waits for them would wait for all that others have sent ahead. So while such a *light*
+client is about, the others have no more in flight than `_WINDOW` together, each its fair part. Among themselves heavy
+clients need no window: long flights make large batches, and each waits for the others alike.
+
+A barrier stands behind everything of its client, and behind everything that came over connections that carry
+appends of other clients, which may be the same client's. It says nothing of the rest of the queue: clients do not
+know what others have sent, unless it was committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from waltz_core.base.record import record
+from waltz_core.base.twins import twin
+from waltz_core.server.turns import Shares, Turns
+from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest
+from waltz_core.wire.storage_codec import HasRecord
+
+Append: TypeAlias = AppendRequest | NamedAppendRequest
+"""Both have the same attributes; the second is told why it was refused."""
+
+_TURN = 100  # cost of a turn, and appends of a piece that is handed out as a whole
+_WINDOW = 250  # cost in flight, of those who are not light, while somebody is: a hundredth of a second or two
+_LIGHT_MS = 1_000  # after appends of a light client: it may be about to send more
+_COST_BYTES = 1 << 10  # of payloads that cost as much as one append
+_COST_LOCKS = 10  # locks that do
+_FEW = 8  # appends of a frame's size or more, of which the locks are counted
+
+
+@twin
+def payload_bytes(requests: Sequence[HasRecord], first: int, end: int) -> int:
+    """Bytes of the payloads of `requests[first:end]`."""
+    return sum([len(request.data) for request in requests[first:end]])
+
+
+def _locks(requests: Sequence[Append]) -> int:
+    """How many locks a few appends have; many that came in one piece are small, and so are their locks."""
+    count = 0
+    if len(requests) <= _FEW:
+        for request in requests:
+            if request.write_locks or request.read_locks or request.append_locks:
+                for locks in (request.write_locks, request.read_locks, request.append_locks):
+                    count += len(locks or ())
+    return count
+
+
+@record
+class Sender:
+    """Whose appends they are."""
+
+    conn: int
+    client_id: int
+    owner: str = ""  # of the connection: who shares with whom
+    carries_others: bool = False  # appends of other clients come over it too
+
+
+class Run:
+    """Appends of one client that came together; those before `at` are decided."""
+
+    __slots__ = ("appends", "at", "received", "sender")
+
+    def __init__(self, sender: Sender, appends: list[Append], received: int) -> None:
+        self.sender = sender
+        self.appends = appends
+        self.received = received
+        self.at = 0
+
+
+@record
+class Take:
+    """Appends of a run that are in one batch, next to each other."""
+
+    run: Run
+    count: int
+    cost: int
+
+
+def cost_of(count: int, size: int) -> int:
+    """Of appends with so many bytes."""
+    return count + size // _COST_BYTES
+
+
+class Barrier:
+    """Passed when every append that it stands behind has its verdict."""
+
+    __slots__ = ("places", "token")
+
+    def __init__(self, token: int, places: int = 1) -> None:
+        self.token = token
+        self.places = places  # queues of clients in which it stands
+
+
+class AppendQueue:
+    """Appends and barriers that wait for the lock check."""
+
+    __slots__ = (
+        "_carriers",
+        "_flying",
+        "_head",
+        "_last",
+        "_light_until",
+        "_now",
+        "_over",
+        "_turns",
+        "bytes_held",
+        "held",
+        "queued",
+        "queued_bytes",
+    )
+
+    def __init__(self) -> None:
+        self._head: deque[Run | Barrier] = deque()
+        self._turns: Turns[Run | Barrier] = Turns(_TURN)  # by client id
+        self._last: dict[int, Barrier] = {}  # client id → the barrier behind which nothing of it waits
+        self._carriers: dict[int, None] = {}  # clients of which something waits that may be of others
+        self._flying = Shares()  # cost in flight, by client id
+        self._over: dict[int, None] = {}  # clients whose turn must wait
+        self._light_until = 0
+        self._now = 0
+        self.held = Shares()  # appends that wait, by client id
+        self.bytes_held = Shares()  # their payloads
+        self.queued = 0  # appends and barriers
+        self.queued_bytes = 0  # bytes of payloads
+
+    def __bool__(self) -> bool:
+        return bool(self.queued)
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def put(self, now: int, sender: Sender, requests: list[Append]) -> None:
+        """Appends of one connection, in order; the list is ours from here on."""
+        self._now = now
+        client = sender.client_id
+        pieces = [requests]
+        if len(requests) > _TURN:
+            pieces = [requests[at : at + _TURN] for at in range(0, len(requests), _TURN)]
+        for piece in pieces:
+            run = Run(sender, piece, now)
+            size = self._hold(run)
+            cost = cost_of(len(piece), size) + _locks(piece) // _COST_LOCKS
+            self._turns.put(client, sender.owner, cost, run)
+        if self._last:
+            self._last.pop(client, None)
+        if sender.carries_others:
+            self._carriers[client] = None
+        if self.held.total + self._flying.total > _WINDOW:
+            self._look_for_light(now, sender)
+        if now < self._light_until:
+            self._regulate(client)
+
+    def _hold(self, run: Run) -> int:
+        """Count what waits by who sent it; the bytes of its payloads."""
+        sender, count = run.sender, len(run.appends)
+        size = payload_bytes(run.appends, 0, count)
+        self.held.add(sender.client_id, sender.owner, count)
+        self.bytes_held.add(sender.client_id, sender.owner, size)
+        self.queued += count
+        self.queued_bytes += size
+        return size
+
+    def _look_for_light(self, now: int, sender: Sender) -> None:
+        """Whether somebody has little that waits or is in flight, beside others that have much."""
+        held, flying, client, owner = self.held, self._flying, sender.client_id, sender.owner
+        mine = cost_of(held.part(client), self.bytes_held.part(client)) + flying.part(client)
+        if mine <= min(held.fair(client, owner, _WINDOW), flying.fair(client, owner, _WINDOW)):
+            begins = now >= self._light_until
+            self._light_until = now + _LIGHT_MS
+            if begins:
+                for heavy in flying:
+                    self._regulate(heavy)
+
+    def barrier(self, token: int, sender: Sender) -> int | None:
+        """A barrier behind what was received so far; its token, or that of one that stands there and serves both.
+
+        None if nothing waits that it must stand behind.
+        """
+        places = self._places_of(sender)
+        if not places:
+            if not self._head:
+                return None
+            last = self._head[-1]
+            if isinstance(last, Barrier):
+                return last.token
+            self.put_barrier(Barrier(token))
+            return token
+        standing = self._last.get(places[0])
+        if standing is not None and all(self._last.get(client) is standing for client in places):
+            return standing.token
+        barrier = Barrier(token, len(places))
+        for client in places:
+            self._turns.put(client, sender.owner, 0, barrier)
+            self._last[client] = barrier
+        self.queued += 1
+        return token
+
+    def put_barrier(self, barrier: Barrier) -> None:
+        """One that stands behind the head and before all turns."""
+        self._head.append(barrier)
+        self.queued += 1
+
+    def _places_of(self, sender: Sender) -> list[int]:
+        """Clients of which something waits that a barrier must stand behind."""
+        if sender.carries_others:
+            return self._turns.waiting()
+        return [client for client in {sender.client_id: None} | self._carriers if self._turns.waits(client)]
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def take(self, now: int) -> Run | Barrier | None:
+        """What comes next; None if nothing may."""
+        self._now = now
+        if self._head:
+            return self._taken(self._head.popleft())
+        if self._over and now >= self._light_until:
+            self._let_all()
+        while (turn := self._turns.take()) is not None:
+            client, item = turn
+            self._left(client)
+            if isinstance(item, Run):
+                return item
+            item.places -= 1
+            if not item.places:
+                return self._taken(item)
+        return None
+
+    def _taken(self, item: Run | Barrier) -> Run | Barrier:
+        if isinstance(item, Barrier):
+            self.queued -= 1
+        return item
+
+    def _left(self, client: int) -> None:
+        """Something has left the queue of a client."""
+        if not self._turns.waits(client):
+            self._turns.drop(client)
+            if self._last:
+                self._last.pop(client, None)
+            if self._carriers:
+                self._carriers.pop(client, None)
+
+    def put_back(self, run: Run) -> None:
+        """The rest of a run comes before everything else."""
+        self._head.appendleft(run)
+
+    def used(self, run: Run, end: int) -> None:
+        """The appends of a run before `end` have left the queue."""
+        client, count, size = run.sender.client_id, end - run.at, payload_bytes(run.appends, run.at, end)
+        self.queued -= count
+        self.queued_bytes -= size
+        self.held.free(client, count)
+        self.bytes_held.free(client, size)
+        run.at = end
+
+    def free_barriers(self) -> Iterator[Barrier]:
+        """Barriers that stand behind nothing; to be used up."""
+        while self._head and isinstance(barrier := self._head[0], Barrier):
+            self._head.popleft()
+            self.queued -= 1
+            yield barrier
+        if self._head:
+            return
+        for client in self._turns.waiting():
+            while isinstance(first := self._turns.first(client), Barrier):
+                self._turns.take_first(client)
+                self._left(client)
+                first.places -= 1
+                if not first.places:
+                    self.queued -= 1
+                    yield first
+
+    def take_all(self) -> list[Run | Barrier]:
+        """Everything, in an order in which it may stand in the head."""
+        self._let_all()
+        items = []
+        while (item := self.take(self._now)) is not None:
+            if isinstance(item, Run):
+                rest = item.appends[item.at :]
+                self.used(item, len(item.appends))
+                item.appends, item.at = rest, 0
+            items.append(item)
+        assert not self.queued
+        return items
+
+    def set_head(self, items: Iterable[Run | Barrier]) -> None:
+        """These come before everything else, in this order."""
+        items = list(items)
+        self._head.extendleft(reversed(items))
+        for item in items:
+            if isinstance(item, Run):
+                self._hold(item)
+            else:
+                self.queued += 1
+
+    # ---- in flight -------------------------------------------------------------------------------
+
+    def launched(self, sender: Sender, cost: int) -> None:
+        """Appends are in flight."""
+        self._flying.add(sender.client_id, sender.owner, cost)
+        if self._now < self._light_until:
+            self._regulate(sender.client_id)
+
+    def landed(self, takes: Iterable[Take]) -> None:
+        """Appends are not in flight any more: some who had too much there may go on."""
+        free = self._flying.free
+        for take in takes:
+            free(take.run.sender.client_id, take.cost)
+        if self._over:
+            for client in list(self._over):
+                self._regulate(client)
+
+    def hinders(self, client: int) -> bool:
+        """Whether the appends of a client wait so that those of a light one need not wait for all of them."""
+        return client in self._over
+
+    def nothing_flies(self) -> None:
+        """The session ended."""
+        self._flying = Shares()
+        self._let_all()
+
+    def _regulate(self, client: int) -> None:
+        over = self._now < self._light_until and self._flying.greedy(client, _WINDOW)
+        if over:
+            self._over[client] = None
+        else:
+            self._over.pop(client, None)
+        self._turns.block(client, over)
+
+    def _let_all(self) -> None:
+        for client in self._over:
+            self._turns.block(client, False)
+        self._over.clear()

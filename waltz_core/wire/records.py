@@ -1,0 +1,151 @@
+"""Runs of records on the wire: one value each, whose records become objects only when somebody asks for one.
+
+Records travel alike between clients, servers and storage nodes, so a run that is only passed on is passed on as its
+bytes: a server that answers a range neither takes records apart nor puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import overload
+from zlib import crc32
+
+from waltz_core.base.errors import ProtocolError
+from waltz_core.base.log import Record
+from waltz_core.base.twins import twin
+from waltz_core.wire.primitives import RECORD_SIZE_MIN, Field, Negative, read_count, read_records, short, write_record
+
+_COUNT = Struct(">i")
+_PLACE = Struct(">28xi").unpack_from  # of a record: how long its data is
+_ID = Struct(">q").unpack_from
+_CHECKSUM = Struct(">I").unpack_from
+_START_SIZE = 32  # bytes of a record before its data
+_END_SIZE = 4  # and behind it
+
+
+@twin
+def cut_records(buffer: bytes, at: int, end: int, count: int) -> list[int]:
+    """Where each of the `count` records from `at` on begins, and where the last one ends, counted from `at`.
+
+    Raises:
+        ProtocolError: a record ends behind `end`, or its data is null.
+    """
+    begin, starts = at, [0]
+    for _ in range(count):
+        if end - at < RECORD_SIZE_MIN:
+            raise short(at, end, RECORD_SIZE_MIN)
+        (size,) = _PLACE(buffer, at)
+        if size < 0:
+            raise ProtocolError("data of a record is null")
+        at += _START_SIZE
+        if end - at - size < _END_SIZE:
+            raise short(at, end, size + _END_SIZE)
+        at += size + _END_SIZE
+        starts.append(at - begin)
+    return starts
+
+
+@twin
+def sound_count(buffer: bytes, starts: list[int], first: int) -> int:
+    """How many records, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
+    for number in range(len(starts) - 1):
+        at, end = starts[number], starts[number + 1] - _END_SIZE
+        if _ID(buffer, at)[0] != first + number or crc32(buffer[at + _START_SIZE : end]) != _CHECKSUM(buffer, end)[0]:
+            return number
+    return len(starts) - 1
+
+
+class RecordRun(Sequence[Record]):
+    """Records one behind the other, encoded; equal to any sequence of the same records. Never changed.
+
+    Args:
+        encoded: the records, and nothing else.
+        starts: what `cut_records` says of them.
+    """
+
+    __slots__ = ("_starts", "encoded")
+
+    def __init__(self, encoded: bytes, starts: list[int]) -> None:
+        self.encoded = encoded
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> RecordRun: ...
+
+    def __getitem__(self, at: int | slice) -> Record | RecordRun:
+        starts = self._starts
+        if isinstance(at, slice):
+            first, end, step = at.indices(len(self))
+            assert step == 1, "a run has no gaps"
+            return self if (first, end) == (0, len(self)) else self._part(first, max(first, end))
+        number = range(len(self))[at]
+        return read_records(self.encoded, starts[number], starts[number + 1], 1)[0][0]
+
+    def _part(self, first: int, end: int) -> RecordRun:
+        base = self._starts[first]
+        starts = [start - base for start in self._starts[first : end + 1]]
+        return RecordRun(self.encoded[base : base + starts[-1]], starts)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(read_records(self.encoded, 0, len(self.encoded), len(self))[0])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RecordRun):
+            return self.encoded == other.encoded
+        return tuple(self) == tuple(other) if isinstance(other, tuple | list) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def sound(self, first: int) -> int:
+        """How many, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
+        return sound_count(self.encoded, self._starts, first)
+
+    def payloads(self, count: int) -> list[bytes]:
+        """The data of the first `count`."""
+        encoded = self.encoded
+        ends = pairwise(self._starts[: count + 1])
+        return [encoded[start + _START_SIZE : end - _END_SIZE] for start, end in ends]
+
+    def size(self, overhead: int) -> int:
+        """Bytes of data, each counted with `overhead` beside its own."""
+        return len(self.encoded) + (overhead - RECORD_SIZE_MIN) * len(self)
+
+    def fitting(self, size_max: int, overhead: int) -> int:
+        """How many fit into `size_max` bytes, each counted with `overhead` beside its data; the first always does."""
+        beside = overhead - RECORD_SIZE_MIN
+        if not self or self.size(overhead) <= size_max:
+            return len(self)
+        ends = (end + beside * number for number, end in enumerate(self._starts[1:], start=1))
+        return max(1, sum(size <= size_max for size in ends))
+
+
+def record_list(negative: Negative) -> Field[Sequence[Record]]:
+    """An int32 count and that many records, read as a run. Checksums are not verified, as in `read_records`."""
+
+    def read(buffer: bytes, at: int, end: int) -> tuple[RecordRun, int]:
+        count, at = read_count(buffer, at, end, RECORD_SIZE_MIN, negative)
+        starts = cut_records(buffer, at, end, count)
+        stop = at + starts[-1]
+        return RecordRun(buffer[at:stop], starts), stop
+
+    def write(out: bytearray, records: Sequence[Record]) -> None:
+        out += _COUNT.pack(len(records))
+        if isinstance(records, RecordRun):
+            out += records.encoded
+            return
+        for record in records:
+            write_record(out, record)
+
+    return Field(read, write, 4)

@@ -1,0 +1,204 @@
+"""The store: reads from a view of the events, appends that the log itself decides.
+
+An append with a condition is a submit. `decide` looks at the view, which is exact up to its mark: an event behind
+`after` that matches is in the log, and the append fails. If there is none, locks hold from the mark on: whoever appends
+a matching event meanwhile takes a lock that this append looks at, and the server refuses it. Then the view catches up
+with what was in the way, and is looked at again. So a false conflict costs another attempt, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from waltz_core.base.errors import ClientError
+from waltz_dcb.events import (
+    EVENTS_MAX,
+    HEADER,
+    PAYLOAD,
+    AppendCondition,
+    Event,
+    Events,
+    Query,
+    SequencedEvent,
+    head_of,
+    key_of,
+    payload_of,
+)
+from waltz_dcb.locks import locks_looked_at, locks_taken
+from waltz_dcb.memory import memory_view
+from waltz_trio import Append, Application, Client, Receipt, Retry, View
+
+if TYPE_CHECKING:
+    import waltz_asyncio
+
+
+class ConditionFailedError(ClientError):
+    """An event matches the condition of an append: nothing was appended."""
+
+    def __init__(self, match: SequencedEvent) -> None:
+        super().__init__(f"an event matches the condition: {match.event.type} at position {match.position}")
+        self.match = match  # the first
+
+
+class Finder(Protocol):
+    """The state of a view of events."""
+
+    def find(self, query: Query, after: int, limit: int | None, backwards: bool) -> list[SequencedEvent]:
+        """Events behind `after` that match."""
+
+    def count_of(self, tag: str) -> int:
+        """How many events carry a tag."""
+
+
+def find(finder: Finder, query: Query, after: int, limit: int | None, backwards: bool) -> list[SequencedEvent]:
+    """What a read of a store reads from the state of its view."""
+    return finder.find(query, after, limit, backwards)
+
+
+def decide_append(
+    finder: Finder,
+    events: tuple[Event, ...],
+    condition: AppendCondition | None,
+    matches: list[SequencedEvent],
+    key: str | None = None,
+) -> Append | None:
+    """What an append of a store decides on the state of its view; `matches` gets the event that forbids it."""
+    matches.clear()
+    payload = payload_of(events, key)
+    if condition is None:
+        return Append(payload, PAYLOAD, HEADER, append=locks_taken(events))
+    query = condition.fail_if_events_match
+    after = -1 if condition.after is None else condition.after
+    matches += finder.find(query, after, 1, False)
+    if matches:
+        return None
+    looked_at = locks_looked_at(query, finder.count_of)
+    return Append(payload, PAYLOAD, HEADER, read=looked_at, append=locks_taken(events))
+
+
+def checked(events: Event | Iterable[Event]) -> tuple[Event, ...]:
+    """The events of an append.
+
+    Raises:
+        ValueError: there are none, or too many.
+        TypeError: something is no event.
+    """
+    whole = (events,) if isinstance(events, Event) else tuple(events)
+    if not 1 <= len(whole) <= EVENTS_MAX:
+        raise ValueError(f"an append has 1 to {EVENTS_MAX} events, found {len(whole)}")
+    for event in whole:
+        if not isinstance(event, Event):
+            raise TypeError(f"expected Event(TYPE, DATA, TAGS), found {event!r}")
+    return whole
+
+
+def decline_of(key: str | None) -> Literal["confirmed", "local"]:
+    """What a decline must be worth.
+
+    A match that the view has is in the log: there is nothing to confirm. With a key the append may be in the log too,
+    where the view has not seen it, and that counts first.
+    """
+    return "local" if key is None else "confirmed"
+
+
+def position_of(receipt: Receipt | None, events: tuple[Event, ...], matches: list[SequencedEvent]) -> int:
+    """The position of the last event of an append.
+
+    Raises:
+        ConditionFailedError: it was declined.
+    """
+    if receipt is None:
+        raise ConditionFailedError(matches[0])
+    return receipt.transaction_id * EVENTS_MAX + len(events) - 1
+
+
+class EventStore:
+    """Events of one partition. Made by `open_store`.
+
+    It awaits the calls of its application and nothing else, so one class serves Trio and asyncio.
+    """
+
+    def __init__(self, application: Application[Any] | waltz_asyncio.Application[Any], partition: int) -> None:
+        self._application = application
+        self._partition = partition
+
+    async def read(
+        self,
+        query: Query,
+        *,
+        after: int | None = None,
+        limit: int | None = None,
+        backwards: bool = False,
+        fresh: bool = True,
+    ) -> Events:
+        """Events that match, in their order.
+
+        Args:
+            query: which.
+            after: only those behind this position.
+            limit: at most so many.
+            backwards: the newest first.
+            fresh: everything that was committed when this was called is there (a question to the server); False
+                reads what the view has.
+        """
+        events, mark = await self._application.read(
+            find, query, -1 if after is None else after, limit, backwards, partition=self._partition, fresh=fresh
+        )
+        return Events(events, head_of(mark))
+
+    async def append(
+        self,
+        events: Event | Iterable[Event],
+        condition: AppendCondition | None = None,
+        *,
+        key: str | None = None,
+        retry: Retry = Retry(),  # noqa: B008 - a value
+    ) -> int:
+        """Append events, all or none, unless an event matches `condition`.
+
+        Args:
+            events: one or several, at most 1,024.
+            condition: when not to.
+            key: an idempotency key: if an append of the same events carries it already, the position of that one is
+                returned, and nothing is appended. Takes a view that remembers keys.
+            retry: pauses and limits of attempts that meet false conflicts or are lost.
+
+        Returns:
+            The position of the last of them.
+
+        Raises:
+            ConditionFailedError: an event matches; nothing was appended.
+            KeyReusedError: the key was used for other events; nothing was appended.
+            ValueError: no events, or too many.
+            RetriesExhaustedError: `retry` allows no further attempt.
+            ClientClosedError, ClientFailedError: the outcome is unknown.
+        """
+        whole, matches = checked(events), list[SequencedEvent]()
+        receipt = await self._application.submit(
+            decide_append,
+            whole,
+            condition,
+            matches,
+            key,
+            partition=self._partition,
+            decline=decline_of(key),
+            retry=retry,
+            key=None if key is None else key_of(whole, key),
+        )
+        return position_of(receipt, whole, matches)
+
+
+@asynccontextmanager
+async def open_store(client: Client, partition: int = 0, view: View[Any] | None = None) -> AsyncIterator[EventStore]:
+    """The store of a partition: `async with open_store(client) as store: ...`.
+
+    Args:
+        client: of `waltz_trio.open_client`.
+        partition: which one; conditions hold within it.
+        view: `memory_view()`, or one that need not read the log anew with every start: `sqlite_view(PATH)`,
+            `postgres_view(CONNINFO)`, `mysql_view(WHERE)`.
+    """
+    async with client.materialize(memory_view() if view is None else view, [partition]) as application:
+        yield EventStore(application, partition)

@@ -1,0 +1,118 @@
+"""Freeing archived records: they are verified again, and freed if a quorum of replicas equals the archive."""
+
+from __future__ import annotations
+
+from waltz_core.base.record import record
+from waltz_core.store.quorum import majority
+from waltz_spark.archive.archive import Check, run_verification
+from waltz_spark.base.errors import ArchiveError, OptionError
+from waltz_spark.base.planning import Place, Range, StoragePlace
+from waltz_spark.base.runners import OnProgress, Runner
+from waltz_spark.read.cluster import Cluster
+from waltz_spark.read.inventory import Inventory
+from waltz_spark.read.options import Options
+from waltz_spark.records.manifest import ArchivedFile, ArchiveState, read_archive
+
+_PATIENCE = 60.0  # seconds for a store session in which the log start can be raised
+
+
+@record
+class Freed:
+    """What one partition gives up: ids `start .. end - 1`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@record
+class FreePlan:
+    """What would be freed."""
+
+    options: Options
+    state: ArchiveState
+    partitions: tuple[Freed, ...]
+    checks: tuple[Check, ...]
+    quorums: tuple[int, ...]  # replicas that must be equal, by check
+
+    @property
+    def record_count(self) -> int:
+        """Records of all partitions."""
+        return sum(one.end - one.start for one in self.partitions)
+
+
+def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
+    """Plan what a running cluster may free because an archive holds it: whole files of the archive only.
+
+    Args:
+        keep_local: so many of the newest ids of each partition stay on the storage nodes.
+
+    Raises:
+        OptionError: no running cluster is named, or not where its replicas are.
+        ArchiveError: the archive is of another cluster, or its hash chain is broken.
+        UnreachableError: the cluster does not answer.
+    """
+    inventory, state = Inventory(options), read_archive(root)
+    try:
+        cluster = inventory.cluster
+        if cluster is None:
+            raise OptionError("freeing needs the running cluster: give url or zookeeper")
+        if (state.key, state.partition_count) != (inventory.key, inventory.partition_count):
+            raise ArchiveError(f"{root} is the archive of another cluster")
+        marks = cluster.marks(inventory.partitions)
+        freed: list[Freed] = []
+        checks: list[Check] = []
+        quorums: list[int] = []
+        for partition in inventory.partitions:
+            start, limit = cluster.log_start(partition), marks.ends[partition] - keep_local
+            files = [one for one in state.files_of(partition) if start < one.end_id <= limit]
+            if not files:
+                continue
+            if files[0].first_id > start:
+                ids = f"ids {start} to {files[0].first_id - 1} of partition {partition}"
+                raise ArchiveError(f"{root} does not hold {ids}, which the cluster has")
+            places = cluster.places(partition, marks.sessions[partition], "storage")
+            if not places:
+                raise OptionError("freeing compares replicas: give adminEndpoints, or zookeeper instead of url")
+            for file in files:
+                whole = file.first_id >= start  # of others the cluster has a part only
+                quorums.append(majority(len(places)) if whole else 0)
+                checks.append(Check(state.root, file, _replicas(places, file) if whole else ()))
+            freed.append(Freed(partition, start, files[-1].end_id))
+        return FreePlan(options, state, tuple(freed), tuple(checks), tuple(quorums))
+    finally:
+        inventory.close()
+
+
+def _replicas(places: tuple[Place, ...], file: ArchivedFile) -> tuple[tuple[str, tuple[Range, ...]], ...]:
+    return tuple(
+        (str(place.endpoint), (Range(file.partition, file.first_id, file.end_id, file.raw_size, (place,)),))
+        for place in places
+        if isinstance(place, StoragePlace)
+    )
+
+
+def run_free(plan: FreePlan, runner: Runner, on_progress: OnProgress | None = None) -> tuple[Freed, ...]:
+    """Verify, then raise the log starts; what each partition gave up.
+
+    Raises:
+        ArchiveError: a file is damaged, or differs from replicas; nothing was freed.
+        RefusedError: a replica is on a node that cannot give up anything.
+        UnreachableError: the cluster did not do it in time; some partitions may have.
+    """
+    verdicts = run_verification(plan.checks, runner, on_progress)
+    for verdict, quorum in zip(verdicts, plan.quorums, strict=True):
+        if verdict.problems or verdict.unread or verdict.compared < quorum:
+            problems = "; ".join((*verdict.problems, *verdict.unread)) or "nothing to compare with"
+            raise ArchiveError(
+                f"{plan.state.root}/{verdict.file.path}: equal on {verdict.compared} replicas, {quorum} are needed "
+                f"before anything is freed: {problems}"
+            )
+    cluster = Cluster(plan.options)
+    try:
+        return tuple(
+            Freed(one.partition, one.start, cluster.raise_log_start(one.partition, one.end, _PATIENCE))
+            for one in plan.partitions
+        )
+    finally:
+        cluster.close()

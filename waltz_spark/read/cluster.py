@@ -1,0 +1,340 @@
+"""A live cluster as a reader sees it: committed marks, store sessions, where replicas are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+from urllib.parse import urlencode
+
+import attrs
+import trio
+
+from waltz_core.base.errors import ConfigError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.base.record import record
+from waltz_core.wire.client_messages import ClusterInfoResponse
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_spark.base.errors import OptionError, RefusedError, UnreachableError
+from waltz_spark.base.planning import Place, ServerPlace, StoragePlace
+from waltz_spark.read.options import Options
+from waltz_spark.read.ports import AdminPort, ClientPort
+from waltz_trio.client.connect import parse_url
+from waltz_trio.config.config import Config
+from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.zk.admin import ClusterDump, read_cluster
+from waltz_trio.zk.client import open_znode_client
+from waltz_trio.zk.security import zookeeper_security
+
+_SESSION_TIMEOUT_MS = 30_000
+_PAUSE = 0.5  # seconds
+_OWN_KEYS = ("zookeeper.connectString", "zookeeper.sessionTimeout")
+_UNKNOWN_SESSION = 1 << 62  # a session without replicas, so that each is read to its own mark only
+
+
+@record
+class Marks:
+    """The latest answers of the servers, by partition."""
+
+    ends: tuple[int, ...]  # id behind the last committed one
+    sessions: tuple[int, ...]  # store session of that answer
+
+
+@record
+class _Map:
+    """Servers and storage nodes by partition."""
+
+    servers: tuple[Endpoint | None, ...]  # by partition; None where no server owns it
+    nodes: tuple[tuple[Endpoint, ...], ...]  # admin ports of the replicas, by partition
+    sessions: tuple[int, ...]  # as in ZooKeeper; -1 where only the server knows it
+
+
+class Connection(Protocol):
+    """The options that name a running cluster."""
+
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def zookeeper(self) -> str | None: ...
+    @property
+    def cluster_root(self) -> str | None: ...
+    @property
+    def zookeeper_config(self) -> str | None: ...
+    @property
+    def ssl_ca(self) -> str | None: ...
+    @property
+    def ssl_certificate(self) -> str | None: ...
+    @property
+    def ssl_key(self) -> str | None: ...
+    @property
+    def ssl_verify(self) -> bool | None: ...
+
+
+def _tls_of(options: Connection) -> TlsSettings:
+    tls = attrs.evolve(
+        parse_url(options.url)[1] if options.url else TlsSettings(pin_loopback=True),
+        prefix="ssl.",
+        certificate=options.ssl_certificate,  # storage nodes may ask for one
+        key=options.ssl_key,
+    )
+    if options.ssl_ca is not None:
+        tls = attrs.evolve(tls, ca=options.ssl_ca)
+    if options.ssl_verify is not None:
+        tls = attrs.evolve(tls, verify=options.ssl_verify)
+    return tls
+
+
+def _zookeeper_keys(options: Connection) -> dict[str, object]:
+    """The keys of the `zookeeperConfig` file for connections to ZooKeeper, without its address.
+
+    Raises:
+        OptionError: it cannot be used.
+    """
+    if options.zookeeper_config is None:
+        return {}
+    try:
+        keys = Config.load(options.zookeeper_config).under("zookeeper.")
+    except ConfigError as error:
+        raise OptionError(f"zookeeperConfig: {error}") from error
+    return {key: value for key, value in keys.items() if key not in _OWN_KEYS}
+
+
+def client_config(options: Connection) -> str | tuple[tuple[str, object], ...]:
+    """The argument of `open_client`: an address, or keys of a configuration with their values."""
+    tls = _tls_of(options)
+    if options.url:
+        endpoint, _ = parse_url(options.url)
+        query = {"ca": tls.ca} if tls.ca is not None else {}
+        if tls.verify is False:
+            query["verify"] = "off"
+        return f"waltz://{endpoint}" + (f"?{urlencode(query)}" if query else "")
+    pairs: list[tuple[str, object]] = [
+        *_zookeeper_keys(options).items(),
+        ("zookeeper.connectString", options.zookeeper),
+        ("zookeeper.sessionTimeout", _SESSION_TIMEOUT_MS),
+        ("cluster.root", options.cluster_root),
+    ]
+    for name, value in (("ca", tls.ca), ("certificate", tls.certificate), ("key", tls.key), ("verify", tls.verify)):
+        if value is not None:
+            pairs.append((f"client.ssl.{name}", value))
+    return tuple(pairs)
+
+
+class Cluster:
+    """Asks servers for marks; reads the map again when one of them does not answer.
+
+    Raises:
+        UnreachableError: no answer.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._timeout = options.request_timeout_ms / 1000
+        self.tls = _tls_of(options)
+        self._client_tls = ClientTls(self.tls)
+        self.shown_key = bytes(16)  # zero: a server does not show it to a client's certificate
+        self.partition_count = 0
+        self._others: tuple[Endpoint, ...] = ()  # servers that the last answer named
+        self._held: dict[
+            Endpoint, dict[int, bool]
+        ] = {}  # the partitions that nodes hold, and whether they are available
+        self._map = self._read_map()
+        self._ports: dict[Endpoint, ClientPort] = {}
+
+    @property
+    def key(self) -> bytes:
+        """The cluster key.
+
+        Raises:
+            OptionError: the server did not show it.
+        """
+        if not any(self.shown_key):
+            raise OptionError(
+                "the server does not show its cluster key to this certificate: storage nodes cannot be asked without "
+                "it, and nothing tells whether archives and directories are of this cluster; use a certificate with "
+                "the role storage or admin"
+            )
+        return self.shown_key
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for port in self._ports.values():
+            port.close()
+        self._ports.clear()
+
+    # ---- the map ---------------------------------------------------------------------------------
+
+    def _read_map(self) -> _Map:
+        return self._map_from_server() if self._options.url else self._map_from_zookeeper()
+
+    def _map_from_server(self) -> _Map:
+        cluster = self._ask_cluster()
+        self.shown_key, self.partition_count = cluster.key.bytes, cluster.num_partitions
+        servers: dict[int, Endpoint] = {}
+        for entry in cluster.servers:
+            servers.update((partition, entry.endpoint) for partition, _ in entry.partitions)
+        count = range(self.partition_count)
+        return _Map(
+            tuple(servers.get(partition) for partition in count), self._given_nodes(), (-1,) * self.partition_count
+        )
+
+    def _ask_cluster(self) -> ClusterInfoResponse:
+        """Ask the server of the URL; if it is gone, the other servers that it named."""
+        assert self._options.url is not None
+        first: UnreachableError | None = None
+        for endpoint in (parse_url(self._options.url)[0], *self._others):
+            try:
+                with ClientPort(endpoint, self._client_tls, self._timeout) as port:
+                    cluster = port.cluster()
+            except UnreachableError as error:
+                first = first or error
+                continue
+            self._others = tuple(entry.endpoint for entry in cluster.servers)
+            return cluster
+        assert first is not None
+        raise first
+
+    def _map_from_zookeeper(self) -> _Map:
+        options = self._options
+        assert options.zookeeper is not None
+        assert options.cluster_root is not None
+        where, root = options.zookeeper, options.cluster_root
+
+        try:
+            security = zookeeper_security(Config(_zookeeper_keys(options), "zookeeperConfig"))
+        except ConfigError as error:
+            raise OptionError(f"zookeeperConfig: {error}") from error
+
+        async def read() -> ClusterDump:
+            async with open_znode_client(
+                where, connect_timeout_ms=options.request_timeout_ms, security=security
+            ) as client:
+                return await read_cluster(client, cluster_paths(root))
+
+        dump = trio.run(read)
+        self.shown_key, self.partition_count = dump.store.key, dump.store.num_partitions
+        endpoints = {server.server_id: server.endpoint for server in dump.servers}
+        servers: dict[int, Endpoint] = {}
+        for entry in dump.assignment.servers:
+            if entry.server_id in endpoints:
+                servers.update((partition, endpoints[entry.server_id]) for partition, _ in entry.partitions)
+        admin_ports = dict(dump.maps.connections.connections)
+        nodes = self._given_nodes()
+        if not self._options.admin_endpoints:
+            nodes = tuple(
+                tuple(
+                    Endpoint(parse_endpoint(storage).host, admin_ports[storage])
+                    for storage in dump.maps.replicas.storages_of(partition)
+                    if storage in admin_ports
+                )
+                for partition in range(self.partition_count)
+            )
+        sessions = tuple(-1 if metadata is None else metadata.session_id for metadata in dump.partitions)
+        return _Map(tuple(servers.get(partition) for partition in range(self.partition_count)), nodes, sessions)
+
+    def _given_nodes(self) -> tuple[tuple[Endpoint, ...], ...]:
+        """Nodes of the option `adminEndpoints`, which are asked for their partitions."""
+        nodes: list[list[Endpoint]] = [[] for _ in range(self.partition_count)]
+        for text in self._options.admin_endpoints:
+            endpoint = parse_endpoint(text)
+            try:
+                with AdminPort(endpoint, self._client_tls, self.key, self.partition_count, self._timeout) as port:
+                    self._held[endpoint] = port.assigned()
+            except UnreachableError:
+                pass  # it may come back; until then its last answer counts
+            for partition, available in self._held.get(endpoint, {}).items():
+                if available and partition < self.partition_count:
+                    nodes[partition].append(endpoint)
+        return tuple(map(tuple, nodes))
+
+    # ---- marks -----------------------------------------------------------------------------------
+
+    def marks(self, partitions: Iterable[int]) -> Marks:
+        """Committed marks of some partitions, 0 for the others.
+
+        Raises:
+            UnreachableError: a partition is not served, or its server does not answer.
+        """
+        wanted = tuple(partitions)
+        for last in (False, True):
+            try:
+                return self._ask_marks(wanted)
+            except UnreachableError:
+                self.close()
+                if last:
+                    raise
+                self._map = self._read_map()
+        raise AssertionError("not reached")
+
+    def _ask_marks(self, partitions: tuple[int, ...]) -> Marks:
+        ends, sessions = [0] * self.partition_count, [_UNKNOWN_SESSION] * self.partition_count
+        by_server: dict[Endpoint, list[int]] = {}
+        for partition in partitions:
+            server = self._map.servers[partition]
+            if server is None:
+                raise UnreachableError(f"partition {partition}: no server serves it now")
+            by_server.setdefault(server, []).append(partition)
+        for server, owned in by_server.items():
+            port = self._port(server)
+            if port.version >= 5:
+                said = port.partitions()
+            else:
+                said = {one: (self._map.sessions[one], port.mark(one)) for one in owned}
+            for partition in owned:
+                if partition not in said:
+                    raise UnreachableError(f"partition {partition} is not open on {server} yet")
+                session_id, mark = said[partition]
+                ends[partition] = mark + 1
+                sessions[partition] = session_id if session_id >= 0 else _UNKNOWN_SESSION
+        return Marks(tuple(ends), tuple(sessions))
+
+    # ---- the log start ---------------------------------------------------------------------------
+
+    def log_start(self, partition: int) -> int:
+        """The smallest id that the cluster still has."""
+        return self._port_of(partition).log_start(partition)
+
+    def raise_log_start(self, partition: int, start: int, patience: float) -> int:
+        """Free what is below `start`, trying again for so many seconds while the cluster is not ready for it.
+
+        Raises:
+            RefusedError: a replica is on a node of 0.13.2, for example.
+            UnreachableError: it did not come in time.
+        """
+        due = time.monotonic() + patience
+        while True:
+            try:
+                return self._port_of(partition).raise_log_start(partition, start)
+            except RefusedError:
+                raise
+            except UnreachableError:
+                self.close()
+                if time.monotonic() > due:
+                    raise
+            time.sleep(_PAUSE)
+            self._map = self._read_map()
+
+    def _port_of(self, partition: int) -> ClientPort:
+        server = self._map.servers[partition]
+        if server is None:
+            raise UnreachableError(f"partition {partition}: no server serves it now")
+        return self._port(server)
+
+    def _port(self, server: Endpoint) -> ClientPort:
+        if server not in self._ports:
+            self._ports[server] = ClientPort(server, self._client_tls, self._timeout)
+        return self._ports[server]
+
+    # ---- places ----------------------------------------------------------------------------------
+
+    def places(self, partition: int, session_id: int, via: str) -> tuple[Place, ...]:
+        """Places that serve records of a partition; replicas first, in an order that depends on the partition."""
+        places: list[Place] = []
+        nodes = self._map.nodes[partition]
+        if via in ("auto", "storage", "files"):
+            turned = nodes[partition % len(nodes) :] + nodes[: partition % len(nodes)] if nodes else ()
+            places += [StoragePlace(node, self.tls, self.key, self.partition_count, session_id) for node in turned]
+        server = self._map.servers[partition]
+        if via in ("auto", "server") and server is not None:
+            places.append(ServerPlace(server, self.tls, client_config(self._options)))
+        return tuple(places)

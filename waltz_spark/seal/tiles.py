@@ -1,0 +1,192 @@
+"""The hashes of a sealed partition on disk: tiles of 256, as c2sp.org/tlog-tiles lays them out.
+
+A folder holds `checkpoint` and `tile/LEVEL/INDEX`: tile `n` of level `l` has the hashes of 256 subtrees of `256 ** l`
+leaves each. The last tile of a level may be partial, and is then called `INDEX.p/WIDTH`. A full tile never changes;
+a partial one is replaced by a wider one under another name. So the order of writes is: tiles, each synced; then the
+checkpoint; then what it has outgrown is removed. A power cut leaves the old checkpoint with all of its tiles, or the
+new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+
+from waltz_core.operations.merkle import HASH_SIZE, ProofError, root_hash, subtree_hash
+from waltz_core.operations.transparency import TEXT_MAX, SignedCheckpoint, parse_checkpoint
+from waltz_trio.base import durable
+
+WIDTH = 256
+_HEIGHT = 8  # levels of the tree in a tile
+_KEPT = 64  # tiles in memory
+_GROUP = 1000
+
+
+class Tiles:
+    """The hashes of one partition, up to a size.
+
+    Args:
+        folder: of the partition.
+        size: leaves.
+    """
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size = folder, size
+        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def root(self) -> bytes:
+        """The root over all leaves.
+
+        Raises:
+            ProofError: a tile is missing or damaged.
+        """
+        return root_hash(self.size, self.subtree)
+
+    def leaf(self, index: int) -> bytes:
+        """The hash of a leaf; errors as `root`."""
+        return self.subtree(0, index)
+
+    def subtree(self, level: int, index: int) -> bytes:
+        """The hash of a complete subtree; errors as `root`."""
+        tile_level, rest = divmod(level, _HEIGHT)
+        first = index << rest
+        tile = self.tile(tile_level, first // WIDTH)
+        at = first % WIDTH * HASH_SIZE
+        return subtree_hash(_cut(tile[at : at + (HASH_SIZE << rest)]))
+
+    def check(self) -> None:
+        """Compare each full tile with the hash that the level above has for it.
+
+        `root` reads the edge of the tree alone; with this, every tile is shown to lead to it.
+
+        Raises:
+            ProofError: one does not.
+        """
+        level = 1
+        while (count := self.size >> _HEIGHT * level) > 0:
+            for index in range(count):
+                raw = self.tile(level - 1, index)
+                if subtree_hash(_cut(raw)) != self.subtree(_HEIGHT * level, index):
+                    raise ProofError(
+                        f"{self.folder}: tile {index} of level {level - 1} was changed since it was sealed"
+                    )
+            level += 1
+
+    def tile(self, level: int, index: int) -> bytes:
+        """The hashes of a tile, end to end; errors as `root`."""
+        known = self._kept.get((level, index))
+        if known is None:
+            width = min(WIDTH, (self.size >> _HEIGHT * level) - index * WIDTH)
+            known = self._read(tile_path(self.folder, level, index, width), width)
+            self._kept[level, index] = known
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return known
+
+    def _read(self, path: Path, width: int) -> bytes:
+        try:
+            with path.open("rb") as file:
+                hashes = file.read(WIDTH * HASH_SIZE + 1)
+        except OSError as error:
+            raise ProofError(f"{path}: a tile of {width} hashes is missing from the seal: {error.strerror}") from error
+        if len(hashes) != width * HASH_SIZE:
+            raise ProofError(f"{path}: expected {width * HASH_SIZE} bytes of hashes, found {len(hashes)}")
+        return hashes
+
+
+class Growth:
+    """Leaves added to a partition's hashes; nothing counts before the checkpoint is written.
+
+    Args:
+        tiles: what there is.
+    """
+
+    def __init__(self, tiles: Tiles) -> None:
+        self.folder, self.size = tiles.folder, tiles.size
+        self._open: list[list[bytes]] = []  # the last tile of each level
+        level = 0
+        while (count := tiles.size >> _HEIGHT * level) > 0:
+            width = count % WIDTH
+            raw = tiles.tile(level, count // WIDTH) if width else b""
+            self._open.append(_cut(raw))
+            level += 1
+
+    def add(self, leaf: bytes) -> None:
+        """Add the hash of a leaf."""
+        self.size += 1
+        level = 0
+        while True:
+            if level == len(self._open):
+                self._open.append([])
+            hashes = self._open[level]
+            hashes.append(leaf)
+            if len(hashes) < WIDTH:
+                return
+            index = (self.size >> _HEIGHT * (level + 1)) - 1
+            self._write(tile_path(self.folder, level, index, WIDTH), hashes)
+            leaf = subtree_hash(hashes)
+            hashes.clear()
+            level += 1
+
+    def finish(self) -> Tiles:
+        """Write the partial tiles; returns all hashes, the new ones included."""
+        for level, hashes in enumerate(self._open):
+            if hashes:
+                index = (self.size >> _HEIGHT * level) // WIDTH
+                self._write(tile_path(self.folder, level, index, len(hashes)), hashes)
+        return Tiles(self.folder, self.size)
+
+    def _write(self, path: Path, hashes: list[bytes]) -> None:
+        durable.make_directories(path.parent)
+        durable.replace_file(path, b"".join(hashes))
+
+
+def _cut(hashes: bytes) -> list[bytes]:
+    return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
+
+
+def tile_path(folder: Path, level: int, index: int, width: int) -> Path:
+    """Where a tile stands: groups of three digits of its index, all but the last one after an `x`."""
+    groups = [f"{index % _GROUP:03d}"]
+    while index >= _GROUP:
+        index //= _GROUP
+        groups.append(f"x{index % _GROUP:03d}")
+    path = folder.joinpath("tile", str(level), *reversed(groups))
+    return path if width == WIDTH else path.with_name(path.name + ".p") / str(width)
+
+
+def read_checkpoint(folder: Path) -> SignedCheckpoint | None:
+    """The checkpoint of a partition, None before the first one.
+
+    Raises:
+        ProofError: it is damaged.
+    """
+    path = folder / "checkpoint"
+    try:
+        with path.open("rb") as file:
+            text = file.read(TEXT_MAX).decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ProofError(f"{path}: expected a signed checkpoint, found bytes that are no text") from error
+    try:
+        return parse_checkpoint(text)
+    except ProofError as error:
+        raise ProofError(f"{path}: {error}") from error
+
+
+def write_checkpoint(folder: Path, signed: SignedCheckpoint, old_size: int) -> None:
+    """Make the tiles up to a size count, then remove the partial tiles of the old size."""
+    durable.make_directories(folder)
+    durable.replace_file(folder / "checkpoint", str(signed).encode())
+    new_size, level = signed.checkpoint.size, 0
+    while (count := old_size >> _HEIGHT * level) > 0:
+        if count % WIDTH and count != new_size >> _HEIGHT * level:
+            outgrown = tile_path(folder, level, count // WIDTH, count % WIDTH)
+            with contextlib.suppress(FileNotFoundError):
+                durable.unlink(outgrown)
+            if new_size >> _HEIGHT * level >= (count // WIDTH + 1) * WIDTH:
+                shutil.rmtree(outgrown.parent, ignore_errors=True)  # the tile is full; leftovers of cut runs, too
+        level += 1

@@ -1,0 +1,96 @@
+"""The source `waltz.journal` of Spark: decisions of servers, one task per file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from waltz_spark.base.errors import OptionError
+from waltz_spark.read.options import read_values
+from waltz_spark.records.journal import DDL, JournalFile, find_journals, read_table
+from waltz_spark.spark.api import DataSource, DataSourceReader, InputPartition
+from waltz_spark.spark.refusals import in_one_line, rows_in_one_line
+
+NAME = "waltz.journal"
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in value.split(",") if one.strip())
+
+
+def _numbers(name: str, value: str) -> frozenset[int]:
+    """Such as `0-3,7`."""
+    numbers: set[int] = set()
+    for part in _names(name, value):
+        first, _, last = part.partition("-")
+        try:
+            numbers.update(range(int(first), int(last or first) + 1))
+        except ValueError:
+            raise OptionError(f"{name}: expected numbers such as 0-3,7, found {value!r}") from None
+    return frozenset(numbers)
+
+
+_KNOWN: dict[str, tuple[Any, Any]] = {"directory": (_names, ()), "partitions": (_numbers, None)}
+
+
+class Task(InputPartition):  # type: ignore[misc]  # pyspark is not looked into
+    """One file, and the one behind it, which may hold the times at which the last decisions were committed."""
+
+    def __init__(self, file: JournalFile | None, following: JournalFile | None) -> None:
+        super().__init__(0)
+        self.file = file
+        self.following = following
+
+
+class JournalReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not looked into
+    """All decisions that are in the files when it is planned."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        found, _ = read_values(options, _KNOWN)
+        self._places: tuple[str, ...] = found["directory"]
+        self._partitions: frozenset[int] | None = found["partitions"]
+        if not self._places:
+            raise OptionError("say what to read: directory (of one or more servers, separated by commas)")
+
+    @in_one_line
+    def partitions(self) -> list[Task]:
+        """One task per file."""
+        files = [
+            file
+            for file in find_journals(self._places)
+            if self._partitions is None or file.partition in self._partitions
+        ]
+        tasks = []
+        for at, file in enumerate(files):
+            behind = files[at + 1] if at + 1 < len(files) else None
+            same = behind is not None and (behind.place, behind.partition) == (file.place, file.partition)
+            tasks.append(Task(file, behind if same else None))
+        return tasks or [Task(None, None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One Arrow record batch; runs in an executor."""
+        assert isinstance(partition, Task)
+        return rows_in_one_line(_tables(partition))
+
+
+def _tables(task: Task) -> Iterator[Any]:
+    if task.file is not None:
+        yield read_table(task.file, task.following)
+
+
+class JournalDataSource(DataSource):  # type: ignore[misc]  # pyspark is not looked into
+    """`spark.read.format("waltz.journal")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return NAME
+
+    def schema(self) -> str:
+        """The same for every journal."""
+        return DDL
+
+    @in_one_line
+    def reader(self, schema: Any) -> JournalReader:
+        """A batch reader."""
+        return JournalReader(self.options)

@@ -1,0 +1,151 @@
+"""The sink `waltz` of Spark: exactly once into the log, over retries, speculation, zombies and restarts.
+
+Thin: what is appended is decided in `epochs`, carried out in `writing`, remembered in `sink_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+
+from waltz_spark.base.errors import OptionError
+from waltz_spark.spark.api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    need_streams,
+)
+from waltz_spark.spark.refusals import in_one_line
+from waltz_spark.write.arranging import ARRANGED
+from waltz_spark.write.sink_options import SinkOptions
+from waltz_spark.write.sink_state import SinkState
+from waltz_spark.write.writing import (
+    Job,
+    TaskResult,
+    checked_options,
+    cluster_marks,
+    finish_job,
+    last_ids,
+    plan_job,
+    rejects_of,
+    write_batches,
+)
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+class Message(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not looked into
+    """What a task reports to the driver; without a result, its batch was finished before."""
+
+    def __init__(self, result: TaskResult | None) -> None:
+        self.result = result
+
+
+def check_arranged(options: SinkOptions, schema: Any) -> None:
+    """Refuse, before a row is written, what two tasks with rows of one partition would find out in the middle.
+
+    Raises:
+        OptionError: nothing says that the rows of a partition come from one task.
+    """
+    if options.mode == "at-least-once" or options.arranged:
+        return
+    if not any(field.name == "partition" and field.metadata.get(ARRANGED) for field in schema.fields):
+        raise OptionError(
+            "the rows of a partition must come from one task: write waltz_spark.arrange(frame), or say "
+            "arranged=true where they do already"
+        )
+
+
+def batch_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
+    """The writer of `df.write`; called on the driver. Errors as `plan_job` and `check_arranged`."""
+    check_arranged(checked_options(values, schema.names, overwrite=overwrite), schema)
+    job, finished = plan_job(values, schema.names, overwrite=overwrite)
+    return BatchWriter(job, finished=finished)
+
+
+def stream_writer(values: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
+    """The writer of `df.writeStream`; called on the driver, for every batch and every commit.
+
+    Errors as `plan_job` and `check_arranged`.
+    """
+    need_streams(reading=False)
+    options = checked_options(values, schema.names, overwrite=overwrite)
+    check_arranged(options, schema)
+    if options.batch_id is not None:
+        raise OptionError("batchId is for batch writes; a stream numbers its batches itself")
+    if options.checkpoint_location is None:
+        raise OptionError("a stream into a log needs checkpointLocation")
+    state = SinkState(options.checkpoint_location)
+    if not state.begun():
+        state.begin(*cluster_marks(options))
+    return StreamWriter(options)
+
+
+def _perform(job: Job, iterator: Iterator[Any]) -> Message:
+    context = TaskContext.get()
+    task = context.partitionId() if context is not None else 0
+    return Message(write_batches(iterator, job, task, uuid4().hex))
+
+
+def _results(messages: Iterable[Any]) -> list[TaskResult]:
+    return [message.result for message in messages if message is not None and message.result is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not looked into
+    """One job. With `batchId`, a job that is started again finds what it has done."""
+
+    def __init__(self, job: Job, *, finished: bool) -> None:
+        self.job = job
+        self.finished = finished
+
+    @in_one_line
+    def write(self, iterator: Iterator[Any]) -> Message:
+        """The rows of one task; runs in an executor."""
+        return Message(None) if self.finished else _perform(self.job, iterator)
+
+    @in_one_line
+    def commit(self, messages: list[Any]) -> None:
+        """All tasks are done."""
+        finish_job(self.job, _results(messages))
+
+    def abort(self, messages: list[Any]) -> None:
+        """Nothing: what is in the log stays there. With `batchId`, the same job again completes it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not looked into
+    """All batches of a query: Spark gives its number to the tasks."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def _state(self) -> SinkState:
+        assert self.options.checkpoint_location is not None
+        return SinkState(self.options.checkpoint_location)
+
+    @in_one_line
+    def write(self, iterator: Iterator[Any]) -> Message:
+        """The rows of one task; runs in an executor."""
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+        if batch is None:
+            raise OptionError(
+                f"Spark does not tell the number of the batch ({_BATCH_PROPERTY}); use foreachBatch with the "
+                "options batchId and checkpointLocation"
+            )
+        state = self._state()
+        if state.finished(int(batch)):
+            return Message(None)
+        return _perform(Job(self.options, state.start().sink, int(batch), state.base(int(batch))), iterator)
+
+    @in_one_line
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks of the batch are done; Spark notes that later, and until then may ask for it again."""
+        state, results = self._state(), _results(messages)
+        state.finish(batchId, last_ids(results), rejects_of(state.start().sink, batchId, results))
+        state.publish_rejects(batchId, self.options.rejects)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing: the next attempt at the batch completes it."""

@@ -1,0 +1,362 @@
+"""Appends of one client: checked, sent, and settled with their outcomes.
+
+    append, send ──► submit ──Submit──────► the machine ──Committed, Failed──► settled
+    send_many ──► columns ──SubmitMany──────┘
+
+`submit` is the hot path: it checks what the caller gave, turns a value into bytes and locks into hashes, and posts one
+event. Everything of it runs per append, so what can be looked at once is: the types of arguments by identity, the names
+of locks only where there are any. Appends of one call (`send_many`) go into columns; most of them are plain, and cost
+no Python statement of their own. What is under way is bounded by bytes (`client.sendWindow`): `send` and `send_many`
+wait at the bound, and let other tasks run now and then below it.
+
+A coroutine of `append`, `send` or `submit` that nobody awaits appends nothing. Each is counted from its making to its
+first step, so that a forgotten `await` is an error when the client ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import trio
+from trio_util import RepeatedEvent
+
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ClientError
+from waltz_core.base.log import PROBE_MARK
+from waltz_core.base.record import record
+from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit
+from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_plain
+from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_at
+from waltz_trio.client.answers import Answers
+from waltz_trio.client.arguments import as_payload, check_codec, not_an_append, whole
+from waltz_trio.client.arguments import mark as mark_of
+from waltz_trio.client.codecs import Raw
+from waltz_trio.client.instrument import Instrument, TimedInstrument
+from waltz_trio.client.life import Life
+from waltz_trio.client.many import PendingMany, SentRows
+from waltz_trio.client.pending import Pending
+from waltz_trio.client.values import Append, Receipt, lock_hashes
+
+_CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
+_INT_31 = 1 << 31
+_ROWS = 512  # appends of one call that are handed on together
+_ROW_BYTES = 1 << 20  # and their payloads
+_HOMES_KEPT = 10_000  # locks whose partition is remembered
+_OUR_LOCKS = "waltz."  # locks of this package's own protocols, such as a sink's, are taken in every partition
+_NO_HASHES: tuple[int, ...] = ()
+
+
+@record
+class ClientLimits:
+    """What an application may have under way; sizes in bytes."""
+
+    max_in_flight: int = 5  # unresolved submits per partition
+    send_window: int = 8 << 20  # unresolved payload above which `send` waits
+    payload_size_max: int = 16 << 20
+    locks_max: int = 10_000  # of one append
+
+
+class Appends:
+    """What one client appends, and what is under way of it."""
+
+    def __init__(
+        self, life: Life, limits: ClientLimits, instrument: Instrument | None, mark_for: Callable[[int], int]
+    ) -> None:
+        self.unjudged: set[Pending] = set()
+        self.unjudged_size = 0
+        self._rows = SentRows(life)
+        self.unstarted = 0  # calls of `append`, `send` and `submit` that nobody has awaited
+        self._life = life
+        self._mark_for = mark_for  # a partition's mark for appends with locks that name none
+        self._send_window = limits.send_window
+        self._payload_size_max = limits.payload_size_max
+        self._locks_max = limits.locks_max
+        self._instrument = instrument
+        self._timed = instrument if isinstance(instrument, TimedInstrument) else None
+        self._room = RepeatedEvent()
+        self._settled: trio.Event | None = None
+        self._sends = 0
+        self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
+        self._appended: set[int] = set()
+        self._flushes: Answers[None] = Answers()
+
+    @property
+    def under_way(self) -> int:
+        """Appends without an outcome."""
+        return len(self.unjudged) + self._rows.left
+
+    def append(self, partition: int, append: Append, based_on: int | None) -> Coroutine[Any, Any, Receipt]:
+        """See `Client.append`."""
+        self.unstarted += 1
+        return self._append(partition, append, based_on)
+
+    async def _append(self, partition: int, append: Append, based_on: int | None) -> Receipt:
+        self.unstarted -= 1
+        self._life.check_thread()
+        return await self.submit(partition, append, based_on).outcome()
+
+    async def send_many(self, partition: int, appends: Iterable[Append], based_on: int | None) -> PendingMany:
+        """See `Client.send_many`."""
+        many = PendingMany(self._life.check_open(partition))
+        if based_on is not None and based_on is not PROBE_MARK:
+            based_on = mark_of(based_on, "based_on")
+        source, trouble, ended = iter(appends), None, False
+        while not ended:
+            rows: list[Append] = []
+            try:
+                rows.extend(islice(source, _ROWS))
+            except Exception as error:  # of who makes them: those made before are sent
+                trouble = error
+            ended = len(rows) < _ROWS
+            at = 0
+            while at < len(rows):
+                await self._may_send()
+                at = self._send_rows(many, rows, at, based_on)
+        if trouble is not None:
+            raise trouble
+        return many
+
+    def _send_rows(self, many: PendingMany, appends: Sequence[Append], at: int, based_on: int | None) -> int:
+        """Send appends from `appends[at]` on together, as many as that is good for; where they end."""
+        partition = self._life.check_open(many.partition)
+        columns, size = Columns(), 0
+        headers, payloads, checksums, limit = (
+            columns.headers,
+            columns.payloads,
+            columns.checksums,
+            self._payload_size_max,
+        )
+        try:
+            while at < len(appends) and size < _ROW_BYTES:
+                room = _ROW_BYTES - size
+                at, taken = take_plain(appends, at, Append, Raw, limit, room, headers, payloads, checksums)
+                size += taken
+                if at < len(appends) and size < _ROW_BYTES:
+                    append = appends[at]
+                    data, header, locks = self._row(partition, append, based_on)
+                    if append.result is not None:
+                        many._results[len(many) + len(columns)] = append.result
+                    columns.add(header, data, locks)
+                    size += len(data)
+                    at += 1
+        finally:  # those before one that cannot be sent
+            if payloads:
+                self.unjudged_size += size
+                self._appended.add(partition)
+                self._rows.post(many, columns, size, based_on, self._timed)
+        return at
+
+    def send(self, partition: int, append: Append, based_on: int | None) -> Coroutine[Any, Any, Pending]:
+        """See `Client.send`."""
+        self.unstarted += 1
+        return self._send(partition, append, based_on)
+
+    async def _send(self, partition: int, append: Append, based_on: int | None) -> Pending:
+        self.unstarted -= 1
+        self._life.check_thread()
+        self._sends += 1
+        if self.unjudged_size >= self._send_window or self._sends % _CHECKPOINT_EVERY == 0:
+            await self._may_send()
+        return self.submit(partition, append, based_on)
+
+    async def _may_send(self) -> None:
+        """Wait while too much is under way; let others run."""
+        if self.unjudged_size < self._send_window:
+            await trio.lowlevel.checkpoint()
+        while self.unjudged_size >= self._send_window:
+            await self._room.wait()
+
+    async def flush(self, partition: int | None) -> None:
+        """See `Client.flush`."""
+        self._life.check_thread()
+        if partition is not None:
+            partition = self._life.check_open(partition)
+        answers = []
+        for each in sorted(self._appended) if partition is None else [partition]:
+            answers.append(self._flushes.ask())
+            self._life.post(Flush(each, answers[-1]))
+        try:
+            for answer in answers:
+                await answer.wait()
+        finally:
+            for answer in answers:
+                self._flushes.leave(answer)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    # ---- the hot path ----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        partition: int,
+        append: Append,
+        based_on: int | None,
+        submit: object | None = None,
+    ) -> Pending:
+        if type(partition) is not int or self._life.closing or not 0 <= partition < self._life.num_partitions:
+            partition = self._life.check_open(partition)
+        if based_on is not None and based_on is not PROBE_MARK and (type(based_on) is not int or based_on < -1):
+            based_on = mark_of(based_on, "based_on")
+        data, header, locks = self._row(partition, append, based_on)
+        write, names = locks.write, locks.names
+        if based_on is None:
+            based_on = locks.client_mark
+        pending = Pending(self._life, partition, len(data), names, len(write), append.result)
+        if self._timed is not None:
+            pending._timing = self._timed.append_began(partition, submit)
+        self.unjudged.add(pending)
+        self.unjudged_size += len(data)
+        self._appended.add(partition)
+        read, adds, checksum = locks.read, locks.append, signed_crc(data)
+        self._life.post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
+        return pending
+
+    def _row(self, partition: int, append: Append, based_on: int | None) -> tuple[bytes, int, RowLocks]:
+        """Payload, header and locks of an append, as they travel."""
+        if type(append) is not Append and not isinstance(append, Append):
+            raise not_an_append(append)
+        data = self.payload(append)
+        header = append.header if type(append.header) is int else whole(append.header, "a header")
+        if not -_INT_31 <= header < _INT_31:
+            raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {header}")
+        if not (append.write or append.read or append.append):
+            return data, header, NO_LOCKS
+        taken: list[bytes] = []
+        write, read, adds = self._hashes(append, taken)
+        if self._homes is not None:
+            self._check_homes(partition, taken)
+        names = b"".join(taken) if len(taken) > 1 else taken[0] if taken else NO_NAMES
+        if names == UNTOLD:
+            names = NO_NAMES
+        mark = self._mark_for(partition) if based_on is None and (write or read) else None
+        return data, header, RowLocks(mark, write, read, adds, names)
+
+    def payload(self, append: Append) -> bytes:
+        try:
+            data = append.codec.dumps(append.value)
+        except (TypeError, AttributeError):
+            check_codec(append.codec)
+            raise
+        if type(data) is not bytes:
+            data = as_payload(data, append.codec)
+        if len(data) > self._payload_size_max:
+            raise ValueError(
+                f"payload of {len(data)} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
+            )
+        return data
+
+    def _hashes(self, append: Append, names: list[bytes]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Write, read and append locks as they travel; `names` gets all of their names, in this order."""
+        limit = self._locks_max
+        try:
+            write = lock_hashes(append.write, names, limit) if append.write else _NO_HASHES
+            read = lock_hashes(append.read, names, limit - len(write)) if append.read else _NO_HASHES
+            adds = lock_hashes(append.append, names, limit - len(write) - len(read)) if append.append else _NO_HASHES
+        except ValueError:
+            if len(names) <= limit:
+                raise
+            raise ValueError(f"more than {limit} locks in one append (server.locksMax)") from None
+        return write, read, adds
+
+    def _check_homes(self, partition: int, locks: list[bytes]) -> None:
+        """Warn, once in the life of this client, of a lock that goes to two partitions and so protects nothing."""
+        homes = self._homes
+        assert homes is not None
+        for lock in locks:
+            home = homes.setdefault(lock, partition)
+            if home != partition and lock != UNTOLD and not _is_ours(lock):
+                self._homes = None
+                self._life.report(
+                    Level.WARNING,
+                    f"lock {name_at(lock, 0)} is used in partitions {home} and {partition}, but a lock holds within "
+                    "one partition: it protects neither from the other. Append what must not conflict to one "
+                    "partition, such as partition_of(KEY). Said once for each client",
+                )
+                return
+        while len(homes) > _HOMES_KEPT:
+            del homes[next(iter(homes))]
+
+    # ---- outcomes --------------------------------------------------------------------------------------
+
+    def on_committed(self, effect: Committed) -> None:
+        """Appends of a partition are in the log."""
+        size = 0
+        forget, timed = self.unjudged.discard, self._timed
+        outcomes = effect.outcomes
+        if self._rows.wait_in(effect.partition):
+            outcomes, size = self._rows.committed(effect.partition, outcomes)
+        for token, transaction_id in outcomes:
+            pending = cast(Pending, token)
+            if timed is not None:
+                timed.append_ended(pending._timing, transaction_id, "")
+            if pending._event is None:
+                pending._outcome = transaction_id
+            else:
+                pending._settle(transaction_id)
+            size += pending._size
+            forget(pending)
+        self._judged(size)
+        if self._instrument is not None:
+            self._instrument.committed(effect.partition, len(effect.outcomes))
+
+    def on_failed(self, effect: Failed) -> None:
+        """An append is not in the log, or nobody knows."""
+        pending = effect.token
+        if type(pending) is int:
+            size = self._rows.failed(effect, pending)
+        else:
+            assert isinstance(pending, Pending)
+            if self._timed is not None:
+                self._timed.append_ended(pending._timing, None, effect.reason.name.lower())
+            pending._settle(effect)
+            self.unjudged.discard(pending)
+            size = pending._size
+        self._judged(size)
+        if self._instrument is not None:
+            self._instrument.failed(effect.partition, effect.reason.name.lower())
+
+    def _judged(self, size: int) -> None:
+        self.unjudged_size -= size
+        if self.unjudged_size * 2 <= self._send_window:
+            self._room.set()
+        if self._settled is not None and not self.under_way:
+            self._settled.set()
+
+    def on_flushed(self, effect: Flushed) -> None:
+        """Every earlier append of a partition has an outcome."""
+        self._flushes.give(effect.token, None)
+
+    # ---- the end ---------------------------------------------------------------------------------------
+
+    async def settle(self, patience: float) -> None:
+        """Wait until nothing is under way, at most `patience` seconds."""
+        if self.under_way and patience > 0:
+            self._settled = trio.Event()
+            with trio.move_on_after(patience):
+                await self._settled.wait()
+
+    def check_awaited(self) -> None:
+        """See that every call was awaited.
+
+        Raises:
+            RuntimeError: it appended nothing.
+        """
+        if self.unstarted:
+            raise RuntimeError(
+                f"{self.unstarted} calls of append, send or submit were not awaited, and appended nothing; write: "
+                "await client.append(...), await app.submit(...)"
+            )
+
+    def end(self, error: ClientError) -> None:
+        """Nothing has an outcome any more: whoever waits hears it."""
+        for pending in list(self.unjudged):
+            self.on_failed(Failed(pending.partition, pending, Reason.CLOSED))
+        for partition, token in self._rows.unjudged():
+            self.on_failed(Failed(partition, token, Reason.CLOSED))
+        self._flushes.fail(error)
+
+
+def _is_ours(lock: bytes) -> bool:
+    named = name_at(lock, 0)
+    return named is not None and named[0].startswith(_OUR_LOCKS)

@@ -1,0 +1,120 @@
+"""What callers hand in: each error says what was expected, what was found, and the line that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any, NoReturn
+
+from waltz_core.base.lock import Lock
+from waltz_trio.client.codecs import Codecs, shown
+
+_INT_64 = range(-(1 << 63), 1 << 63)
+_LINE = '[("account", 7)]'
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number of any type: int, an IntEnum, one of numpy's.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if type(value) is int:
+        return value
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{what} is a whole number, found {shown(value)}") from None
+
+
+def mark(value: Any, what: str) -> int:
+    """A mark: a transaction id, or -1 for the start of a log.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: less than -1.
+    """
+    number = whole(value, what)
+    if number < -1:
+        raise ValueError(f"{what}: a mark is at least -1, not {number}")
+    return number
+
+
+def not_an_append(value: object) -> TypeError:
+    """What to raise where an `Append` belongs and something else was handed in."""
+    codec = "" if isinstance(value, bytes) else ", Utf8()" if isinstance(value, str) else ", Json()"
+    return TypeError(f"expected an Append, found {shown(value)}; write Append(VALUE{codec}, write={_LINE})")
+
+
+def check_codec(codec: object, *, reads: bool = False) -> None:
+    """See that a codec is one.
+
+    Raises:
+        TypeError: it is a class, a `Codecs` where something is written, or has not both methods.
+    """
+    if isinstance(codec, type):
+        raise TypeError(f"expected a codec, found the class {codec.__name__}; write {codec.__name__}()")
+    if isinstance(codec, Codecs):
+        if not reads:
+            raise TypeError("Codecs chooses by header when a payload is read; an Append names one codec and its header")
+    elif not (callable(getattr(codec, "dumps", None)) and callable(getattr(codec, "loads", None))):
+        raise TypeError(f"expected a codec, with dumps and loads, found {shown(codec)}")
+
+
+def as_payload(data: Any, codec: object) -> bytes:
+    """What `dumps` of a codec gave, as bytes.
+
+    Raises:
+        TypeError: it is not bytes-like.
+    """
+    try:
+        return bytes(memoryview(data))
+    except TypeError:
+        raise TypeError(f"dumps of {codec!r} must give bytes, found {shown(data)}") from None
+
+
+def explain_locks(locks: Any, error: Exception) -> NoReturn:
+    """Raise what is wrong with locks that could not be hashed; `error` if nothing is."""
+    if isinstance(locks, Lock | str) or not isinstance(locks, Iterable) or _is_lock(locks):
+        raise TypeError(f"expected a list of locks, such as {_LINE}, found {shown(locks)}") from None
+    if isinstance(locks, list | tuple | set | frozenset):  # anything else may be used up
+        for lock in locks:
+            _check_lock(lock)
+    if isinstance(error, TypeError | ValueError | AttributeError):
+        raise TypeError(f"expected locks, each a Lock or (name, id), such as {_LINE}: {error}") from error
+    raise error
+
+
+def _is_lock(value: object) -> bool:
+    """`("account", 7)` itself, where a list of such is expected."""
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and not _pairs(value)
+
+
+def _pairs(value: tuple[Any, ...]) -> bool:
+    return all(isinstance(part, Lock | tuple) for part in value)
+
+
+def _check_lock(lock: Any) -> None:
+    pair = (lock.name, lock.id) if isinstance(lock, Lock) else lock
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"a lock is a Lock or (name, id), such as {_LINE[1:-1]}, found {shown(lock)}") from None
+    name, number = pair
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a lock is text, found {shown(name)} in {lock!r}") from None
+    check_lock_id(number, lock)
+
+
+def check_lock_id(number: Any, lock: object) -> int:
+    """The id of a lock as an int.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: it does not fit 64 bits.
+    """
+    try:
+        lock_id = index(number)
+    except TypeError:
+        raise TypeError(f"the id of a lock is a whole number, found {shown(number)} in {lock!r}") from None
+    if lock_id not in _INT_64:
+        raise ValueError(f"the id of a lock has 64 bits, from -2**63 to 2**63 - 1, found {shown(number)} in {lock!r}")
+    return lock_id

@@ -1,0 +1,173 @@
+"""Submits on their way: what each asks for, what it waits for, and deciding several of them in one snapshot."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from waltz_core.base.ids import ReqId
+from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
+from waltz_core.client.submit_calls import Decide, Effect
+from waltz_trio.client.codecs import Raw
+from waltz_trio.client.values import Append, Key, Transaction
+from waltz_trio.client.views import KeyedView, Keys
+
+if TYPE_CHECKING:
+    from waltz_trio.client.pending import Pending
+
+_RAW = Raw()
+_NO_ID = ReqId(bytes(16))
+
+
+class KeyOfCall:
+    """The key of a submit, and the view that knows who carries it."""
+
+    __slots__ = ("_keys", "_partition", "_view", "hashed", "key")
+
+    def __init__(self, view: KeyedView[Any], keys: Keys, partition: int, key: Key) -> None:
+        self._view, self._keys, self._partition = view, keys, partition
+        self.key = check_key(key.key)
+        self.hashed = request_hash(key.request)
+
+    def find(self, state: Any) -> KeyEntry | None:
+        """Who carries it, in a snapshot."""
+        return self._view.find_key(state, self._partition, self.key)
+
+    def carried_by(self, append: Append, payload: bytes) -> Append:
+        """The append with a lock on the key, if views will find the key in it.
+
+        Raises:
+            ValueError: they will not, or another request.
+        """
+        named = self._keys.of(Transaction(self._partition, -1, append.header, _NO_ID, payload))
+        if named is None or named[0] != self.key:
+            what = "no key" if named is None else f"key {named[0]!r}"
+            raise ValueError(
+                f"submit has key {self.key!r}, and key_of finds {what} in the append that decide made: put the key "
+                "into the payload, and let key_of return Key(KEY, REQUEST)"
+            )
+        if named[1] != self.hashed:
+            raise ValueError(
+                f"submit has key {self.key!r}, and key_of finds another request beside it in the append that decide "
+                "made. The request is what tells two requests apart: by default the arguments of submit, in their "
+                "order, which key_of returns from the payload as Key(KEY, (ARGUMENT, ...)); or name it: "
+                "submit(..., key=Key(KEY, REQUEST))"
+            )
+        return attrs.evolve(append, value=payload, codec=_RAW, write=(*append.write, key_lock(self.key)))
+
+
+class Waiter:
+    """Waits for some calls at once: all have ended, or one has failed."""
+
+    __slots__ = ("_event", "error", "left")
+
+    def __init__(self) -> None:
+        self.left = 0  # calls that have not ended
+        self.error: Exception | None = None  # what `decide` or the view raised
+        self._event: trio.Event | None = None
+
+    def ended(self) -> None:
+        """One of them has."""
+        self.left -= 1
+        if not self.left:
+            self.wake()
+
+    def failed(self, error: Exception) -> None:
+        """One of them got an exception, which is for the caller."""
+        if self.error is None:
+            self.error = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Something is there."""
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Until there is something to look at; raises the exception."""
+        if self.left and self.error is None:
+            self._event = trio.Event()
+            await self._event.wait()
+            self._event = None
+        if self.error is not None:
+            raise self.error
+
+
+class Call:
+    """Somebody who waits for what the submitter says next."""
+
+    __slots__ = (
+        "args",
+        "awaits",
+        "decide",
+        "effect",
+        "ended",
+        "failure",
+        "key",
+        "pending",
+        "result",
+        "timing",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        decide: Callable[..., Any] | None = None,
+        args: tuple[Any, ...] = (),
+        key: KeyOfCall | None = None,
+    ) -> None:
+        waiter.left += 1
+        self.waiter, self.decide, self.args, self.key = waiter, decide, args, key
+        self.awaits = inspect.iscoroutinefunction(decide)  # its caller runs it
+        self.effect: Effect | None = None  # what the submitter said last
+        self.ended = False  # the submitter has forgotten it
+        self.failure: Exception | None = None  # why the last try came to nothing
+        self.pending: Pending | None = None  # of the last append
+        self.result: object = None  # of the last append, for the receipt
+        self.timing: object = None  # what the instrument knows it by
+
+    def tell(self, effect: Effect) -> None:
+        """What the submitter says."""
+        self.effect = effect
+        if isinstance(effect, Decide):
+            if self.awaits:
+                self.waiter.wake()
+        else:
+            self.ended = True
+            self.waiter.ended()
+
+    def run(self, state: Any) -> Any:
+        """Who carries the key, or what `decide` says."""
+        assert self.decide is not None
+        entry = None if self.key is None else self.key.find(state)
+        return entry or self.decide(state, *self.args)
+
+
+def decide_together(state: Any, calls: Sequence[Call]) -> list[Any]:
+    """What the calls say, in one snapshot, up to the first one that fails."""
+    results: list[Any] = []
+    for call in calls:
+        try:
+            results.append(call.run(state))
+        except Exception:  # it is decided alone, so that the view sees the exception and knows what it means
+            break
+    return results
+
+
+class Submission:
+    """A handle to a `submit` whose caller may not wait for its end: `submit(..., submission=handle)`."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self) -> None:
+        self._call: Call | None = None
+
+    @property
+    def pending(self) -> Pending | None:
+        """The last append that was sent; None: nothing was, and after a cancellation nothing will be."""
+        return None if self._call is None else self._call.pending

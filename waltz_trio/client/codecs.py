@@ -1,0 +1,338 @@
+"""How application values become payloads and back."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import enum
+import functools
+import json
+import operator
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
+
+import attrs
+
+from waltz_core.base.errors import UnknownHeaderError
+
+T = TypeVar("T")
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"expected a decimal number, found {text!r}") from None
+
+
+_TEXTS: dict[Any, Callable[[str], Any]] = {
+    bytes: functools.partial(base64.b64decode, validate=True),
+    Decimal: _decimal,
+    uuid.UUID: uuid.UUID,
+    datetime.datetime: datetime.datetime.fromisoformat,
+    datetime.date: datetime.date.fromisoformat,
+    datetime.time: datetime.time.fromisoformat,
+}
+"""What JSON carries as text, and how it is read."""
+
+_SHOWN_MAX = 80  # characters of a value in an error
+
+
+class Codec(Protocol[T]):
+    """Two methods; whatever `loads` raises becomes a `PayloadInvalidError` with partition and id."""
+
+    def dumps(self, value: T) -> bytes:
+        """The payload of a value."""
+
+    def loads(self, data: bytes) -> T:
+        """The value of a payload."""
+
+
+@attrs.frozen
+class Raw:
+    """Payloads as they are."""
+
+    def dumps(self, value: bytes) -> bytes:
+        """`value`, which must be bytes-like."""
+        if type(value) is bytes:
+            return value
+        try:
+            return bytes(memoryview(value))
+        except TypeError:
+            raise TypeError(_not_raw(value)) from None
+
+    def loads(self, data: bytes) -> bytes:
+        """`data` itself."""
+        return data
+
+
+def _not_raw(value: object) -> str:
+    codec = "Utf8()" if isinstance(value, str) else f"Json({type(value).__name__})" if _has_builder(value) else "CODEC"
+    return (
+        f"without a codec a payload is bytes, found {shown(value)}; name the codec: write Append(value, {codec}, ...), "
+        f"and the same for load({codec})"
+    )
+
+
+def _has_builder(value: object) -> bool:
+    if type(value) is object:
+        return False
+    try:
+        _builder(typing.cast(Any, type(value)), False)
+    except TypeError:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """A value in an error: short, with its type."""
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + '…'} ({type(value).__name__})"
+
+
+@attrs.frozen
+class Utf8:
+    """Text."""
+
+    def dumps(self, value: str) -> bytes:
+        """UTF-8, strictly."""
+        return value.encode()
+
+    def loads(self, data: bytes) -> str:
+        """UTF-8, strictly."""
+        return data.decode()
+
+
+class Json(Generic[T]):
+    """JSON of one type: plain (`dict`, `list`, `str`, `int`, `float`, `bool`, `list[int]`…), or a class with fields.
+
+    Values and fields may be None, bool, int, float, str, bytes (as base64), Decimal, datetime, date, time, UUID (as
+    text), enums, classes of attrs, dataclasses, msgspec and pydantic, and list, tuple, dict and unions with None of
+    these, as the type or their annotations say. Missing fields take their default. NaN and infinities are refused
+    when they are written: JSON has none.
+
+    Args:
+        cls: the type; None = any plain JSON value.
+        unknown: fields that a class of attrs or a dataclass does not have: "refuse" or "ignore" them when they are
+            read. Classes of msgspec and pydantic say so themselves.
+    """
+
+    @overload
+    def __init__(self: Json[Any], cls: None = None) -> None: ...
+
+    @overload
+    def __init__(self, cls: type[T], *, unknown: Literal["refuse", "ignore"] = "refuse") -> None: ...
+
+    def __init__(self, cls: Any = None, *, unknown: Literal["refuse", "ignore"] = "refuse") -> None:
+        if unknown not in ("refuse", "ignore"):
+            raise ValueError(f"unknown is 'refuse' or 'ignore', not {unknown!r}")
+        self.cls = cls
+        self._build = _as_is if cls is None else _builder(cls, unknown == "ignore")
+
+    def __repr__(self) -> str:
+        return f"Json({'' if self.cls is None else _name_of(self.cls)})"
+
+    def dumps(self, value: T) -> bytes:
+        """Compact JSON in UTF-8; TypeError or ValueError when the value does not fit."""
+        if self.cls is not None and not _is_a(value, self.cls):
+            raise TypeError(f"expected {_name_of(self.cls)}, found {shown(value)}")
+        try:
+            text = json.dumps(value, default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        except ValueError as error:
+            if "Out of range" not in str(error):
+                raise
+            raise ValueError(f"NaN and infinities have no place in JSON, found in {shown(value)}") from None
+        return text.encode()
+
+    def loads(self, data: bytes) -> T:
+        """The value; ValueError or TypeError when it does not fit."""
+        return typing.cast(T, self._build(json.loads(data)))
+
+
+class Codecs:
+    """One codec per header: the header says what a payload is. Pass the header with each `Append`.
+
+    Args:
+        by_header: codecs by the header of their transactions.
+        default: for every other header; None = `UnknownHeaderError`.
+    """
+
+    def __init__(self, by_header: Mapping[int, Codec[Any]], default: Codec[Any] | None = None) -> None:
+        self._by_header = dict(by_header)
+        self._default = default
+
+    def of(self, header: int) -> Codec[Any]:
+        """The codec of a header.
+
+        Raises:
+            UnknownHeaderError: there is none and no default.
+        """
+        codec = self._by_header.get(header, self._default)
+        if codec is None:
+            raise UnknownHeaderError(header)
+        return codec
+
+
+def _to_plain(value: object) -> object:
+    cls: Any = type(value)
+    if attrs.has(cls):
+        return {field.name: getattr(value, field.name) for field in attrs.fields(cls)}
+    if dataclasses.is_dataclass(cls):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"a Decimal that is no number has no place in JSON, found {shown(value)}")
+        return str(value)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if is_struct(cls):
+        return {name: getattr(value, name) for name in cls.__struct_fields__}
+    if is_model(cls):
+        return typing.cast(Any, value).model_dump(mode="json")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if hasattr(cls, "__index__"):  # a whole number of another library, such as numpy
+        return operator.index(typing.cast(Any, value))
+    raise TypeError(f"{cls.__name__} has no place in JSON")
+
+
+def _is_a(value: object, wanted: Any) -> bool:
+    """Whether `value` may be written as a `wanted`: what `_checked` takes when it is read again."""
+    cls = typing.get_origin(wanted) or wanted
+    if cls in (typing.Union, types.UnionType):
+        return any(_is_a(value, part) for part in typing.get_args(wanted))
+    if cls in (Any, object):
+        return True
+    if isinstance(value, bool):
+        return cls is bool
+    if cls in (int, float) and hasattr(type(value), "__index__"):
+        return True
+    return isinstance(value, (list, tuple) if cls in (list, tuple) else cls)
+
+
+def _name_of(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) and not typing.get_args(wanted) else str(wanted)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def is_struct(cls: Any) -> bool:
+    """A class of msgspec, which knows how to read itself. It is not imported: a class of it exists only if it was."""
+    return isinstance(cls, type) and hasattr(cls, "__struct_fields__")
+
+
+def is_model(cls: Any) -> bool:
+    """A class of pydantic."""
+    return isinstance(cls, type) and hasattr(cls, "model_validate") and hasattr(cls, "model_dump")
+
+
+@functools.cache
+def _builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
+    """What makes a value of type `wanted` from parsed JSON; if `lenient`, without what its class does not know."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is None:
+        return _simple_builder(wanted, lenient)
+    builder = functools.partial(_builder, lenient=lenient)
+    if origin in (typing.Union, types.UnionType):
+        return _optional_builder(wanted, arguments, builder)
+    if origin is list:
+        item = builder(arguments[0])
+        return lambda value: [item(part) for part in _checked(value, list)]
+    if origin is tuple:
+        return _tuple_builder(arguments, builder)
+    if origin is dict:
+        item = builder(arguments[1])
+        return lambda value: {key: item(part) for key, part in _checked(value, dict).items()}
+    raise _not_carried(wanted)
+
+
+def _simple_builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
+    """As `_builder`, for a type without arguments."""
+    if wanted is Any or wanted is object:
+        return _as_is
+    if isinstance(wanted, type):
+        if attrs.has(wanted) or dataclasses.is_dataclass(wanted) or is_model(wanted) or is_struct(wanted):
+            return _class_builder(wanted, lenient)
+        if issubclass(wanted, enum.Enum):
+            return wanted
+    if wanted in _TEXTS:
+        read = _TEXTS[wanted]
+        return lambda value: read(_checked(value, str))
+    if wanted is float:
+        return lambda value: float(_checked(value, (int, float)))
+    if wanted in (int, str, bool, list, dict):
+        return lambda value: _checked(value, wanted)
+    if wanted is tuple:
+        return lambda value: tuple(_checked(value, list))
+    raise _not_carried(wanted)
+
+
+def _not_carried(wanted: Any) -> TypeError:
+    return TypeError(
+        f"Json cannot carry {_name_of(wanted)}, only None, bool, int, float, str, bytes, Decimal, datetime, date, "
+        "time, UUID, list, tuple, dict, enums, classes of attrs, dataclasses, msgspec and pydantic, and unions of one "
+        "of these with None; for anything else write a class with dumps and loads"
+    )
+
+
+def _checked(value: Any, wanted: Any) -> Any:
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        names = " or ".join(map(_name_of, wanted if isinstance(wanted, tuple) else (wanted,)))
+        raise TypeError(f"expected {names}, found {shown(value)}")
+    return value
+
+
+def _class_builder(cls: Any, lenient: bool) -> Callable[[Any], Any]:
+    if is_model(cls):
+        return lambda value: cls.model_validate(_checked(value, dict))
+    if is_struct(cls):
+        from msgspec import convert  # it is there, for a class of it is
+
+        return lambda value: convert(value, cls)
+    hints = typing.get_type_hints(cls)
+    if attrs.has(cls):
+        aliases = {field.name: field.alias for field in attrs.fields(cls)}
+    else:
+        aliases = {field.name: field.name for field in dataclasses.fields(cls)}
+
+    @functools.cache
+    def part(name: str) -> Callable[[Any], Any]:  # late, for classes that contain themselves
+        return _builder(hints[name], lenient)
+
+    def build(value: Any) -> Any:
+        fields = _checked(value, dict)
+        unknown = fields.keys() - aliases.keys()
+        if unknown and not lenient:
+            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
+        return cls(**{aliases[name]: part(name)(item) for name, item in fields.items() if name in aliases})
+
+    return build
+
+
+def _optional_builder(
+    wanted: Any, arguments: tuple[Any, ...], builder: Callable[[Any], Callable[[Any], Any]]
+) -> Callable[[Any], Any]:
+    rest = [argument for argument in arguments if argument is not type(None)]
+    if len(rest) != 1 or len(rest) == len(arguments):
+        raise TypeError(f"Json cannot carry {wanted}: only unions with None")
+    item = builder(rest[0])
+    return lambda value: None if value is None else item(value)
+
+
+def _tuple_builder(arguments: tuple[Any, ...], builder: Callable[[Any], Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        item = builder(arguments[0])
+        return lambda value: tuple(item(part) for part in _checked(value, list))
+    items = [builder(argument) for argument in arguments]
+    return lambda value: tuple(build(part) for build, part in zip(items, _checked(value, list), strict=True))

@@ -1,0 +1,137 @@
+"""Deciding what waits to be decided, and sending what was decided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from waltz_core.client.calls import Failed, Reason
+from waltz_core.client.keys import KeyEntry
+from waltz_core.client.submit_calls import (
+    AppendSent,
+    DecisionDeclined,
+    Event,
+    KeyFound,
+    StateUnreadable,
+    judge,
+)
+from waltz_trio.client.calls import Call, decide_together
+from waltz_trio.client.parts import Part, Tell
+from waltz_trio.client.values import Append, lock_hashes
+from waltz_trio.client.view_access import ViewAccess
+from waltz_trio.client.views import View
+
+if TYPE_CHECKING:
+    from waltz_trio.client.client import Client
+    from waltz_trio.client.pending import Pending
+
+_DECIDE_AT_ONCE = 256  # in one snapshot, which must not grow old
+
+
+class Decisions:
+    """Runs `decide` of every call that waits for it, on the state of its partition."""
+
+    def __init__(self, client: Client, view: View[Any], access: ViewAccess, tell: Tell) -> None:
+        self._client = client
+        self._view = view
+        self._access = access
+        self._tell = tell
+
+    async def run(self, part: Part) -> None:
+        """Decide what waits to be decided, all of it in one snapshot and one hop to the view's thread."""
+        while True:
+            if not part.undecided:
+                part.woken = trio.Event()
+                await part.woken.wait()
+            part.deciding = calls = list(itertools.islice(part.undecided, _DECIDE_AT_ONCE))
+            part.decided = trio.Event()
+            try:
+                if len(calls) == 1:
+                    await self.alone(part, calls[0])
+                else:
+                    await self._together(part, calls)
+            finally:
+                part.deciding = []
+                part.decided.set()
+
+    async def _together(self, part: Part, calls: list[Call]) -> None:
+        try:
+            results, mark = await self._access.in_view(self._view.read, part.partition, decide_together, (calls,))
+        except Exception as error:
+            if self._view.is_transient(error):
+                self.unreadable(part, calls, error)
+                return
+            results, mark = [], -1
+        events: list[Event] = []
+        for call, result in zip(calls, results, strict=False):
+            self._decided(part, call, result, mark, events)
+        self._tell(part, *events)
+        if len(results) < len(calls):
+            await self.alone(part, calls[len(results)])
+
+    async def alone(self, part: Part, call: Call) -> None:
+        try:
+            if call.awaits:
+                result, mark = await self._access.read_async(part, call)
+            else:
+                result, mark = await self._access.read(part, call.run, ())
+        except Exception as error:
+            if self._view.is_transient(error):
+                self.unreadable(part, [call], error)
+            else:
+                part.undecided.pop(call, None)
+                call.waiter.failed(error)
+            return
+        events: list[Event] = []
+        self._decided(part, call, result, mark, events)
+        self._tell(part, *events)
+
+    def unreadable(self, part: Part, calls: Iterable[Call], error: Exception) -> None:
+        for call in calls:
+            part.undecided.pop(call, None)
+            call.failure = error
+        self._tell(part, *map(StateUnreadable, calls))
+
+    def _decided(self, part: Part, call: Call, result: Any, mark: int, events: list[Event]) -> None:
+        """Send what a call wants to append; `events` gets what the submitter must know."""
+        part.undecided.pop(call, None)
+        if call.ended:
+            return  # its caller has left
+        if result is None:
+            events.append(DecisionDeclined(call, mark))
+        elif isinstance(result, KeyEntry):
+            call.result = None  # it lived with whoever appended it
+            events.append(KeyFound(call, result))
+        else:
+            try:
+                self._send(part, call, result, mark)
+            except Exception as error:
+                call.waiter.failed(error)
+            else:
+                events.append(AppendSent(call))
+
+    def _send(self, part: Part, call: Call, append: Any, mark: int) -> None:
+        if not isinstance(append, Append):
+            raise TypeError(f"decide must return an Append or None, not {append!r}")
+        if call.key is not None:
+            append = call.key.carried_by(append, self._client._appends.payload(append))
+        call.pending = pending = self._client._appends.submit(part.partition, append, mark, call.timing)
+        call.result = append.result
+        pending._when_done(partial(self._judged, part, call, append, pending))
+
+    def _judged(self, part: Part, call: Call, append: Append, pending: Pending) -> None:
+        outcome = pending._outcome
+        assert outcome is not None
+        if isinstance(outcome, Failed):
+            call.failure = self._client._life.error_of(outcome, pending._names, pending._writes)
+            if outcome.reason is Reason.LOCK and self._client._instrument is not None:
+                self._client._instrument.conflict(part.partition, outcome.blocking_id)
+
+        def hashes() -> frozenset[int]:
+            return frozenset((*lock_hashes(append.write), *lock_hashes(append.read)))
+
+        self._tell(part, judge(call, outcome, hashes))

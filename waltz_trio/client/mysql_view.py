@@ -1,0 +1,193 @@
+"""The view in a database of MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from waltz_core.base.errors import ConfigError
+from waltz_trio.client.sql_identity import IDENTITIES
+from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.statements import tables_of
+from waltz_trio.client.values import Transaction
+from waltz_trio.client.views import Keys
+
+if TYPE_CHECKING:
+    from pymysql.cursors import Cursor
+
+    from waltz_trio.client.mysql_session import MySqlSession
+
+_OURS = ("autocommit", "client_flag", "cursorclass", "defer_connect", "init_command")
+
+
+class MySqlView(SqlView["Cursor"]):
+    """State in MySQL or MariaDB: `apply(txn, cursor)` changes it, inside the transaction that moves the mark.
+
+    `apply` and `decide` get a cursor of PyMySQL that can neither begin nor end transactions, and that of `decide`
+    cannot change data either. A database may be shared by several processes, some of them of 0.13.2: each transaction
+    is applied by one of them. The database remembers whose its marks are: a view of another name, or of another
+    version, is refused. Tables must be InnoDB's. Needs the extra `mysql`.
+
+    Args:
+        where: `mysql://user:password@host:3306/database[?unix_socket=PATH&ssl_ca=PATH]`, or the arguments of
+            `pymysql.connect` as a mapping.
+        apply: what a transaction does to the data.
+        apply_many: does the same with several transactions in fewer statements.
+        schema: SQL statements run once at the start, for tables that may not exist yet.
+        table: where the marks are kept.
+        busy_timeout: seconds, at least 1, to wait for a lock of another process before trying again later.
+        name: of the view; that of the function `apply` and its module unless given.
+        version: of what `apply` and `schema` mean; raise it when old data would be wrong.
+        rebuild: where the database holds an older version, drop the tables of its schema and begin at the start of
+            the log.
+        keys: where transactions carry idempotency keys, and how long they are remembered.
+    """
+
+    _atomic_definitions = False
+    _add_mark = "INSERT IGNORE INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1)"
+    _put_mark = (
+        "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
+        "ON DUPLICATE KEY UPDATE HIGH_WATER_MARK = VALUES(HIGH_WATER_MARK)"
+    )
+    _put_identity = (
+        f"REPLACE INTO {IDENTITIES} (MARK_TABLE, VIEW_NAME, VIEW_VERSION, SCHEMA_TABLES) VALUES (?, ?, ?, ?)"
+    )
+    _put_key = (
+        "INSERT INTO {table}_KEYS (PARTITION_ID, REQUEST_KEY, TRANSACTION_ID, REQUEST_HASH) VALUES (?, ?, ?, ?) "
+        "ON DUPLICATE KEY UPDATE "  # from left to right: the first line needs the old TRANSACTION_ID
+        "REQUEST_HASH = IF(TRANSACTION_ID < VALUES(TRANSACTION_ID) - {window}, VALUES(REQUEST_HASH), REQUEST_HASH), "
+        "TRANSACTION_ID = IF(TRANSACTION_ID < VALUES(TRANSACTION_ID) - {window}, "
+        "VALUES(TRANSACTION_ID), TRANSACTION_ID)"
+    )
+    _key_text = "VARBINARY(255)"  # texts are compared by a collation, and without their last spaces
+    _table_options = " ENGINE = InnoDB"
+
+    def __init__(
+        self,
+        where: str | Mapping[str, Any],
+        apply: Callable[[Transaction, Cursor], None],
+        *,
+        apply_many: Callable[[Sequence[Transaction], Cursor], None] | None = None,
+        schema: str = "",
+        table: str = TABLE,
+        busy_timeout: float = 5.0,
+        name: str | None = None,
+        version: int = 1,
+        rebuild: bool = False,
+        keys: Keys | None = None,
+    ) -> None:
+        try:
+            from waltz_trio.client import mysql_session
+        except ImportError as error:
+            raise ConfigError(f"MySqlView needs PyMySQL ({error}): pip install 'waltz-log[mysql]'") from error
+        self._driver = mysql_session
+        self._options = _options_of(where)
+        self._busy_timeout = busy_timeout
+        self._claimed = False
+        place = self._options.get("unix_socket") or f"{self._options.get('host')}:{self._options.get('port', 3306)}"
+        super().__init__(
+            f"database {self._options['database']!r} at {place}",
+            apply,
+            mysql_session.ERRORS,
+            schema=schema,
+            table=table,
+            name=name,
+            version=version,
+            rebuild=rebuild,
+            keys=keys,
+            apply_many=apply_many,
+        )
+
+    def _connect(self, reads: bool) -> MySqlSession:
+        if not self._claimed:
+            session = self._driver.MySqlSession(self._options, self._busy_timeout, claims=True)
+            try:
+                self._claim_database(session)
+            finally:
+                session.close()  # it takes several statements at a time
+            self._claimed = True
+        return self._driver.MySqlSession(self._options, self._busy_timeout, reads=reads)
+
+    def _claim_database(self, session: MySqlSession) -> None:
+        """Under a lock of the server's, for definitions change outside of transactions.
+
+        An identity of a negative version says that a rebuild of that version has begun: whoever finds it goes on.
+        """
+        with session.transaction() as cursor:
+            cursor.execute("SELECT GET_LOCK(CONCAT('waltz_views.', DATABASE()), %s)", (max(1, self._busy_timeout),))
+            row = cursor.fetchone()
+            if row != (1,):
+                raise self._driver.busy("another process makes the tables of this database")
+        with session.transaction() as cursor:
+            self._create_tables(cursor)
+            replaced = self._identity.claim(cursor)
+        if replaced:
+            session.run(
+                f"SET FOREIGN_KEY_CHECKS = 0; DROP TABLE IF EXISTS {', '.join(replaced)}; SET FOREIGN_KEY_CHECKS = 1"
+            )
+        if self._schema.strip():
+            session.run(self._schema)
+        with session.transaction() as cursor:
+            self._check_engines(cursor)
+            if replaced is not None:
+                self._identity.write(cursor, self._tables(), self.version)
+
+    def _check_engines(self, cursor: Cursor) -> None:
+        """See that what the view writes to can be rolled back."""
+        names = [self._table, IDENTITIES, *self._tables()]
+        names = [name.replace("`", "").rpartition(".")[2].strip() for name in names]
+        cursor.execute(
+            "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
+            "AND TABLE_NAME IN %s AND ENGINE IN ('MyISAM', 'Aria', 'MEMORY', 'CSV', 'ARCHIVE', 'MRG_MyISAM')",
+            (names,),
+        )
+        for name, engine in cursor.fetchall():
+            raise ConfigError(f"table {name} is kept by {engine}, which knows no transactions: make it ENGINE = InnoDB")
+
+    def _tables(self) -> list[str]:
+        return tables_of(self._schema)
+
+    def _passes(self, error: Exception) -> bool:
+        return self._driver.passes(error)
+
+    def _refuses_change(self, error: Exception) -> bool:
+        return self._driver.code_of(error) == 1792
+
+    def _loses_connections(self, error: Exception) -> bool:
+        return self._driver.loses_connections(error)
+
+    def _misses_table(self, error: Exception) -> bool:
+        text = str(error).lower()
+        return self._driver.code_of(error) == 1146 and (self._table.lower() in text or IDENTITIES.lower() in text)
+
+
+def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `pymysql.connect`.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    if isinstance(where, str):
+        parts = urlsplit(where)
+        database = unquote(parts.path.lstrip("/"))
+        if parts.scheme not in ("mysql", "mariadb") or not database:
+            raise ConfigError(
+                "where: expected mysql://user:password@host:3306/database or a mapping, found another form"
+            )
+        options: dict[str, Any] = {"host": parts.hostname or "localhost", "database": database}
+        for name, value in (("user", parts.username), ("password", parts.password)):
+            if value is not None:
+                options[name] = unquote(value)
+        if parts.port is not None:
+            options["port"] = parts.port
+        options.update(parse_qsl(parts.query))
+    else:
+        options = dict(where)
+        options.setdefault("database", options.pop("db", None))
+        if not options["database"]:
+            raise ConfigError("where: 'database' is missing")
+    for name in _OURS:
+        if name in options:
+            raise ConfigError(f"where: {name!r} is for the view to set")
+    return options

@@ -1,0 +1,127 @@
+"""What an application knows of one partition: its machine, and who waits for what the machine says."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+import trio
+
+from waltz_core.base.errors import (
+    ApplyFailedError,
+    ClientClosedError,
+    KeyReusedError,
+    PartitionUnavailableError,
+    RetriesExhaustedError,
+)
+from waltz_core.client.applier import Commit, Poisoned, TakeNext
+from waltz_core.client.materialized import Event, MaterializedPartition
+from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
+from waltz_core.client.submitter import Submitter
+from waltz_trio.client.calls import Call
+from waltz_trio.client.values import Receipt
+
+
+class Part:
+    """One partition of an application."""
+
+    def __init__(self, partition: int, machine: MaterializedPartition) -> None:
+        self.partition = partition
+        self.machine = machine
+        self.poison: BaseException | None = None  # what `apply` raised last
+        self.down: str | None = None
+        self.paused: ApplyFailedError | None = None
+        self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
+        self.woken: trio.Event | None = None
+        self.deciding: list[Call] = []  # those whose `decide` the view runs right now
+        self.decided = trio.Event()  # the view has run it
+        self._for_view: deque[Commit | TakeNext | Poisoned] = deque()
+        self._has_work = trio.Event()
+
+    @property
+    def submitter(self) -> Submitter:
+        """Who waits for what."""
+        return self.machine.submitter
+
+    def for_view(self, effect: Commit | TakeNext | Poisoned) -> None:
+        """What is to be done with the batch that the view is given."""
+        self._for_view.append(effect)
+        self._has_work.set()
+
+    async def next_for_view(self) -> Commit | TakeNext | Poisoned:
+        """Wait for it."""
+        if not self._for_view:
+            self._has_work = trio.Event()
+            await self._has_work.wait()
+        return self._for_view.popleft()
+
+
+class Tell(Protocol):
+    """Steps the machine of a partition and hands out what it says."""
+
+    def __call__(self, part: Part, *events: Event) -> None:
+        """Post these events."""
+
+
+def outcome_of(part: Part, call: Call) -> Receipt | None:
+    """What a call has come to; errors as `submit`."""
+    match call.effect:
+        case SubmitDone(_, transaction_id, attempts, conflicts):
+            if transaction_id is None:
+                return None
+            return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
+        case GaveUp(_, attempts):
+            raise RetriesExhaustedError(attempts) from cause(part, call)
+        case KeyReused(_, transaction_id):
+            assert call.key is not None
+            raise KeyReusedError(part.partition, call.key.key, transaction_id)
+        case OutcomeUnknown():
+            assert call.pending is not None
+            return call.pending._receipt()
+        case _:
+            raise unavailable(part)
+
+
+def unavailable(part: Part) -> Exception:
+    """Why nothing can be waited for."""
+    if part.paused is None:
+        return ended()
+    error = PartitionUnavailableError(part.partition, f"paused: {part.paused}")
+    error.__cause__ = part.paused
+    return error
+
+
+def ended() -> ClientClosedError:
+    """The block was left, or could not go on."""
+    return ClientClosedError("the block of the application has ended; enter another one: client.materialize(...)")
+
+
+def cause(part: Part, call: Call) -> Exception:
+    """The last failure of a submit that gave up."""
+    if call.failure is not None:
+        return call.failure
+    applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
+    if part.down is not None:
+        reason = f"the view is down: {part.down}"
+    elif committed > applied:
+        reason = f"the view has applied {applied} of {committed}"
+    else:
+        reason = "the server did not tell its committed mark"
+    return PartitionUnavailableError(part.partition, reason)
+
+
+def end_of(call: Call) -> tuple[str, int | None, int, int]:
+    """How a submit ended, as instruments name it: outcome, transaction, attempts, conflicts."""
+    match call.effect:
+        case SubmitDone(_, None, attempts, conflicts):
+            return "declined", None, attempts, conflicts
+        case SubmitDone(_, transaction_id, attempts, conflicts):
+            return "committed", transaction_id, attempts, conflicts
+        case GaveUp(_, attempts):
+            return "gave_up", None, attempts, 0
+        case KeyReused():
+            return "key_reused", None, 0, 0
+        case OutcomeUnknown():
+            return "unknown", None, 0, 0
+        case _:
+            return "failed" if call.ended or call.waiter.error is not None else "cancelled", None, 0, 0

@@ -1,0 +1,246 @@
+"""Connections to PostgreSQL on which only the view begins and ends transactions; needs psycopg 3.
+
+While the application's code runs, statements that would end the transaction or change the session are refused before
+they are sent. Where its statements are deferred, psycopg's pipeline sends them without waiting for each answer; a
+cursor that is asked for a result waits for it then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+import psycopg
+from psycopg import pq
+
+from waltz_core.base.errors import ConfigError
+from waltz_trio.client.sql_sessions import TransactionLostError
+from waltz_trio.client.statements import openings
+
+ERRORS: tuple[type[Exception], ...] = (psycopg.Error,)
+
+_ENDS = frozenset({"BEGIN", "START", "COMMIT", "END", "ABORT", "RESET", "DISCARD"})
+_TRANSIENT = (
+    "08",  # connection
+    "40",  # deadlock, serialization
+    "53",  # out of connections, memory, disk
+    "58",  # input and output
+    "57P",  # shutting down, starting
+    "57014",  # cancelled by an administrator or a time-out
+    "55P03",  # a lock was not to be had in time
+    "25006",  # a writer on a server that only reads: a change of primaries is under way
+)
+_NEVER = ("password authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied")
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "waltz",
+}
+
+
+class _Connection(psycopg.Connection[Any]):
+    guarded = False
+    pipelined: psycopg.Pipeline | None = None
+
+    def commit(self) -> None:
+        self._allow("commit()")
+        super().commit()
+
+    def rollback(self) -> None:
+        self._allow("rollback()")
+        super().rollback()
+
+    def check(self, query: Any) -> None:
+        """Refuse what would end the transaction or outlast it."""
+        if self.guarded:
+            text = query if isinstance(query, str) else _text(query, self)
+            for words in openings(text):
+                if _is_control(words):
+                    self._refuse(" ".join(words))
+
+    def settle(self) -> None:
+        """Wait for the answers to what was sent."""
+        if self.pipelined is not None:
+            self.pipelined.sync()
+
+    def _allow(self, what: str) -> None:
+        if self.guarded:
+            self._refuse(what)
+
+    @staticmethod
+    def _refuse(what: str) -> NoReturn:
+        raise RuntimeError(
+            f"{what}: only the view begins and ends its transactions and changes its session. Savepoints are yours "
+            "(`with cursor.connection.transaction(): ...`), and so is SET LOCAL"
+        )
+
+
+class Cursor(psycopg.Cursor[Any]):
+    """What `apply` and `decide` get: psycopg's cursor, in a transaction that it cannot end."""
+
+    connection: _Connection
+
+    def execute(self, query: Any, *args: Any, **options: Any) -> Cursor:
+        """As psycopg's."""
+        self.connection.check(query)
+        super().execute(query, *args, **options)
+        return self
+
+    def executemany(self, query: Any, params_seq: Iterable[Any], *, returning: bool = False) -> None:
+        """As psycopg's."""
+        self.connection.check(query)
+        super().executemany(query, params_seq, returning=returning)
+
+    def stream(self, query: Any, *args: Any, **options: Any) -> Iterator[Any]:
+        """As psycopg's."""
+        self.connection.check(query)
+        return super().stream(query, *args, **options)
+
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Any:
+        """As psycopg's."""
+        self.connection.check(statement)
+        return super().copy(statement, *args, **options)
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the last statement."""
+        self.connection.settle()
+        return super().rowcount
+
+    @property
+    def statusmessage(self) -> str | None:
+        """What the server answered to the last statement."""
+        self.connection.settle()
+        return super().statusmessage
+
+    @property
+    def description(self) -> Any:
+        """Columns of the last result."""
+        self.connection.settle()
+        return super().description
+
+
+class PostgresSession:
+    """One connection."""
+
+    def __init__(self, conninfo: str, lock_timeout: float, *, reads: bool, first: bool) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: with `first`: no server will ever accept this.
+            psycopg.Error: not now.
+        """
+        try:
+            self._connection = _Connection.connect(
+                psycopg.conninfo.make_conninfo(**{**_DEFAULTS, **psycopg.conninfo.conninfo_to_dict(conninfo)}),
+                autocommit=True,
+                cursor_factory=Cursor,
+            )
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"conninfo: {error}") from error
+        except psycopg.OperationalError as error:
+            if first and any(text in str(error) for text in _NEVER):
+                raise ConfigError(f"PostgreSQL does not accept this view: {error}") from error
+            raise
+        self._reads = reads
+        self._begin = (
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+            if reads
+            else "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+        )
+        self._connection.execute(
+            # A commit that is reported before it is on disk could be undone by a crash.
+            "SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', CASE "
+            "WHEN current_setting('synchronous_commit') = 'off' THEN 'on' "
+            "ELSE current_setting('synchronous_commit') END, false)",
+            (str(int(lock_timeout * 1000)),),
+        )
+
+    @property
+    def usable(self) -> bool:
+        """It may serve another transaction."""
+        return not self._connection.closed and self._connection.info.transaction_status is pq.TransactionStatus.IDLE
+
+    def close(self) -> None:
+        """Give the connection up."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Cursor]:
+        """A transaction; one that reads keeps nothing, also no temporary table."""
+        connection = self._connection
+        connection.execute(self._begin)
+        try:
+            cursor = connection.cursor()
+            assert isinstance(cursor, Cursor)
+            yield cursor
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+            raise
+        if self._reads:
+            connection.execute("ROLLBACK")
+        elif connection.execute("COMMIT").statusmessage != "COMMIT":
+            raise TransactionLostError("PostgreSQL rolled the transaction back: an error in it was caught")
+
+    @contextlib.contextmanager
+    def foreign(self, deferred: bool = False) -> Iterator[None]:
+        """The application's code runs."""
+        connection = self._connection
+        try:
+            with connection.pipeline() if deferred else contextlib.nullcontext() as connection.pipelined:
+                connection.guarded = True
+                yield
+        finally:
+            connection.guarded, connection.pipelined = False, None
+
+
+def in_error(cursor: Cursor) -> bool:
+    """Nothing more is taken in this transaction."""
+    return cursor.connection.info.transaction_status is pq.TransactionStatus.INERROR
+
+
+def state_of(error: Exception) -> str | None:
+    """The SQLSTATE of an error, None where there was no server to give one."""
+    assert isinstance(error, psycopg.Error)
+    return error.sqlstate
+
+
+def passes(error: Exception) -> bool:
+    """Trying again may help."""
+    if isinstance(error, psycopg.errors.PipelineAborted):
+        return False
+    state = state_of(error)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_TRANSIENT)
+
+
+def _is_control(words: tuple[str, ...]) -> bool:
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    if first == "ROLLBACK":
+        return "TO" not in words[1:]
+    if first == "SET":
+        return second not in ("LOCAL", "CONSTRAINTS")
+    return first in _ENDS or (first == "PREPARE" and second == "TRANSACTION")
+
+
+def _text(query: Any, connection: _Connection) -> str:
+    if isinstance(query, bytes):
+        return query.decode("utf-8", "replace")
+    if isinstance(query, psycopg.sql.Composable):
+        return query.as_string(connection)
+    return "".join(getattr(query, "strings", ()))  # a template string
+
+
+def place_of(cursor: Cursor) -> str:
+    """The database, for messages; without a password."""
+    info = cursor.connection.info
+    row = cursor.execute("SELECT current_schema()").fetchone()
+    schema = "" if row is None else f"schema {row[0]!r} of "
+    return f"{schema}database {info.dbname!r} at {info.host or 'this machine'}:{info.port}"

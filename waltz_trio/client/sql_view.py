@@ -1,0 +1,435 @@
+"""What views in SQL databases have in common: marks and data in one transaction, and whose the database is.
+
+A database of views holds two tables of ours beside the application's:
+
+| table | holds | known to 0.13.2 |
+|---|---|---|
+| CLIENT_HIGH_WATER_MARK | partition → the last transaction that is applied | yes: members of both may share it |
+| WALTZ_VIEWS | mark table → name, version and tables of the view that it belongs to | no |
+
+Two more are for idempotency keys, see `key_tables.py`.
+
+A batch is one SQL transaction. It moves the mark under the condition that it is where this process left it, which also
+locks the row: of several members, the one that comes second waits, and then sees what the first has done. Whose the
+database is, is looked at behind that lock, so that a version that is being replaced cannot slip in a last batch.
+Before the transaction is committed the mark is read once more: where a database gives up a transaction by itself (a
+deadlock), an `apply` that swallowed the error must not go on in the next one.
+
+A batch is first applied together: by `apply_many`, where the application has one, or with statements that are sent
+without waiting for each answer, where the driver can do that. Where that fails, it is rolled back, and the batch is
+applied one transaction at a time, with an answer to each statement: `apply` sees its own errors, and the transaction
+that fails is known.
+
+What differs by database is in the sessions: how a transaction begins, how the application's code is kept from ending
+it, which errors are worth another try.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Concatenate, Generic, TypeVar
+
+from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.keys import KeyEntry
+from waltz_trio.client.arguments import mark as mark_of
+from waltz_trio.client.arguments import whole
+from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
+from waltz_trio.client.sql_identity import IDENTITIES, Identity
+from waltz_trio.client.sql_sessions import Session, Sessions, TransactionLostError
+from waltz_trio.client.values import Batch, Transaction
+from waltz_trio.client.views import (
+    ApplyError,
+    Keys,
+    TogetherError,
+    call_apply,
+    check_apply,
+    check_seed,
+    checked_key,
+    name_of,
+    to_apply,
+    warn_together,
+)
+
+TABLE = "CLIENT_HIGH_WATER_MARK"
+"""Where marks are kept, as the original's JDBC callbacks lay it out: both can share a database."""
+
+_DEFINITIONS = (
+    "CREATE TABLE IF NOT EXISTS {table} (PARTITION_ID INTEGER NOT NULL PRIMARY KEY, HIGH_WATER_MARK BIGINT NOT NULL)",
+    f"CREATE TABLE IF NOT EXISTS {IDENTITIES} (MARK_TABLE VARCHAR(255) NOT NULL PRIMARY KEY, "
+    "VIEW_NAME VARCHAR(255) NOT NULL, VIEW_VERSION INTEGER NOT NULL, SCHEMA_TABLES TEXT NOT NULL)",
+)
+
+C = TypeVar("C")  # what the application's SQL runs on
+T = TypeVar("T")
+
+_AT_ONCE = 1000  # transactions, while a view catches up from an archive
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
+
+
+class SqlView(ABC, Generic[C]):
+    """A view in an SQL database. Subclasses connect, and know their database's dialect."""
+
+    threaded = True
+
+    _parameter: ClassVar[str] = "%s"
+    _locked: ClassVar[str] = " FOR UPDATE"  # reads a row as it is now, and locks it
+    _add_mark: ClassVar[str]  # -1 unless there is a mark
+    _put_mark: ClassVar[str]
+    _put_identity: ClassVar[str]
+    _put_key: ClassVar[str] = PUT_KEY
+    _key_text: ClassVar[str] = "VARCHAR(255)"  # compares byte by byte
+    _table_options: ClassVar[str] = ""
+    _atomic_definitions: ClassVar[bool] = True  # tables are made and dropped within a transaction
+    _defers: ClassVar[bool] = False  # sessions can send statements without waiting for each answer
+
+    def __init__(
+        self,
+        where: str,
+        apply: Callable[[Transaction, C], None],
+        errors: tuple[type[Exception], ...],
+        *,
+        schema: str,
+        table: str,
+        name: str | None,
+        version: int,
+        rebuild: bool,
+        keys: Keys | None = None,
+        apply_many: Callable[[Sequence[Transaction], C], None] | None = None,
+    ) -> None:
+        """`where` names the database in messages; `errors` are what its driver raises."""
+        if not _NAME.match(table):
+            raise ConfigError(f"{table!r} cannot be the name of a table")
+        if rebuild and not schema.strip():
+            raise ConfigError("rebuild=True needs schema=...: it says which tables are made anew")
+        if whole(version, "version") < 0:
+            raise ConfigError(f"version is at least 0, not {version}")
+        check_apply(apply, apply_many)
+        self._errors = errors
+        self.name = name_of(apply) if name is None else name
+        self.version = version
+        self.keys = keys
+        self._identity = Identity(self)
+        self._key_tables = KeyTables(self, 0 if keys is None else keys.window, self._put_key)
+        self._where = where
+        self._rebuild = rebuild
+        self._apply = apply
+        self.apply_many = apply_many
+        self._schema = schema
+        self._table = table
+        self._writers: Sessions[C] = Sessions(lambda: self._connect(False), errors)
+        self._readers: Sessions[C] = Sessions(lambda: self._connect(True), errors)
+        self._marks: dict[int, int] = {}  # what this process has seen stored
+
+    def seed(self, partition: int, mark: int, load: Callable[[C], None]) -> None:
+        """Set data and mark together, so that a new view need not begin at the start of the log."""
+        self.seed_all({partition: mark}, load)
+
+    def seed_all(self, marks: Mapping[int, int], load: Callable[[C], None]) -> None:
+        """Set data and the marks of several partitions in one SQL transaction."""
+        check_seed(self.keys)
+        marks = {whole(partition, "a partition"): mark_of(mark, "mark") for partition, mark in marks.items()}
+        with self._session() as session, session.transaction() as cursor:
+            self._set_marks(cursor, marks)
+            self._identity.check(cursor)
+            with session.foreign():
+                load(cursor)
+            self._check_marks(cursor, marks)
+
+    def catch_up(self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]]) -> dict[int, int]:
+        """Apply everything up to the marks of `cut` that is not applied yet, in one SQL transaction.
+
+        Args:
+            cut: a mark by partition.
+            read: given a partition and a mark, every transaction behind it up to the cut, in order. Called again
+                where `apply_many` fails.
+
+        Returns:
+            The marks that were stored before, -1 where there was none.
+
+        Raises:
+            ApplyError: a transaction cannot be applied; nothing is changed.
+            ViewRegressedError: `read` leaves a transaction out.
+            ValueError: a partition is already beyond its cut.
+        """
+        return self._together_first(lambda together: self._catch_up(cut, read, together))
+
+    def _catch_up(
+        self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]], together: bool
+    ) -> dict[int, int]:
+        before = {}
+        with self._session() as session, session.transaction() as cursor:
+            for partition in cut:
+                self._run(cursor, self._add_mark, partition)
+                stored = self._mark(cursor, partition, lock=True)
+                before[partition] = -1 if stored is None else stored
+            self._identity.check(cursor)
+            for partition, end in cut.items():
+                mark = before[partition]
+                if mark > end:
+                    raise ValueError(
+                        f"partition {partition} of {self._where} is at {mark} already, beyond the cut {end}"
+                    )
+                rows: list[KeyRow] = []
+                with self._guarded(session, together):
+                    transactions = iter(read(partition, mark) if mark < end else ())
+                    while run := list(itertools.islice(transactions, _AT_ONCE)):
+                        for transaction in run:
+                            if transaction.id != mark + 1:
+                                raise ViewRegressedError(partition, mark, transaction.id - 1)
+                            mark = transaction.id
+                        run = [each for each in run if each.header != MARKER_HEADER]
+                        self._apply_run(run, cursor, rows, together)
+                        self._key_tables.write(cursor, rows)
+                if mark != end:
+                    raise ViewRegressedError(partition, mark, end)
+                self._store_keys(cursor, partition, before[partition], end, rows)
+            self._set_marks(cursor, cut)
+            self._check_marks(cursor, cut)
+        return before
+
+    def load_mark(self, partition: int) -> int:
+        """The stored mark; a missing row is created with -1, in a transaction of its own."""
+        with self._session() as session, session.transaction() as cursor:
+            self._run(cursor, self._add_mark, partition)
+            self._identity.check(cursor)
+            mark = self._mark(cursor, partition, lock=self.keys is not None)
+            assert mark is not None
+            if self.keys is not None and not self._key_tables.begin(cursor, partition, mark):
+                raise self._without_keys(partition, mark)
+        self._marks[partition] = mark
+        return mark
+
+    def commit(self, batch: Batch) -> int:
+        """One SQL transaction: move the mark under the condition that it is where we think, then apply.
+
+        Where the condition fails, another process has applied some or all of the batch, or the database was
+        put back: then nothing is applied (0.13.2 would skip every later transaction without a word).
+        """
+        if len(batch) == 1:
+            return self._commit(batch, together=False)
+        return self._together_first(lambda together: self._commit(batch, together))
+
+    def read(
+        self, partition: int, decide: Callable[Concatenate[C, ...], Any], args: tuple[Any, ...]
+    ) -> tuple[Any, int]:
+        """`decide(cursor, *args)` and the mark, from one snapshot of the database, which it cannot change.
+
+        Raises:
+            StateReadOnlyError: it tried to.
+            ViewRegressedError: the mark went back, or the database is gone.
+        """
+        expected = self._marks.get(partition, -1)
+        with self._session(partition, expected, reads=True) as session, session.transaction() as cursor:
+            mark = self._mark(cursor, partition)
+            if mark is None or mark < expected:
+                raise ViewRegressedError(partition, mark, expected)
+            try:
+                with session.foreign():
+                    return decide(cursor, *args), mark
+            except self._errors as error:
+                if not self._refuses_change(error):
+                    raise
+                raise StateReadOnlyError(
+                    f"SQL given to `decide` or `read` cannot change the view ({error}): return an Append, and change "
+                    "the view in `apply`"
+                ) from error
+
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """As `KeyedView.find_key`.
+
+        Raises:
+            ViewIdentityError: a program that remembers no keys has moved the mark.
+        """
+        mark, key_mark, entry = self._key_tables.find(state, partition, key)
+        if mark != key_mark:
+            raise self._without_keys(partition, mark)
+        return entry
+
+    def is_transient(self, error: Exception) -> bool:
+        """The database is locked or cannot be reached right now."""
+        return isinstance(error, TransactionLostError) or (isinstance(error, self._errors) and self._passes(error))
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._writers.close()
+        self._readers.close()
+
+    # ---- a batch -------------------------------------------------------------------------------------
+
+    def _together_first(self, work: Callable[[bool], T]) -> T:
+        """Do it together, and one transaction at a time if that fails."""
+        failed: Exception | None = None
+        if self._defers or self.apply_many is not None:
+            try:
+                return work(True)
+            except Exception as error:
+                if not isinstance(error, (TogetherError, ApplyError, *self._errors)) or self.is_transient(error):
+                    raise
+                failed = error
+        result = work(False)
+        if isinstance(failed, TogetherError):
+            warn_together(failed)
+        return result
+
+    def _commit(self, batch: Batch, together: bool) -> int:
+        partition, expected = batch.partition, batch.first_id - 1
+        with self._session(partition, expected) as session, session.transaction() as cursor:
+            move = "UPDATE {table} SET HIGH_WATER_MARK = ? WHERE PARTITION_ID = ? AND HIGH_WATER_MARK = ?"
+            moved = self._run(cursor, move, batch.last_id, partition, expected).rowcount == 1
+            self._identity.check(cursor, partition, expected)
+            if not moved:
+                stored = self._mark(cursor, partition, lock=True)
+                if stored is None or stored < expected:
+                    raise ViewRegressedError(partition, stored, expected)
+                if stored >= batch.last_id:
+                    self._marks[partition] = stored
+                    return stored
+                expected = stored
+                self._set_marks(cursor, {partition: batch.last_id})
+            rows: list[KeyRow] = []
+            with self._guarded(session, together):
+                self._apply_run(to_apply(batch, expected), cursor, rows, together)
+            self._store_keys(cursor, partition, expected, batch.last_id, rows)
+            self._check_marks(cursor, {partition: batch.last_id})
+        self._marks[partition] = batch.last_id
+        return batch.last_id
+
+    def _guarded(self, session: Session[C], together: bool) -> AbstractContextManager[None]:
+        """The application's code runs; that of `apply_many` chooses for itself how it sends its statements."""
+        return session.foreign(deferred=together and self.apply_many is None)
+
+    def _apply_run(self, run: Sequence[Transaction], cursor: C, rows: list[KeyRow], together: bool) -> None:
+        """Apply them, and add their keys to `rows`."""
+        if not together or self.apply_many is None or len(run) < 2:
+            for transaction in run:
+                self._apply_one(transaction, cursor, rows)
+            return
+        if self.keys is not None:
+            for transaction in run:
+                self._add_key(self.keys, transaction, rows)
+        try:
+            call_apply(self.apply_many, run, cursor)
+            self._check_open(cursor)
+        except Exception as error:
+            if self.is_transient(error):
+                raise
+            raise TogetherError(run) from error
+
+    def _apply_one(self, transaction: Transaction, cursor: C, rows: list[KeyRow]) -> None:
+        """Apply it, and add its key to `rows`."""
+        if self.keys is not None:
+            self._add_key(self.keys, transaction, rows)
+        try:
+            call_apply(self._apply, transaction, cursor)
+            self._check_open(cursor)
+        except Exception as error:
+            if self.is_transient(error):
+                raise
+            raise ApplyError(transaction) from error
+
+    @staticmethod
+    def _add_key(keys: Keys, transaction: Transaction, rows: list[KeyRow]) -> None:
+        key = checked_key(keys, transaction)
+        if key is not None:
+            rows.append((transaction.partition, key[0], transaction.id, key[1].hex()))
+
+    def _check_open(self, cursor: C) -> None:
+        """See that the transaction can still be committed, where the driver knows."""
+
+    # ---- marks ---------------------------------------------------------------------------------------
+
+    def _run(self, cursor: Any, statement: str, *values: object) -> Any:
+        """A statement of ours, written with `?` for its values."""
+        cursor.execute(statement.format(table=self._table).replace("?", self._parameter), values)
+        return cursor
+
+    def _set_marks(self, cursor: C, marks: Mapping[int, int]) -> None:
+        for partition, mark in marks.items():
+            self._run(cursor, self._put_mark, partition, mark)
+
+    def _mark(self, cursor: C, partition: int, *, lock: bool = False) -> int | None:
+        statement = f"SELECT HIGH_WATER_MARK FROM {self._table} WHERE PARTITION_ID = ?"
+        row = self._run(cursor, statement + (self._locked if lock else ""), partition).fetchone()
+        return None if row is None else int(row[0])
+
+    def _check_marks(self, cursor: C, marks: Mapping[int, int]) -> None:
+        """See that this is still the transaction that has moved them."""
+        for partition, mark in marks.items():
+            stored = self._mark(cursor, partition)
+            if stored != mark:
+                raise TransactionLostError(
+                    f"partition {partition}: the database gave up the transaction in the middle, and `apply` or `load` "
+                    "caught the error; nothing was committed. Let errors of the database pass"
+                )
+
+    # ---- keys ----------------------------------------------------------------------------------------
+
+    def _store_keys(self, cursor: C, partition: int, expected: int, mark: int, rows: list[KeyRow]) -> None:
+        if self.keys is not None and not self._key_tables.store(cursor, partition, expected, mark, rows):
+            raise self._without_keys(partition, expected)
+
+    def _without_keys(self, partition: int, mark: int) -> ViewIdentityError:
+        assert self.keys is not None
+        return ViewIdentityError(
+            self._where,
+            f"mark {mark} of partition {partition}, but not the keys of the last {self.keys.window} transactions",
+            f"{self._identity.text}, which needs them",
+            "a program that remembers no keys, or other ones, has applied transactions: stop it, and give this view a "
+            "higher version and rebuild=True",
+        )
+
+    # ---- tables --------------------------------------------------------------------------------------
+
+    def _create_tables(self, cursor: C) -> None:
+        """Make the tables of ours where they are missing."""
+        for definition in (*_DEFINITIONS, *DEFINITIONS):
+            self._run(cursor, definition.replace("KEY_TEXT", self._key_text) + self._table_options)
+
+    @abstractmethod
+    def _tables(self) -> list[str]:
+        """The tables that the schema makes."""
+
+    # ---- connections ---------------------------------------------------------------------------------
+
+    def _session(
+        self, partition: int = -1, expected: int = -1, *, reads: bool = False
+    ) -> AbstractContextManager[Session[C]]:
+        """A connection for this thread alone, kept for later unless it fails."""
+
+        def failed(error: Exception) -> None:
+            if self._loses_connections(error):
+                self.close()  # the idle ones are as dead, and each would cost an attempt
+            if self._misses_table(error):
+                raise ViewRegressedError(partition, None, expected) from error
+
+        self._check_place(partition, expected)
+        return (self._readers if reads else self._writers).lend(failed)
+
+    def _check_place(self, partition: int, expected: int) -> None:
+        """See that the database is the one that was opened, where that can be seen from outside."""
+
+    @abstractmethod
+    def _connect(self, reads: bool) -> Session[C]:
+        """A new connection, to a database that is this view's."""
+
+    @abstractmethod
+    def _passes(self, error: Exception) -> bool:
+        """Trying again may help against an error of the driver."""
+
+    @abstractmethod
+    def _refuses_change(self, error: Exception) -> bool:
+        """The database refused to change data in a transaction that only reads."""
+
+    def _loses_connections(self, error: Exception) -> bool:
+        """The server went away, and every connection with it."""
+        return False
+
+    def _misses_table(self, error: Exception) -> bool:
+        """A table of ours is gone."""
+        return False

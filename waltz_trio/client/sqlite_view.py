@@ -1,0 +1,225 @@
+"""The view in one SQLite file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from waltz_core.base.errors import ConfigError, ViewRegressedError
+from waltz_trio.client.sql_identity import IDENTITIES
+from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.values import Transaction
+from waltz_trio.client.views import Keys
+
+
+class SqliteView(SqlView[sqlite3.Cursor]):
+    """State in one SQLite file: `apply(txn, cursor)` changes it, inside the transaction that moves the mark.
+
+    `apply` and `decide` get a cursor that can neither begin nor end transactions, and that of `decide` cannot change
+    data either. A file may be shared by several processes: each transaction is applied by one of them. The file
+    remembers whose its marks are: a view of another name, or of another version, is refused.
+
+    Args:
+        path: the database file; created if absent.
+        apply: what a transaction does to the data.
+        apply_many: does the same with several transactions in fewer statements.
+        schema: SQL statements run once at the start, for tables that may not exist yet.
+        table: where the marks are kept.
+        busy_timeout: seconds to wait for another process before trying again later.
+        name: of the view; that of the function `apply` and its module unless given.
+        version: of what `apply` and `schema` mean; raise it when old data would be wrong.
+        rebuild: where the file holds an older version, drop the tables of its schema and begin at the start of the log.
+        keys: where idempotency keys are, to be remembered beside the marks; another choice is another `version`.
+    """
+
+    _parameter = "?"
+    _locked = ""  # whoever writes has the whole file
+    _add_mark = "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1) ON CONFLICT DO NOTHING"
+    _put_mark = (
+        "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "
+        "ON CONFLICT (PARTITION_ID) DO UPDATE SET HIGH_WATER_MARK = excluded.HIGH_WATER_MARK"
+    )
+    _put_identity = f"INSERT OR REPLACE INTO {IDENTITIES} VALUES (?, ?, ?, ?)"
+
+    def __init__(
+        self,
+        path: str | Path,
+        apply: Callable[[Transaction, sqlite3.Cursor], None],
+        *,
+        apply_many: Callable[[Sequence[Transaction], sqlite3.Cursor], None] | None = None,
+        schema: str = "",
+        table: str = TABLE,
+        busy_timeout: float = 5.0,
+        name: str | None = None,
+        version: int = 1,
+        rebuild: bool = False,
+        keys: Keys | None = None,
+    ) -> None:
+        if str(path) in ("", ":memory:"):
+            raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
+        self.path = str(path)
+        super().__init__(
+            self.path,
+            apply,
+            (sqlite3.Error,),
+            schema=schema,
+            table=table,
+            name=name,
+            version=version,
+            rebuild=rebuild,
+            keys=keys,
+            apply_many=apply_many,
+        )
+        self._busy_timeout = busy_timeout
+        self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
+
+    def _passes(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and (
+            (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _TRANSIENT or isinstance(error, _UnreachableError)
+        )
+
+    def _refuses_change(self, error: Exception) -> bool:
+        return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY
+
+    def _tables(self) -> list[str]:
+        return _tables_of(self._schema)
+
+    def _check_place(self, partition: int, expected: int) -> None:
+        if self._file is not None and _file_at(self.path) != self._file:
+            raise ViewRegressedError(partition, None, expected)  # connections still have the file that was deleted
+
+    def _connect(self, reads: bool) -> _Session:
+        if reads and self._file is None:
+            self._writers.put_back(self._connect(False))
+        if self._file is None:
+            _check_new(Path(self.path))
+        session = _Session(self.path, self._busy_timeout, reads, create=self._file is None)
+        try:
+            if self._file is None:
+                # Readers and the writer do not wait for each other; a commit still waits for the disk.
+                session.connection.execute("PRAGMA journal_mode = WAL")
+                with session.transaction() as cursor:
+                    self._create_tables(cursor)
+                    for table in self._identity.claim(cursor) or ():
+                        cursor.execute("DROP TABLE IF EXISTS " + _quoted(table))
+                session.connection.executescript(self._schema)
+                self._file = _file_at(self.path)
+            session.connection.execute("PRAGMA synchronous = FULL")
+            if reads:
+                session.connection.execute(f"PRAGMA query_only = ON {_OURS}")
+        except BaseException as error:
+            session.close()
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+                raise ConfigError(f"{self.path} is no SQLite database: name another file, or a new one") from error
+            raise
+        return session
+
+
+def _check_new(path: Path) -> None:
+    """See that SQLite can make the file, for it calls a missing folder what may pass.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'view.db'}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}: make it first, or name a file elsewhere")
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Device and number of a file; None if there is none."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _UnreachableError(f"{path} cannot be looked at: {error}") from error
+    return status.st_dev, status.st_ino
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _tables_of(schema: str) -> list[str]:
+    """The tables that a schema makes; none if it cannot run on an empty database."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        with contextlib.suppress(sqlite3.Error):
+            connection.executescript(schema)
+        rows = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+            "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%', name"
+        )
+        return [row[0] for row in rows]
+    finally:
+        connection.close()
+
+
+class _UnreachableError(sqlite3.OperationalError):
+    """The file may be there again soon."""
+
+
+_TRANSIENT = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+)
+
+# The module caches prepared statements by their text, and only preparing asks the authorizer.
+_OURS = "-- by the view"
+_TRANSACTION_CONTROL = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+_GUARDS = ("query_only", "writable_schema", "schema_version")
+
+
+class _Session:
+    """One connection on which only we begin and end transactions."""
+
+    def __init__(self, path: str, busy_timeout: float, reads: bool, create: bool) -> None:
+        # A file that was deleted meanwhile must not come back empty.
+        name = f"{Path(path).absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        self.connection = sqlite3.connect(
+            name, timeout=busy_timeout, isolation_level=None, check_same_thread=False, uri=True
+        )
+        self._begin = "BEGIN DEFERRED" if reads else "BEGIN IMMEDIATE"
+        self._guarded = False
+        self.connection.set_authorizer(self._authorize)
+
+    @property
+    def usable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Cursor]:
+        self.connection.execute(f"{self._begin} {_OURS}")
+        try:
+            yield self.connection.cursor()
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute(f"ROLLBACK {_OURS}")
+            raise
+        else:
+            self.connection.execute(f"COMMIT {_OURS}")
+
+    @contextlib.contextmanager
+    def foreign(self, deferred: bool = False) -> Iterator[None]:
+        """The application's code runs: it may change data, not transactions."""
+        self._guarded = True
+        try:
+            yield
+        finally:
+            self._guarded = False
+
+    def _authorize(self, action: int, first: str | None, *details: object) -> int:
+        denied = action in _TRANSACTION_CONTROL or (action == sqlite3.SQLITE_PRAGMA and first in _GUARDS)
+        return sqlite3.SQLITE_DENY if self._guarded and denied else sqlite3.SQLITE_OK

@@ -1,0 +1,71 @@
+"""Steps the machines of an application: when something happened to one, and when a pause or a limit of one ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from waltz_core.base.contract import earliest
+from waltz_core.client.applier import Commit, Poisoned, TakeNext
+from waltz_core.client.materialized import Effect, Event
+from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered
+from waltz_trio.base.background import Background
+from waltz_trio.base.pump import now_ms
+from waltz_trio.client.calls import Call
+from waltz_trio.client.parts import Part
+
+if TYPE_CHECKING:
+    from waltz_trio.client.client import Client
+
+
+class Stepper:
+    """Hands events to the machine of a partition, and what it says to those who wait for it."""
+
+    def __init__(self, client: Client, parts: Iterable[Part]) -> None:
+        self.tasks: Background | None = None  # while the block of the application runs
+        self._client = client
+        self._parts = tuple(parts)
+        self._armed: int | None = None  # when the task that keeps time wakes up
+        self._rearm = trio.Event()
+
+    def tell(self, part: Part, *events: Event) -> None:
+        """Step the machine and hand out what it says."""
+        out: list[Effect] = []
+        part.machine.step(now_ms(), events, out)
+        for effect in out:
+            if isinstance(effect, AskMark):
+                if self.tasks is not None:
+                    self.tasks.start_soon(self._ask, part)
+                continue
+            if isinstance(effect, Commit | TakeNext | Poisoned):
+                part.for_view(effect)
+                continue
+            call = effect.token
+            assert isinstance(call, Call)
+            call.tell(effect)
+            if isinstance(effect, Decide) and not call.awaits:
+                part.undecided[call] = None
+                if part.woken is not None:
+                    part.woken.set()
+        at = part.machine.deadline()
+        if at is not None and (self._armed is None or at < self._armed):
+            self._rearm.set()
+
+    async def keep_time(self) -> None:
+        """Step the machines when a pause or a limit ends."""
+        while True:
+            self._rearm = trio.Event()
+            self._armed = at = earliest(*(part.machine.deadline() for part in self._parts))
+            with trio.CancelScope(deadline=float("inf") if at is None else at / 1000):
+                await self._rearm.wait()
+            now = now_ms()
+            for part in self._parts:
+                due = part.machine.deadline()
+                if due is not None and due <= now:
+                    self.tell(part)
+
+    async def _ask(self, part: Part) -> None:
+        mark = await self._client.committed_mark(part.partition)
+        self.tell(part, MarkAnswered(mark))

@@ -1,0 +1,136 @@
+"""How an application uses its view: in a thread where the view wants one, and again after failures that pass."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import trio
+
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ApplyFailedError
+from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
+from waltz_core.client.materialized import VIEW_RETRY
+from waltz_trio.client.calls import Call
+from waltz_trio.client.instrument import Instrument
+from waltz_trio.client.parts import Part, Tell
+from waltz_trio.client.values import Batch
+from waltz_trio.client.views import ApplyError, View
+
+T = TypeVar("T")
+
+
+def _itself(state: T) -> T:
+    return state
+
+
+class ViewAccess:
+    """Reads from a view and commits to it."""
+
+    def __init__(
+        self,
+        view: View[Any],
+        rng: random.Random,
+        instrument: Instrument | None,
+        report: Callable[[Level, str], None],
+    ) -> None:
+        self._view = view
+        self._rng = rng
+        self._instrument = instrument
+        self._report = report
+
+    async def read(self, part: Part, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
+        answer: tuple[Any, int]
+        if not inspect.iscoroutinefunction(function):
+            answer = await self.in_view(self._view.read, part.partition, function, args)
+            return answer
+        state, mark = self._state_of(part)
+        return await function(state, *args), mark
+
+    async def read_async(self, part: Part, call: Call) -> tuple[Any, int]:
+        assert call.decide is not None
+        state, mark = self._state_of(part)
+        entry = None if call.key is None else call.key.find(state)
+        return entry or await call.decide(state, *call.args), mark
+
+    def _state_of(self, part: Part) -> tuple[Any, int]:
+        """For a function that awaits.
+
+        The mark is that of the start: what it sees later is newer, which can only cause a conflict.
+        """
+        if self._view.threaded:
+            raise TypeError("decide must be a plain function with this view: it runs in a database transaction")
+        return self._view.read(part.partition, _itself, ())
+
+    async def patiently(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
+        """Call again, after pauses that grow, while the view says that this may help."""
+        failures = 0
+        while True:
+            try:
+                answer = await (method(*args) if inspect.iscoroutinefunction(method) else self.in_view(method, *args))
+            except Exception as error:
+                if not self._view.is_transient(error):
+                    raise
+                failures += 1
+                self._is_down(part, error)
+            else:
+                if failures:
+                    self._is_up(part)
+                return answer
+            await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
+
+    async def in_view(self, method: Callable[..., Any], *args: Any) -> Any:
+        if self._view.threaded:
+            return await trio.to_thread.run_sync(method, *args)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return method(*args)
+
+    async def apply(self, part: Part, batch: Batch, tell: Tell) -> None:
+        """Do with a batch what the machine says, until it wants the next one.
+
+        Raises:
+            ApplyFailedError: a transaction of the batch cannot be applied.
+        """
+        tell(part, BatchArrived(batch.first_id, batch.last_id))
+        while True:
+            match await part.next_for_view():
+                case Commit(last_id):
+                    tell(part, await self._commit(part, batch, last_id))
+                case Poisoned(transaction_id):
+                    raise ApplyFailedError(part.partition, transaction_id, repr(part.poison)) from part.poison
+                case TakeNext():
+                    return
+
+    async def _commit(self, part: Part, batch: Batch, last_id: int) -> Applied | ApplyFailed | ViewDown:
+        """Have the view apply a batch, up to a transaction."""
+        if last_id < batch.last_id:
+            batch = Batch(batch.partition, tuple(each for each in batch if each.id <= last_id))
+        began = trio.current_time()
+        try:
+            mark = await self.in_view(self._view.commit, batch)
+        except ApplyError as error:
+            part.poison = error.__cause__
+            part.down = f"transaction {error.transaction.id} cannot be applied: {error.__cause__!r}"
+            return ApplyFailed(error.transaction.id)
+        except Exception as error:
+            if not self._view.is_transient(error):
+                raise
+            self._is_down(part, error)
+            return ViewDown()
+        self._is_up(part)
+        if self._instrument is not None:
+            self._instrument.applied(part.partition, len(batch), trio.current_time() - began)
+        return Applied(mark)
+
+    def _is_down(self, part: Part, error: Exception) -> None:
+        if part.down is None:
+            text = f"the view cannot be reached, and is tried again until it can: {error}"
+            self._report(Level.WARNING, f"partition {part.partition}: {text}")
+        part.down = str(error)
+
+    def _is_up(self, part: Part) -> None:
+        if part.down is not None:
+            self._report(Level.INFO, f"partition {part.partition}: the view can be reached again")
+        part.down = None

@@ -1,0 +1,363 @@
+"""Views: application state kept up to date with the log, data and mark in one transaction."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar
+
+from waltz_core.base.errors import ConfigError, ViewRegressedError
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.keys import KeyEntry, KeyTable, check_key, request_hash
+from waltz_trio.client.arguments import mark as mark_of
+from waltz_trio.client.arguments import whole
+from waltz_trio.client.codecs import shown
+from waltz_trio.client.states import Journal, can_be_wrapped, wrapped
+from waltz_trio.client.values import Batch, Key, Transaction
+
+S = TypeVar("S")
+if TYPE_CHECKING:
+    import typing_extensions  # type checkers know it; nothing needs it when a program runs
+
+    S_co = typing_extensions.TypeVar("S_co", covariant=True, default=Any)  # a bare `View` is one of any state
+else:
+    S_co = TypeVar("S_co", covariant=True)
+
+
+class View(Protocol[S_co]):
+    """State and mark of any number of partitions; `S_co` is what `decide` functions get.
+
+    All methods are synchronous; they run in a worker thread if `threaded`. `commit` and `read` may run
+    at the same time, `commit` never twice at once for one partition.
+    """
+
+    threaded: bool
+
+    def load_mark(self, partition: int) -> int:
+        """The stored mark, -1 if there is none yet. Called once per partition, before anything else."""
+
+    def commit(self, batch: Batch) -> int:
+        """Apply a batch and move the mark from `first_id` - 1 to `last_id`, all or nothing; returns the stored mark.
+
+        Another process may have applied a part of it already, or all. Transactions with the header
+        `waltz_core.base.log.MARKER_HEADER` only move the mark: the pipeline's writers make them for themselves.
+
+        Raises:
+            ApplyError: a transaction cannot be applied.
+            ViewRegressedError: the stored mark is below what this process has applied.
+        """
+
+    def read(
+        self,
+        partition: int,
+        decide: Callable[[S_co], Any] | Callable[Concatenate[S_co, ...], Any],
+        args: tuple[Any, ...],
+    ) -> tuple[Any, int]:
+        """`decide(state, *args)` and the mark of the state that it saw."""
+
+    def is_transient(self, error: Exception) -> bool:
+        """Trying again may help: a connection is gone, a lock is taken."""
+
+    def close(self) -> None:
+        """Give up what is open."""
+
+
+class KeyedView(View[S_co], Protocol[S_co]):
+    """A view that remembers idempotency keys.
+
+    `commit` stores the key of each transaction (`keys.of`), in the transaction that applies it; the first of several
+    with one key counts, while it is in the window. `waltz_core.client.keys.KeyTable` is the same rule in memory.
+    """
+
+    keys: Keys | None
+    """Where keys are; None: this view remembers none."""
+
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """The transaction that carries a key, in the snapshot that `read` has handed to `decide`."""
+
+
+class Keys:
+    """Where a view finds idempotency keys, and how long it remembers them.
+
+    Args:
+        key_of: given a transaction, its `Key`; None = it has none. Called for every transaction, before `apply`.
+        window: a key is remembered until this many transactions have followed in its partition. Each costs a row
+            of about 100 bytes.
+    """
+
+    def __init__(self, key_of: Callable[[Transaction], Key | None], *, window: int = 1_000_000) -> None:
+        check_plain(key_of, "key_of", "a transaction")
+        self.window = whole(window, "window")
+        if self.window < 1:
+            raise ValueError(f"a window is at least 1 transaction, not {window}")
+        self._key_of = key_of
+
+    def of(self, transaction: Transaction) -> tuple[str, bytes] | None:
+        """Key and hash of the request of a transaction.
+
+        Raises:
+            TypeError: `key_of` gives no `Key`, or its request has no lasting form.
+            ValueError: the key is empty or too long.
+        """
+        key = self._key_of(transaction)
+        if key is None:
+            return None
+        if not isinstance(key, Key):
+            raise TypeError(f"key_of gives a Key or None, found {shown(key)}; write return Key(KEY, REQUEST)")
+        return check_key(key.key), request_hash(key.request)
+
+
+class TogetherError(Exception):
+    """`apply_many` cannot apply several transactions; `__cause__` says why. `apply` may, one at a time."""
+
+    def __init__(self, transactions: Sequence[Transaction]) -> None:
+        super().__init__(f"applying {transactions[0]!r} to {transactions[-1].id} together failed")
+        self.transactions = transactions
+
+
+class ApplyError(Exception):
+    """A transaction cannot be applied; `__cause__` says why. Raised by views, seen as ApplyFailedError."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        super().__init__(f"applying {transaction!r} failed")
+        self.transaction = transaction
+
+
+def check_apply(apply: Callable[..., Any], apply_many: Callable[..., Any] | None = None) -> None:
+    """Refuse what would be called and do nothing; errors as `check_plain`."""
+    check_plain(apply, "apply", "a transaction and the state")
+    if apply_many is not None:
+        check_plain(apply_many, "apply_many", "transactions and the state")
+
+
+def check_plain(function: Callable[..., Any], name: str, takes: str) -> None:
+    """See that a function does its work when it is called.
+
+    Raises:
+        TypeError: it is `async def`, a generator function, or none at all.
+    """
+    if not callable(function):
+        raise TypeError(f"{name} must be a function of {takes}, not {function!r}")
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    for code in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004 - of the class, not whether
+        if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+            raise TypeError(
+                f"{name} must be a plain function, and {name_of(function)} is `async def` or a generator: "
+                "calling it would change nothing. Views are changed inside one transaction, without awaiting"
+            )
+
+
+def checked_key(keys: Keys, transaction: Transaction) -> tuple[str, bytes] | None:
+    """`Keys.of`, for a view that applies the transaction.
+
+    Raises:
+        ApplyError: it fails.
+    """
+    try:
+        return keys.of(transaction)
+    except Exception as error:
+        raise ApplyError(transaction) from error
+
+
+def check_seed(keys: Keys | None) -> None:
+    """Refuse to seed a view that would not know the keys of what it is seeded with.
+
+    Raises:
+        ConfigError: it remembers keys.
+    """
+    if keys is not None:
+        raise ConfigError(
+            "a view with keys cannot be seeded: it would not know the keys of the transactions behind the seed, and a "
+            "repeated submit could commit twice. Let it read the log from its start, or catch up from an archive"
+        )
+
+
+def call_apply(apply: Callable[..., Any], transactions: Transaction | Sequence[Transaction], state: Any) -> None:
+    """Call it, or an `apply_many`, and refuse a coroutine that it returns."""
+    result = apply(transactions, state)
+    if result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"apply returned {result!r}, which nobody awaits: it must be a plain function")
+
+
+def to_apply(batch: Batch, mark: int) -> list[Transaction]:
+    """What is behind a mark and the application's own."""
+    return [each for each in batch if each.id > mark and each.header != MARKER_HEADER]
+
+
+def warn_together(error: TogetherError) -> None:
+    """`apply_many` failed where `apply` did not: that costs time with every batch, and says that they differ."""
+    first, last = error.transactions[0], error.transactions[-1]
+    warnings.warn(
+        f"partition {first.partition}: apply_many failed on transactions {first.id} to {last.id} with "
+        f"{error.__cause__!r}, and apply took them one at a time. Both must do the same",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def name_of(apply: Callable[..., Any]) -> str:
+    """Module and name of a function, the same whether its module is run or imported."""
+    while isinstance(apply, functools.partial):
+        apply = apply.func
+    named = apply if hasattr(apply, "__qualname__") else type(apply)
+    module = named.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = spec.name if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem
+    return f"{module}.{named.__qualname__}"
+
+
+class DictView(Generic[S]):
+    """State in memory: `apply(txn, state)` changes `state`, a dict unless given.
+
+    Nothing is kept across restarts, so every partition is read from its start. `decide` functions get the state
+    read-only. Where the state is a dict, a list or a set, a transaction that cannot be applied changes nothing of it.
+    With `keys` it remembers idempotency keys. `apply_many(txns, state)` does the same as `apply` with each of several.
+    """
+
+    threaded = False
+
+    def __init__(
+        self,
+        apply: Callable[[Transaction, S], None],
+        state: S | None = None,
+        *,
+        apply_many: Callable[[Sequence[Transaction], S], None] | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        check_apply(apply, apply_many)
+        self.keys = keys
+        self._tables: dict[int, KeyTable] = {}
+        self.state: Any = {} if state is None else state
+        if apply_many is not None and not can_be_wrapped(self.state):
+            raise TypeError(
+                f"apply_many needs a state that can be put back when it fails: a dict, a list or a set, not "
+                f"{type(self.state).__name__}"
+            )
+        self.marks: dict[int, int] = {}
+        self._apply = apply
+        self.apply_many = apply_many
+        self._torn: ApplyError | None = None  # what left the state half changed
+
+    def seed(self, partition: int, mark: int) -> None:
+        """Begin behind `mark`; the state must be that of this mark."""
+        check_seed(self.keys)
+        self.marks[whole(partition, "a partition")] = mark_of(mark, "mark")
+
+    def load_mark(self, partition: int) -> int:
+        """-1, or the seeded mark."""
+        return self.marks.setdefault(partition, -1)
+
+    def commit(self, batch: Batch) -> int:
+        """Apply one transaction after the other, each as a whole or not at all; errors as `View.commit`."""
+        journal = Journal()
+        state = wrapped(self.state, journal)
+        failed = None if self.apply_many is None else self._commit_together(batch, state, journal)
+        mark = self.marks[batch.partition]
+        for transaction in batch:
+            if transaction.id <= mark:
+                continue
+            if transaction.id != mark + 1:
+                raise ViewRegressedError(batch.partition, mark, transaction.id - 1)
+            self._check_whole()
+            key = self._apply_one(transaction, state, journal) if transaction.header != MARKER_HEADER else None
+            self._applied(transaction, key)
+            mark = transaction.id
+        if failed is not None:
+            warn_together(failed)
+        return mark
+
+    def read(
+        self, partition: int, decide: Callable[Concatenate[S, ...], Any], args: tuple[Any, ...]
+    ) -> tuple[Any, int]:
+        """`decide(state, *args)`; a dict, a list or a set cannot be changed by it."""
+        self._check_whole()
+        return decide(wrapped(self.state, None), *args), self.marks[partition]
+
+    def find_key(self, state: Any, partition: int, key: str) -> KeyEntry | None:
+        """As `KeyedView.find_key`."""
+        return self._table(partition).find(key, self.marks[partition])
+
+    def is_transient(self, error: Exception) -> bool:
+        """Never: there is nothing to wait for."""
+        return False
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+    def _table(self, partition: int) -> KeyTable:
+        assert self.keys is not None
+        table = self._tables.get(partition)
+        if table is None:
+            table = self._tables[partition] = KeyTable(self.keys.window)
+        return table
+
+    def _applied(self, transaction: Transaction, key: tuple[str, bytes] | None) -> None:
+        if self.keys is not None:
+            self._table(transaction.partition).apply(transaction.id, *(key or (None,)))
+        self.marks[transaction.partition] = transaction.id
+
+    def _commit_together(self, batch: Batch, state: Any, journal: Journal) -> TogetherError | None:
+        """Apply what is new by `apply_many`, or nothing; gives why not, where it failed."""
+        assert self.apply_many is not None
+        mark = self.marks[batch.partition]
+        run = to_apply(batch, mark)
+        if len(run) < 2 or batch.first_id > mark + 1 or self._torn is not None:
+            return None
+        try:
+            keys = {} if self.keys is None else {each.id: checked_key(self.keys, each) for each in run}
+        except ApplyError:
+            return None  # one at a time, what comes before it is kept
+        try:
+            call_apply(self.apply_many, run, state)
+        except BaseException as error:
+            self._take_back(journal, run[0], error)
+            if not isinstance(error, Exception):
+                raise
+            failed = TogetherError(run)
+            failed.__cause__ = error
+            return failed
+        journal.forget()
+        for transaction in batch:
+            if transaction.id > mark:
+                self._applied(transaction, keys.get(transaction.id))
+        return None
+
+    def _apply_one(self, transaction: Transaction, state: Any, journal: Journal) -> tuple[str, bytes] | None:
+        """Apply it; gives its key."""
+        key = None if self.keys is None else checked_key(self.keys, transaction)
+        try:
+            call_apply(self._apply, transaction, state)
+        except BaseException as error:
+            failed = self._take_back(journal, transaction, error)
+            if isinstance(error, Exception):
+                raise failed from error
+            raise
+        journal.forget()
+        return key
+
+    def _take_back(self, journal: Journal, transaction: Transaction, error: BaseException) -> ApplyError:
+        """Undo what it has changed; the state is never used again where that cannot be done."""
+        failed = ApplyError(transaction)
+        failed.__cause__ = error
+        if not journal.take_back() or not can_be_wrapped(self.state):
+            self._torn = failed
+        return failed
+
+    def _check_whole(self) -> None:
+        if self._torn is not None:
+            error = ApplyError(self._torn.transaction)
+            error.add_note(
+                f"the state is half changed, and cannot be put back: {type(self.state).__name__} is no dict, list or "
+                "set, or holds what cannot be copied"
+            )
+            raise error from self._torn.__cause__

@@ -1,0 +1,438 @@
+"""The HTTP endpoints of a process: /ping, /buildinfo, /health, /metrics, /metrics/prometheus, and the console.
+
+h11 parses and frames. Here are the limits that keep a small port usable for all: the size of a request's
+head, the time that a request may take to arrive and its answer to leave, the number of connections, of requests in a
+second, and of answers that never end (server-sent events). The log names who does not keep to them. GET and HEAD only:
+no request changes anything, and one with a body ends its connection.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from socket import socket
+from typing import TypeAlias, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import h11
+import trio
+
+from waltz_core.base.edge import Level
+from waltz_core.base.record import record
+from waltz_trio.base.exposition import Form
+from waltz_trio.base.metrics import Registry
+from waltz_trio.base.version import version
+from waltz_trio.net.complaints import Complaints
+from waltz_trio.net.listener import accept_loop, bind
+from waltz_trio.net.pace import Pace
+from waltz_trio.net.tls import names_of
+
+_HEAD_MAX = 16_384  # bytes of request line and headers
+_IDLE = 30.0  # seconds for a request to arrive and its answer to leave
+_CONNECTIONS_MAX = 100
+_RATE = 100.0  # requests a second, of all connections together: some hundredths of the process's time
+_BURST = 200  # of a browser that loads pages
+_DELAYED_MAX = 20  # requests of one address that had to wait for the rate: worth a line in the log
+_ADDRESSES_MAX = 1000  # whose delays are counted
+_STREAMS_MAX = 32  # further connections, which receive events
+_LINGER_BYTES = 1 << 18  # read and thrown away behind a refusal, so that a reset does not overtake it
+_LINGER = 2.0  # seconds of that
+_BLOCK = 4096  # bytes read at once
+_FIELDS_MAX = 20  # of a query
+
+
+@record
+class Request:
+    """A parsed request: what the endpoints look at."""
+
+    method: str
+    path: str  # decoded, without the query
+    query: dict[str, list[str]]
+    headers: dict[str, str]  # names in lower case
+    peer: str = ""  # host:port
+    names: tuple[str, ...] | None = None  # in the peer's certificate; None: not over TLS
+
+    @property
+    def pretty(self) -> bool:
+        """`?pretty=true` was asked for."""
+        return self.query.get("pretty", [""])[-1].lower() == "true"
+
+
+@record
+class Response:
+    """Status, type and body of an answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+@record
+class Stream:
+    """An answer without an end: `feed` sends pieces until it returns, or the reader goes away."""
+
+    content_type: str
+    feed: Callable[[Send], Awaitable[None]]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Answer: TypeAlias = Response | Stream
+Handler: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
+
+
+class _BadRequestError(Exception):
+    """A request that is refused before any handler sees it; the status says what is wrong."""
+
+    def __init__(self, status: HTTPStatus, why: str = "") -> None:
+        super().__init__(why or status.phrase)
+        self.status = status
+
+
+def text(body: str, *, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> Response:
+    """An answer in text."""
+    return Response(status, content_type, body.encode())
+
+
+def json_text(value: object, *, status: int = 200, pretty: bool = False) -> Response:
+    """An answer in JSON."""
+    separators = None if pretty else (",", ":")
+    body = json.dumps(value, indent=2 if pretty else None, separators=separators, default=str)
+    return Response(status, "application/json", body.encode())
+
+
+def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool, Mapping[str, object]]]) -> Handler:
+    """The original's endpoints.
+
+    Args:
+        service: name in /buildinfo.
+        registry: what /metrics shows.
+        health: whether the process is healthy, and the object /health shows.
+    """
+
+    async def json(pretty: bool) -> Response:
+        found = await registry.text(f"json {pretty}", lambda: registry.json(pretty=pretty))
+        return Response(200, "application/json", found.encode())
+
+    async def scraped(form: Form) -> Response:
+        found = await registry.text(form.name, lambda: registry.prometheus(form))
+        return text(found, content_type=form.value)
+
+    def handle(request: Request) -> Answer | Awaitable[Answer]:
+        match request.path.rstrip("/") or "/":
+            case "/ping":
+                return text("pong\n", content_type="text/plain")
+            case "/buildinfo":
+                return json_text({"service_name": service, "version": version()}, pretty=request.pretty)
+            case "/health":
+                healthy, value = health()
+                return json_text(value, status=200 if healthy else 500, pretty=request.pretty)
+            case "/metrics":
+                form = _form_of(request.headers.get("accept", ""))
+                return json(request.pretty) if form is None else scraped(form)
+            case "/metrics/prometheus":
+                return scraped(_form_of(request.headers.get("accept", "")) or Form.PROMETHEUS)
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    return handle
+
+
+_FORMS = {"text/plain": Form.PROMETHEUS, "application/openmetrics-text": Form.OPENMETRICS, "application/json": None}
+
+
+def _form_of(accept: str) -> Form | None:
+    """The requested text form; None for JSON, which is the default."""
+    best: tuple[float, Form | None] = (0.0, None)
+    for part in accept.split(","):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    weight = float(parameter[2:])
+                except ValueError:
+                    weight = 0.0
+        if kind in _FORMS and weight > best[0]:
+            best = weight, _FORMS[kind]
+    return best[1]
+
+
+class HttpServer:
+    """Serves one handler on one address.
+
+    Lifetime: `listen`, then `await nursery.start(server.run)`; cancel to end.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        report: Callable[[Level, str], None] | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare to serve; nothing is bound before `listen`.
+
+        Args:
+            handler: answers each request.
+            report: gets unexpected errors, for the log.
+            context: of TLS; without it, plain HTTP.
+        """
+        self._handler = handler
+        self._report = report or (lambda level, text: None)
+        self._complain = Complaints(self._report).put
+        self._context = context
+        self._pace = Pace(_RATE, _BURST)
+        self._delays: dict[str, int] = {}  # address → requests of it that had to wait
+        self._open: dict[object, tuple[trio.CancelScope, str]] = {}  # connections, the longest open first
+        self._streams = 0  # further ones, which receive events
+        self._sock: socket | None = None
+
+    def listen(self, host: str, port: int, key: str) -> int:
+        """Bind; returns the port number.
+
+        Raises:
+            ConfigError: the address is taken; the message names `key`.
+        """
+        self._sock = bind(host, port, key)
+        return int(self._sock.getsockname()[1])
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        assert self._sock is not None, "listen first"
+        async with trio.open_nursery() as nursery:
+
+            def accepted(sock: socket, peer: str) -> None:
+                if len(self._open) >= _CONNECTIONS_MAX:
+                    # Connections that say nothing must not keep out those who ask.
+                    longest, whose = self._open.pop(next(iter(self._open)))
+                    longest.cancel()
+                    self._complain(whose, "too many HTTP connections: those that wait longest are dropped")
+                scope = trio.CancelScope()
+                self._open[sock] = scope, peer
+                nursery.start_soon(self._serve, sock, scope, peer)
+
+            await accept_loop(self._sock, accepted)
+
+    async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
+        try:
+            with scope, sock:  # closed even where the stream never came to be
+                async with await self._secured(sock) as stream:
+                    await self._requests(_Connection(stream, peer, self._complain), sock)
+        except trio.TooSlowError:
+            self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            pass  # a reader that goes away is no event
+        except Exception as error:  # one reader's failure ends one connection
+            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
+        finally:
+            self._open.pop(sock, None)
+
+    async def _secured(self, sock: socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        if self._context is None:
+            return plain
+        secure = trio.SSLStream(plain, self._context, server_side=True, https_compatible=True)
+        with trio.fail_after(_IDLE):
+            await secure.do_handshake()
+        return secure
+
+    async def _requests(self, connection: _Connection, sock: socket) -> None:
+        while connection.ready:
+            request = await connection.request()
+            if request is None:
+                return
+            if await self._pace.turn():
+                self._delayed(connection.peer)
+            answer = request if isinstance(request, Response) else await self._answer(request)
+            if isinstance(answer, Response):
+                await connection.send(answer, close=answer is request)
+                continue
+            place = self._open.pop(sock, None)  # it waits for us, not we for it: it does not make room for others
+            self._streams += 1
+            try:
+                await connection.stream(answer)
+            finally:
+                self._streams -= 1
+                if place is not None:
+                    self._open[sock] = place
+        await connection.linger()
+
+    def _delayed(self, peer: str) -> None:
+        """A request had to wait: who makes many of those has a line in the log."""
+        host = peer.rpartition(":")[0]
+        if len(self._delays) >= _ADDRESSES_MAX:
+            self._delays.clear()
+        self._delays[host] = self._delays.get(host, 0) + 1
+        if self._delays[host] % _DELAYED_MAX == 0:
+            self._complain(peer, "it makes more HTTP requests than its part: they wait")
+
+    async def _answer(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here")
+        try:
+            answer = self._handler(request)
+            if not isinstance(answer, Response | Stream):
+                answer = await answer
+        except Exception as error:
+            self._report(Level.ERROR, f"{request.peer}: {request.path} cannot be answered: {error!r}")
+            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        if isinstance(answer, Stream) and self._streams >= _STREAMS_MAX:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{_STREAMS_MAX} readers receive events already")
+        return answer
+
+
+class _Connection:
+    """One connection: h11's states, and the bytes in and out."""
+
+    def __init__(
+        self,
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        peer: str,
+        complain: Callable[[str, str], None],
+    ) -> None:
+        self.peer = peer
+        self._stream = stream
+        self._complain = complain
+        # Trio's stream answers as the object that it wraps.
+        self._names = names_of(cast(ssl.SSLObject, stream)) if isinstance(stream, trio.SSLStream) else None
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
+        self._head_only = False  # the answer is to a HEAD
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may carry one more request."""
+        return self._http.our_state is h11.IDLE
+
+    async def request(self) -> Request | Response | None:
+        """The next request, the refusal of one that is not acceptable, or None at the end of the stream."""
+        with trio.move_on_after(_IDLE):
+            try:
+                event = await self._event()
+                return self._parsed(event) if isinstance(event, h11.Request) else None
+            except _BadRequestError as error:
+                return self._refused(error.status, str(error))
+            except h11.RemoteProtocolError as error:
+                return self._refused(HTTPStatus(error.error_status_hint), str(error))
+            except trio.BrokenResourceError:
+                if self._http.trailing_data[0]:
+                    self._complain(self.peer, "the HTTP connection broke in the middle of a request")
+                raise
+        if self._http.trailing_data[0]:  # part of a head
+            return self._refused(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {_IDLE:.0f} s")
+        return None
+
+    def _refused(self, status: HTTPStatus, why: str) -> Response:
+        # What a peer sent may be part of why; the log gets the status alone.
+        self._complain(self.peer, f"an HTTP request was refused: {status.value} {status.phrase}")
+        return refusal(status, why)
+
+    async def _event(self) -> object:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            self._http.receive_data(bytes(await self._stream.receive_some(_BLOCK)))
+
+    def _parsed(self, event: h11.Request) -> Request:
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise _BadRequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port speaks HTTP/1.1")
+        # h11 measures what is incomplete between two reads only.
+        if len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers) > _HEAD_MAX:
+            raise _BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
+        method, target = event.method.decode("ascii"), event.target.decode("ascii")
+        self._head_only = method == "HEAD"
+        if not target.startswith(("/", "http://", "https://")):
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "the target of a request is a path, such as /health")
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, max_num_fields=_FIELDS_MAX)
+        except ValueError as error:
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, str(error)) from None
+        path = unquote(parts.path)
+        if not path.isprintable():
+            raise _BadRequestError(HTTPStatus.BAD_REQUEST, "control characters in the path")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        return Request(method, path, query, headers, self.peer, self._names)
+
+    async def send(self, response: Response, *, close: bool = False) -> None:
+        """Send a whole answer; `close` ends the connection with it."""
+        if self._http.their_state is h11.SEND_BODY:
+            # Nobody reads a body; what came of it would be taken for the next request.
+            close = close or not isinstance(self._http.next_event(), h11.EndOfMessage)
+        length = ("Content-Length", str(len(response.body)))
+        ends = (("Connection", "close"),) if close else ()
+        head = h11.Response(
+            status_code=response.status,
+            reason=HTTPStatus(response.status).phrase,
+            headers=[("Content-Type", response.content_type), length, *_headers(response.headers), *ends],
+        )
+        data = self._http.send(head) or b""
+        if not self._head_only:
+            data += self._http.send(h11.Data(data=response.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        with trio.fail_after(_IDLE):
+            await self._stream.send_all(data)
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+
+    async def stream(self, answer: Stream) -> None:
+        """Send an answer piece by piece, until it or the reader ends."""
+        ends = ("Connection", "close")
+        head = h11.Response(
+            status_code=200,
+            reason="OK",
+            headers=[("Content-Type", answer.content_type), *_headers(answer.headers), ends],
+        )
+        await self._send(head)
+        if self._head_only:
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def feed() -> None:
+                await answer.feed(lambda piece: self._send(h11.Data(data=piece)))
+                await self._send(h11.EndOfMessage())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(feed)
+            # A reader has nothing more to say: the first that comes from it is its end.
+            await self._stream.receive_some(_BLOCK)
+            nursery.cancel_scope.cancel()
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            with trio.fail_after(_IDLE):
+                await self._stream.send_all(data)
+
+    async def linger(self) -> None:
+        """End our side and read what is under way: closing before would reset, and the answer could be lost."""
+        with trio.move_on_after(_LINGER):
+            if isinstance(self._stream, trio.SocketStream):
+                await self._stream.send_eof()
+            left = _LINGER_BYTES
+            while left > 0:
+                data = await self._stream.receive_some(_BLOCK)
+                if not data:
+                    return
+                left -= len(data)
+
+
+def _headers(more: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Of every answer; what a handler says of caching stands."""
+    headers = [("X-Content-Type-Options", "nosniff"), *more]
+    if not any(name.lower() == "cache-control" for name, _ in more):
+        headers.append(("Cache-Control", "must-revalidate,no-cache,no-store"))
+    return tuple(headers)
+
+
+def refusal(status: HTTPStatus, why: str = "") -> Response:
+    """An answer that says why there is no other."""
+    said = html.escape(why or status.phrase)
+    page = f"<html><head><title>{status.value} {status.phrase}</title></head><body>{said}</body></html>\n"
+    allow = (("Allow", "GET, HEAD"),) if status is HTTPStatus.METHOD_NOT_ALLOWED else ()
+    return Response(status.value, "text/html;charset=utf-8", page.encode(), allow)

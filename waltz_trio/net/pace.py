@@ -1,0 +1,34 @@
+"""How many requests a port answers in a second, whoever asks."""
+
+from __future__ import annotations
+
+import trio
+
+
+class Pace:
+    """A token bucket: turns are given in the order in which they were asked for, a burst of them at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._at = 0.0
+        self._line = trio.Lock()  # who waits for a turn, first come, first served
+
+    async def turn(self) -> bool:
+        """Wait until it is one's turn; whether that took time."""
+        waited = self._line.locked()
+        async with self._line:
+            self._refill()
+            if self._left < 1:
+                waited = True
+                await trio.sleep((1 - self._left) / self._rate)
+                # What fractions add up to may be a hair less than a whole turn, for which no clock moves on.
+                self._left, self._at = 1.0, trio.current_time()
+            self._left -= 1
+        return waited
+
+    def _refill(self) -> None:
+        now = trio.current_time()
+        self._left = min(float(self._burst), self._left + (now - self._at) * self._rate)
+        self._at = now

@@ -1,0 +1,295 @@
+"""Asks all processes: a `ClusterView` from ZooKeeper and all ports, at once and with a time limit for each node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import attrs
+import trio
+from cryptography import x509
+
+from waltz_core.base.errors import ConfigError, WaltzError
+from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.operations.findings import Finding
+from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.client_messages import ErrorCode
+from waltz_core.wire.shared import AWAITED, UNUSABLE, Condition, Statistic, Trouble
+from waltz_core.zookeeper.znodes import ServerDescriptor
+from waltz_trio.config.config import net_limits, tls_settings
+from waltz_trio.net.dialer import DialError, dial_stream
+from waltz_trio.net.tls import ClientTls
+from waltz_trio.ports.admin import AdminClient, RefusedError
+from waltz_trio.ports.server import ServerPort
+from waltz_trio.ports.tool import Tool
+from waltz_trio.zk.admin import ClusterDamagedError, ClusterMissingError, read_cluster
+from waltz_trio.zk.client import UnavailableError
+
+NODE_MAX = 10.0  # seconds that one node may take for all its answers
+
+_STATES = {
+    Condition.SOUND: "open",
+    Condition.SUSPECT: "open",
+    Condition.LIMBO: "limbo",
+    Condition.STOPPED: "stopped",
+}
+_FIGURES = (  # of a server, names of statistics that begin so
+    "access-level",
+    AWAITED,
+    "connections",
+    "client-lag.",
+    "hot-lock.",
+    "rejected-append",
+    "successful-append",
+    "append-queue-size",
+    "pending-append",
+    "real-time-feeds",
+    "catchup-feeds",
+    "response-within-ms.",
+    "response-count",
+)
+
+
+UNSEEN = (ClusterMissingError, UnavailableError)
+"""Why there may be no view at all; `unseen` explains each."""
+
+
+def unseen(error: Exception) -> Finding:
+    """What is wrong where `gather` gives no view."""
+    match error:
+        case ClusterDamagedError():
+            command = (
+                "stop the servers; waltz zookeeper restore -c CONFIG -i FILE, FILE being what `waltz zookeeper list "
+                "--json` printed while all was well; or restore ZooKeeper from a backup of its own"
+            )
+            return Finding("damaged-cluster", str(error), command)
+        case ClusterMissingError():
+            command = (
+                "check cluster.root; a new cluster is made by: waltz zookeeper create -c CONFIG -n NAME -p PARTITIONS; "
+                "one that was lost comes back by: waltz zookeeper restore -c CONFIG -i FILE"
+            )
+            return Finding("no-cluster", str(error), command)
+    command = "check that ZooKeeper runs at zookeeper.connectString: echo ruok | nc HOST PORT"
+    return Finding("zookeeper-down", str(error), command)
+
+
+async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool = True) -> ClusterView:
+    """Everything about the cluster.
+
+    Args:
+        tool: of the command.
+        node_max: seconds that each node may take; what it did not answer until then is missing.
+        certificates: look at those of all ports too, by connections of their own.
+
+    Raises:
+        ClusterMissingError: there is no cluster, or half of one.
+        ZnodeError: ZooKeeper did not answer.
+    """
+    dump = await read_cluster(tool.zk, tool.paths)
+    maps = dump.maps
+    ports = dict(maps.connections.connections)
+    names = sorted({*dict(maps.replicas.replicas), *dict(maps.groups.groups), *ports})
+    servers: dict[int, ServerView] = {}
+    storages: dict[str, StorageView] = {}
+    shown: list[CertificateView] = []
+
+    async def ask_server(number: int, descriptor: ServerDescriptor) -> None:
+        servers[number] = await _server(tool, descriptor, node_max)
+
+    async def ask_storage(name: str) -> None:
+        storages[name] = await _storage(tool, name, ports.get(name), node_max)
+
+    async with trio.open_nursery() as nursery:
+        for number, descriptor in enumerate(dump.servers):
+            nursery.start_soon(ask_server, number, descriptor)
+            if certificates:
+                nursery.start_soon(_certificate, tool, descriptor.endpoint, shown, node_max)
+        for name in names:
+            nursery.start_soon(ask_storage, name)
+            endpoint = _endpoint(name)
+            if certificates and endpoint is not None:
+                nursery.start_soon(_certificate, tool, endpoint, shown, node_max)
+    return ClusterView(
+        root=tool.paths.root,
+        name=dump.params.name,
+        key=dump.store.key,
+        num_partitions=dump.store.num_partitions,
+        assignment=dump.assignment,
+        assignment_cversion=dump.assignment_cversion,
+        undecodable=dump.undecodable,
+        maps=maps,
+        partitions=dump.partitions,
+        servers=tuple(servers[number] for number in sorted(servers)),
+        storages=tuple(storages[name] for name in names),
+        unreadable=dump.unreadable,
+        certificates=tuple(sorted(shown, key=lambda found: found.port)),
+        now_ms=_now(),
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _endpoint(name: str) -> Endpoint | None:
+    try:
+        return parse_endpoint(name)
+    except ConfigError:
+        return None
+
+
+async def _limited(node_max: float, ask: Callable[[AsyncExitStack], Any]) -> str:
+    """Run the questions to one node; why they ended early, empty if they did not."""
+    try:
+        async with AsyncExitStack() as stack:
+            with trio.fail_after(node_max):
+                await ask(stack)
+    except trio.TooSlowError:
+        return f"no answer within {node_max:.0f} s"
+    except (WaltzError, OSError) as error:
+        return str(error)
+    return ""
+
+
+async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> ServerView:
+    known: dict[str, Any] = {}
+
+    async def ask(stack: AsyncExitStack) -> None:
+        port = await stack.enter_async_context(tool.server(descriptor.endpoint))
+        known["partitions"] = await port.partitions()
+        if port.version >= 5:
+            key = await port.cluster_key()
+            known["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
+            known["status"] = await port.status()
+            before = _now()
+            told = await port.statistics(*_FIGURES)
+            if told is not None:
+                known["clock_ms"] = told.time_ms - (before + _now()) // 2
+                known["access_level"] = _access_level(told.statistics)
+                known["figures"] = {(figure.name, figure.partition_id): figure.value for figure in told.statistics}
+        known["health"] = await port.health()
+        known["connectivity"] = await port.storage_connectivity()
+        if port.version >= 5:
+            # After the question above: it makes the server try nodes that it does not need, and know their troubles.
+            known["unusable"] = unusable = await _unusable(port)
+            known["troubles"] = await _troubles(port) if unusable else {}
+
+    problem = await _limited(node_max, ask)
+    return ServerView(descriptor, problem, **known)
+
+
+async def _unusable(port: ServerPort) -> Mapping[str, str]:
+    """Why the server cannot use storage nodes; empty if it runs an older version of ours, which does not say."""
+    try:
+        return await port.storage_nodes()
+    except RefusedError as error:
+        if error.code == ErrorCode.NOT_IMPLEMENTED:
+            return {}
+        raise
+
+
+async def _troubles(port: ServerPort) -> Mapping[str, Trouble]:
+    """What kind of trouble each of them is; empty if it runs an older version of ours."""
+    told = await port.statistics(UNUSABLE)
+    figures = () if told is None else told.statistics
+    kinds = {kind.value: kind for kind in Trouble}
+    return {each.name.removeprefix(UNUSABLE): kinds[int(each.value)] for each in figures if each.value in kinds}
+
+
+async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: float) -> StorageView:
+    endpoint = _endpoint(name)
+    if endpoint is None:
+        return StorageView(name, data_problem=f"{name!r} is no host:port", admin_problem="it is not known")
+    known: dict[str, Any] = {}
+    foreign = False
+
+    async def ask_data(stack: AsyncExitStack) -> None:
+        nonlocal foreign
+        try:
+            await stack.enter_async_context(tool.data(endpoint))
+        except RefusedError as error:
+            foreign = foreign or error.refusal.wrong_cluster
+            raise
+
+    async def ask_admin(stack: AsyncExitStack) -> None:
+        nonlocal foreign
+        assert admin_port is not None
+        try:
+            client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
+        except RefusedError as error:
+            foreign = foreign or error.refusal.wrong_cluster
+            raise
+        await _ask_node(client, known)
+
+    data_problem = await _limited(node_max, ask_data)
+    admin_problem = "its admin port is not in ZooKeeper"
+    if admin_port is not None:
+        admin_problem = await _limited(node_max, ask_admin)
+    where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
+    return StorageView(name, where, data_problem, admin_problem, foreign_key=foreign, **known)
+
+
+async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:
+    assigned = await client.assigned()
+    replicas: dict[int, ReplicaView] = {}
+    figures: Mapping[tuple[str, int], float] = {}
+    if client.version:
+        before = _now()
+        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level")))
+        assert isinstance(statistics, admin.StatisticsResponse)
+        known["clock_ms"] = statistics.time_ms - (before + _now()) // 2
+        figures = {(figure.name, figure.partition_id): figure.value for figure in statistics.statistics}
+        known["access_level"] = _access_level(statistics.statistics)
+        if ("disk-free-bytes", -1) in figures:
+            known["disk_free"] = int(figures["disk-free-bytes", -1])
+            known["disk_reserve"] = int(figures["disk-reserve-bytes", -1])
+    for partition_id, available in sorted(assigned.items()):
+        replicas[partition_id] = await _replica(client, partition_id, available)
+    known["replicas"] = replicas
+
+
+def _access_level(statistics: Iterable[Statistic]) -> int | None:
+    return next((int(figure.value) for figure in statistics if figure.name == "access-level"), None)
+
+
+async def _replica(client: AdminClient, partition_id: int, available: bool) -> ReplicaView:
+    if client.version:
+        state = await client.call(lambda seq: admin.ReplicaStateRequest(seq, partition_id))
+        assert isinstance(state, admin.ReplicaStateResponse)
+        info = state.last_session_info
+        return ReplicaView(
+            partition_id,
+            available,
+            info.session_id,
+            info.low_water_mark,
+            info.local_low_water_mark,
+            state.max_transaction_id,
+            _STATES.get(Condition(state.condition), "open"),
+            state.reason or "",
+            sum(suspect.last_id - suspect.first_id + 1 for suspect in state.suspects),
+        )
+    answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
+    assert isinstance(answer, admin.LastSessionInfoResponse)
+    info = answer.last_session_info
+    marks = info.low_water_mark, info.local_low_water_mark
+    return ReplicaView(partition_id, available, info.session_id, *marks)
+
+
+async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[CertificateView], node_max: float) -> None:
+    """The certificate of a port, trusted or not; a port that shows none is reported elsewhere."""
+    settings = attrs.evolve(tls_settings(tool.config, tool.prefix), verify=False)
+    with trio.move_on_after(node_max):
+        try:
+            stream = await dial_stream(endpoint, ClientTls(settings), net_limits(tool.config))
+        except (DialError, WaltzError):
+            return
+        der = stream.getpeercert(binary_form=True)
+        await trio.aclose_forcefully(stream)
+        if not isinstance(der, bytes):
+            return
+        certificate = x509.load_der_x509_certificate(der)
+        ends = int(certificate.not_valid_after_utc.timestamp() * 1000)
+        certificates.append(CertificateView(str(endpoint), certificate.subject.rfc4514_string(), ends))
