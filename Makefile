@@ -35,6 +35,9 @@ fix: install
 # What runs whole clusters for long is not measured for coverage, which would make it three times slower.
 LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model failover hostile application_layer limits fairness legacy_clients security))
 PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=5
+# Real processes on real clocks, beside others on the same cores: what fails is run once more, alone. It must pass then, and is named.
+STEADY = $(PYTEST) $(1) || { [ $$? = 1 ] && echo "Once more, alone, what failed beside others:" && \
+  $(BIN)/python -m pytest -q -rA --last-failed --last-failed-no-failures none $(1); } || exit 1
 # Two at a time: the core is tested on both cores; tests of drivers, processes and Spark wait more than they work, by files.
 # The same seeds every time: what fails here fails again.
 test: install
@@ -47,8 +50,8 @@ test: install
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..150 --jobs 2; \
 	PYTHONDEVMODE= WALTZ_SPEEDUPS=0 $(BIN)/python -m tests.model.fuzz --seeds 151..200 --jobs 2; \
 	WALTZ_SPEEDUPS=0 $(PYTEST) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire; \
-	$(PYTEST) -m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/dcb tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/interop tests/histories; \
-	$(PYTEST) -m 'not slow' --dist loadfile tests/spark; \
+	$(call STEADY,-m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/dcb tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/interop tests/histories); \
+	$(call STEADY,-m 'not slow' --dist loadfile tests/spark); \
 	echo "Tests took $$((SECONDS - begin)) s, installation apart"
 
 # The slow half of the tests of processes and Spark, and 1,000 seeds that nobody has seen.
@@ -56,8 +59,8 @@ test-long: install
 	@.ci/system-packages tests
 	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
 	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --jobs 2; \
-	$(PYTEST) -m slow tests/unit tests/vectors tests/driver_crashes tests/trio tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/histories; \
-	$(PYTEST) -m slow --dist loadfile tests/spark; \
+	$(call STEADY,-m slow tests/unit tests/vectors tests/driver_crashes tests/trio tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/histories); \
+	$(call STEADY,-m slow --dist loadfile tests/spark); \
 	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
 
 # The site of docs/, as pages in build/site; a warning is an error, and nothing is fetched.
