@@ -168,6 +168,13 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant("wrong quorum", "store.quorum", "return n // 2 + 1", "return max(1, n // 2)"),
     Mutant(
+        "a suspect counts as not needed as soon as one member ends below it",
+        "store.intake",
+        "if without > len(at.members) - at.quorum:",
+        "if without:",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
+    Mutant(
         "own send counts as a vote",
         "server.commits",
         "                session.replicate(batch)\n",

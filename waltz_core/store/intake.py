@@ -2,15 +2,19 @@
 
 A replica with records of a session that the states do not know is a *suspect*. A session of ours appends only when the
 states name it, so either the states were set back, and what it holds may be committed, or it was a session of 0.13.2
-(server-D1), or the records were only copied there by a recovery that was aborted. It is let in when too few replicas
-can hold what that session appended for it to be committed, or when a member turns out to hold the same record.
+(server-D1), or the records were only copied there by a recovery that was aborted. It is let in when no record of its
+own can be both committed and in need of it: too few replicas can hold it, or so many members have it from the same
+session that the decision keeps it anyway. Or when a member turns out to hold the same record as its last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from waltz_core.store.arrivals import Case, Keep, arrival, settled
 from waltz_core.store.levelling import enter
 from waltz_core.store.members import Member, Probe, Situation
+from waltz_core.store.quorum import majority
 from waltz_core.store.recovery_events import AskMax, Effect, ReplicaPhase, Truncate
 
 
@@ -78,16 +82,40 @@ def clear_suspects(at: Situation, out: list[Effect]) -> None:
         return
     entered = [m for m in at.members.values() if m.alive and m.counted and m.entered is not None]
     for member in suspects:
-        others = sum(_without(other, member) for other in entered)
-        if at.resolved is not None or others > len(at.members) - at.quorum:
+        if at.resolved is not None or not any(_needed(at, member, entered, mark) for mark in _steps(member, entered)):
             clear(at, member, out)
 
 
-def _without(other: Member, suspect: Member) -> bool:
-    """Whether a replica holds nothing that the suspect's session appended."""
+def _steps(suspect: Member, entered: Sequence[Member]) -> set[int]:
+    """Ids that stand for all that the suspect's session may have appended to it: who holds one changes only there."""
+    return {suspect.mark} | {other.first_mark for other in entered if suspect.own < other.first_mark < suspect.mark}
+
+
+def _needed(at: Situation, suspect: Member, entered: Sequence[Member], mark: int) -> bool:
+    """Whether the suspect's record of this id may be committed, and lost in a decision without the suspect."""
+    without = sum(_without(other, suspect, mark) for other in entered)
+    if without > len(at.members) - at.quorum:
+        return False
+    kept = sum(
+        other.voter and other.replica in at.last and _same_session(other, suspect) and other.first_mark >= mark
+        for other in entered
+    )
+    return kept < majority(len(at.last))
+
+
+def _without(other: Member, suspect: Member, mark: int) -> bool:
+    """Whether a replica does not hold the record of this id that the suspect's session appended."""
     assert other.info is not None
     assert suspect.info is not None
-    return other.info.session_id < suspect.info.session_id or other.first_mark <= other.own
+    if other.info.session_id < suspect.info.session_id or other.first_mark <= other.own:
+        return True
+    return _same_session(other, suspect) and other.first_mark < mark
+
+
+def _same_session(other: Member, suspect: Member) -> bool:
+    assert other.info is not None
+    assert suspect.info is not None
+    return other.info.session_id == suspect.info.session_id
 
 
 def clear(at: Situation, member: Member, out: list[Effect], kept: int | None = None) -> None:

@@ -306,3 +306,27 @@ def test_a_session_that_only_fenced_costs_nothing() -> None:
     arrive_all(world, *"abc")
     assert world.recovery.resolved == 5
     assert world.recovery.is_open
+
+
+def suspect_world(logs: dict[str, int]) -> World:
+    """Session 5 marked all at -1, the states name a and c for it: b is suspected; each holds ids up to its number."""
+    storages = {name: storage(5, -1, [5] * (last + 1)) for name, last in logs.items()}
+    return world_of(rec.Recovery, storages, *unresolved("a", "c"), state("b", 4, -1))
+
+
+def test_a_suspect_whose_session_lives_on_in_a_quorum_is_let_in() -> None:
+    """b was copied 0 and 1 by a recovery that then decided 0, cut a, and was aborted."""
+    world = suspect_world({"a": 0, "b": 1, "c": 0})
+    arrive_all(world, *"abc")
+    assert world.recovery.resolved == 0
+    assert world.recovery.is_open
+
+
+def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
+    """1 may be committed on a, which is absent, and on b, if the states were set back; a then proves it."""
+    world = suspect_world({"a": 1, "b": 1, "c": 0})
+    arrive_all(world, *"bc")
+    assert world.recovery.resolved is None
+    arrive_all(world, "a")
+    assert world.recovery.resolved == 1
+    assert world.recovery.is_open

@@ -22,6 +22,9 @@ _choices = st.lists(st.integers(min_value=0, max_value=2**16), min_size=20, max_
 _MARKED_AND_WIPED = [17, 33, 128, 0, 0, 0, 16, 9536, 1, 33, 161, 1, 129, 0, 1, 1, 1, 1, 0, 16, 16]
 """Nobody is left but a replica without a real entry, marked by an aborted recovery, that all depends on."""
 
+_COPIED_TO_BEFORE_IT_WAS_NAMED = [17, 33, 0, 16, 1, 17, *[1] * 9, 17, 17, 33, 33, 9537, 0, 1, 1, 1, 17, 1, 1, 1]
+"""An aborted recovery copied to a replica that the last session had marked and not named yet, and cut its source."""
+
 
 def _wander(model: Model, choices: list[int]) -> State:
     """Take one of the possible actions per choice; the model checks its invariants in each state."""
@@ -41,6 +44,7 @@ def _wander(model: Model, choices: list[int]) -> State:
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_choices, st.sampled_from(["abc", "abcd", "abcde"]))
 @example(_MARKED_AND_WIPED, "abc")
+@example(_COPIED_TO_BEFORE_IT_WAS_NAMED, "abc")
 def test_committed_transactions_survive_whatever_happens(choices: list[int], replicas: str) -> None:
     """Crashes, a lost replica, lag, superseded sessions, unknown outcomes; then the next session opens."""
     bounds = Bounds(
