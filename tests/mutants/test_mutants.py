@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import COUNT_MIN, ask
+from tests.mutants.__main__ import COUNT_MIN, ask, verdict
 from tests.mutants.corpus import CORPUS, QUICK
 from tests.mutants.planted import ROOT, Mutant
 
@@ -31,9 +32,53 @@ def test_a_planted_bug_is_found_by_the_simulator(name: str) -> None:
 def test_tests_hunt_in_a_process_in_which_the_simulator_has_run() -> None:
     program = """
 import tests.model.run
-from tests.mutants.hunt import tests
+from tests.mutants.hunt import run_tests
 
-assert tests(["tests/unit/locks/test_table.py"]) is None
+assert run_tests(["tests/unit/locks/test_table.py"]) is None
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+HUNT = "import json, os, time; print(json.dumps({'trying': 'test', 'seed': 'tests/a.py::test_b'}), flush=True); "
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "the process ended with status -9"),
+        ("raise SystemExit('cut off')", "the process ended with status 1: cut off"),
+        ("os.fork() or time.sleep(600); os._exit(3)", "the process ended with status 3"),
+        ("time.sleep(600)", "does not end"),
+    ],
+)
+def test_a_hunt_that_dies_of_the_bug_has_found_it_with_what_it_was_trying(ends: str, said: str) -> None:
+    seconds_max = 2 if said == "does not end" else 60
+    result = verdict("a bug", [sys.executable, "-c", HUNT + ends], seconds_max)
+    assert (result["by"], result["seed"], result["said"]) == ("test", "tests/a.py::test_b", said)
+
+
+def test_a_hunt_that_dies_before_it_tries_anything_has_found_nothing() -> None:
+    result = verdict("a bug", [sys.executable, "-c", "raise SystemExit('no such test')"], 60)
+    assert (result["by"], result["broken"], result["said"]) == (
+        "",
+        True,
+        "the process ended with status 1: no such test",
+    )
+
+
+def test_a_test_that_does_not_end_is_found_wherever_it_is_broken_off(tmp_path: Path) -> None:
+    slow = tmp_path / "test_slow.py"
+    slow.write_text(
+        "import time\n\ndef test_slow():\n    try:\n        time.sleep(600)\n    finally:\n        raise SystemExit\n"
+    )
+    program = f"""
+from tests.mutants import hunt
+
+hunt.TEST_HANG_S = 1
+print(hunt.run_tests([{str(slow)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Found(by='test'" in done.stdout
+    assert "test_slow" in done.stdout
