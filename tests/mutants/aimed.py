@@ -512,8 +512,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a socket that is closed is watched on",
         "waltz_trio.net.channel",
-        "            self._owner.ends.forget(descriptor)\n",
-        "",
+        "            self._owner.ends.forget(descriptor)\n            self._resume.set()\n",
+        "            self._resume.set()\n",
         _NETS,
     ),
     Mutant(

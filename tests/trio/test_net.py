@@ -345,6 +345,51 @@ async def test_a_connection_that_is_not_read_can_be_closed(nursery: trio.Nursery
     assert await server.machine.first(Closed) == Closed(conn, "enough")
 
 
+async def test_what_a_peer_sends_after_its_connection_was_closed_is_not_decrypted(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that pipelines and never reads does not see that it was closed, and sends for as long as we linger."""
+    linger = 1e6
+    server, endpoint = await server_side(nursery, limits=NetLimits(linger=linger))
+    decrypted, taken = 0, 0
+    read, recv_into = ssl.SSLObject.read, socket.socket.recv_into
+
+    def count_read(tls: ssl.SSLObject, *arguments: Any) -> Any:
+        nonlocal decrypted
+        data = read(tls, *arguments)
+        decrypted += len(data)
+        return data
+
+    def count_taken(sock: socket.socket, *arguments: Any) -> int:
+        nonlocal taken
+        size = recv_into(sock, *arguments)
+        taken += size
+        return size
+
+    with contextlib.closing(await trio.to_thread.run_sync(raw_tls, endpoint)) as peer:
+        accepted = await server.machine.first(Accepted)
+        server.do(CloseConn(accepted.conn, "enough"))
+        await server.machine.first(Closed)
+        monkeypatch.setattr(ssl.SSLObject, "read", count_read)
+        monkeypatch.setattr(socket.socket, "recv_into", count_taken)
+        peer.setblocking(False)
+        sent = 0
+        while True:  # until nobody takes anything more
+            try:
+                sent += peer.send(b"x" * 16_384)
+            except ssl.SSLWantWriteError:
+                with trio.move_on_after(0.5) as waited:
+                    await trio.lowlevel.wait_writable(peer)
+                if waited.cancelled_caught:
+                    break
+        assert sent > 2 << 20
+        assert (decrypted, 1 << 20 < taken < 2 << 20) == (0, True)
+        assert server.driver.connection_count == 1
+    with trio.fail_after(10):
+        while server.driver.connection_count:
+            await trio.lowlevel.checkpoint()
+
+
 async def test_a_machine_that_ends_says_so_with_its_reason(nursery: trio.Nursery) -> None:
     server, _ = await server_side(nursery)
 

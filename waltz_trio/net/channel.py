@@ -23,6 +23,7 @@ from waltz_trio.net.ends import EndWatch
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
 _SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
+_SURPLUS = 1 << 20  # bytes of a peer that are taken, and thrown away, after its connection was closed by us
 _NO_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This is a port of Waltz, which speaks no HTTP. HTTP is at server.jetty.port or storage.jetty.port.\n"
@@ -378,6 +379,7 @@ class Channel:
         sock, incoming = pipe.sock, pipe.incoming
         scratch = owner.scratch
         view = memoryview(scratch)
+        surplus = 0
         while True:
             if incoming.pending:
                 data, ended = self._decrypt()
@@ -388,6 +390,8 @@ class Channel:
                     return "the peer closed the connection"
             while self._resume is not None and self._state is _State.OPEN:
                 await self._resume.wait()
+            if surplus > _SURPLUS:
+                await self._wait_for_end()
             await pipe.readable()
             try:
                 size = sock.recv_into(scratch)
@@ -395,7 +399,20 @@ class Channel:
                 continue
             if not size:
                 return "the peer closed the connection"
-            incoming.write(view[:size])
+            if self._state is _State.OPEN:
+                incoming.write(view[:size])
+            else:
+                # Nobody will hear it. A peer that goes on sending must not keep us decrypting what it says.
+                surplus += size
+
+    async def _wait_for_end(self) -> None:
+        """Take nothing more of a connection that we have closed, until its peer is gone or the scope ends."""
+        descriptor = self._pipe.sock.fileno()
+        self._owner.ends.watch(descriptor, self._scope.cancel)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._owner.ends.forget(descriptor)
 
     def _decrypt(self) -> tuple[bytes, bool]:
         """What the records received so far hold, and whether the peer said goodbye."""
