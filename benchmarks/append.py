@@ -29,6 +29,7 @@ from tests.processes.cluster import ROOT, Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
 
 PROFILE = "WALTZ_BENCH_PROFILE"  # directory for profiles of every process; slows everything down
+STAMPS = "WALTZ_BENCH_STAMPS"  # directory for when each process did what, for `benchmarks.timeline`
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -64,7 +65,7 @@ class Client:
         path = directory / f"{name}.json"
         job.write(path)
         self.process = subprocess.Popen(
-            [sys.executable, *profiled(name), "-m", "benchmarks.append_client", str(path)],
+            [sys.executable, *observed(name), "-m", "benchmarks.append_client", str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -104,10 +105,13 @@ class Client:
                 stream.close()
 
 
-def profiled(name: str) -> list[str]:
-    """What to put before `-m` so that a process is profiled, if that was asked for."""
-    directory = os.environ.get(PROFILE)
-    return ["-m", "benchmarks.profiled", str(Path(directory) / f"{name}.prof")] if directory else []
+def observed(name: str) -> list[str]:
+    """What to put before `-m` so that a process is profiled, or notes when it does what, if that was asked for."""
+    for key, module, ending in ((PROFILE, "profiled", "prof"), (STAMPS, "stamped", "json")):
+        directory = os.environ.get(key)
+        if directory:
+            return ["-m", f"benchmarks.{module}", str(Path(directory) / f"{name}.{ending}")]
+    return []
 
 
 def syncs(cluster: Cluster) -> dict[str, int]:
@@ -223,7 +227,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             Path(scratch), zookeeper.fresh_chroot(), partitions=options.partitions, flags=(), settings=options.set
         )
         for name, child in cluster.children.items():
-            child.command[1:1] = profiled(name)
+            child.command[1:1] = observed(name)
         stack.callback(cluster.end)
         try:
             cluster.set_up()
@@ -231,7 +235,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             back = read_back(cluster, options)
             for name in (*cluster.server_names, *cluster.storage_names):
                 figures["peak_rss_mb"][name] = round(peak_mib(cluster.children[name].pid), 1)
-            if os.environ.get(PROFILE):
+            if observed(""):
                 for name in (*cluster.server_names, *cluster.storage_names):
                     cluster.children[name].stop()
         except BaseException:

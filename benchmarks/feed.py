@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.append import clients, cpu_seconds, file_system, profiled
+from benchmarks.append import clients, cpu_seconds, file_system, observed
 from benchmarks.append_client import Job
 from tests.processes.cluster import Cluster
 from tests.processes.zookeeper import missing, running_zookeeper
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         zookeeper = stack.enter_context(running_zookeeper())
         cluster = Cluster(scratch, zookeeper.fresh_chroot(), partitions=1, flags=())
         for name, child in cluster.children.items():
-            child.command[1:1] = profiled(name)
+            child.command[1:1] = observed(name)
         stack.callback(cluster.end)
         try:
             cluster.set_up()
