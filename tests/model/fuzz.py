@@ -19,17 +19,20 @@ import itertools
 import json
 import multiprocessing
 import shlex
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 from tests.model.marks import PREFIX, missed_marks
 from tests.model.run import Result, run_seed
 
 _LOG_LINES = 60
+ROOT = Path(__file__).parent.parent.parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seeds is not None:
         seeds = parse_range(options.seeds)
     else:
-        start = options.start if options.start is not None else fresh_start()
+        start = _first_seed(options)
         seeds = itertools.count(start) if options.fresh is None else range(start, start + options.fresh)
         print(f"seeds from {start}", flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
     return _many(seeds, options)
@@ -58,6 +61,26 @@ def fresh_start() -> int:
     return time.time_ns() // 1_000_000_000 * 1_000
 
 
+def of_tree() -> int | None:
+    """A seed that belongs to what is checked out: each state of the code has its own, and always the same.
+
+    None where that is not known: no git, no commit, or files that differ from it.
+    """
+    try:
+        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout
+        tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return None if changed else int(tree[:10], 16)
+
+
+def _first_seed(options: argparse.Namespace) -> int:
+    if options.start is not None:
+        return int(options.start)
+    start = of_tree() if options.of_tree else None
+    return fresh_start() if start is None else start
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.model.fuzz", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -66,6 +89,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     which.add_argument("--minutes", type=float, help="run fresh seeds for so long")
     which.add_argument("--fresh", type=int, metavar="N", help="run so many fresh seeds")
     parser.add_argument("--start", type=int, help="first fresh seed; by default of the present time")
+    parser.add_argument("--of-tree", action="store_true", help="or of the commit that is checked out: its own seeds")
     parser.add_argument("--bar", action="store_true", help="fail if the figures are not reached")
     parser.add_argument("--digests", metavar="PATH", help="write seed and digest of every run, one line each")
     parser.add_argument(
