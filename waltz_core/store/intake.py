@@ -4,7 +4,8 @@ A replica with records of a session that the states do not know is a *suspect*. 
 states name it, so either the states were set back, and what it holds may be committed, or it was a session of 0.13.2
 (server-D1), or the records were only copied there by a recovery that was aborted. It is let in when no record of its
 own can be both committed and in need of it: too few replicas can hold it, or so many members have it from the same
-session that the decision keeps it anyway. Or when a member turns out to hold the same record as its last.
+session that the decision keeps it anyway, or it was decided before. Or when a member turns out to hold the same record
+as its last.
 """
 
 from __future__ import annotations
@@ -87,8 +88,13 @@ def clear_suspects(at: Situation, out: list[Effect]) -> None:
 
 
 def _steps(suspect: Member, entered: Sequence[Member]) -> set[int]:
-    """Ids that stand for all that the suspect's session may have appended to it: who holds one changes only there."""
-    return {suspect.mark} | {other.first_mark for other in entered if suspect.own < other.first_mark < suspect.mark}
+    """Ids that stand for all that the suspect's session may have appended to it: who holds one changes only there.
+
+    What a voter holds up to its own low-water mark was decided before it was marked, and needs nobody.
+    """
+    decided = max((other.own for other in entered if other.voter), default=-1)
+    ids = {suspect.mark} | {other.first_mark for other in entered if suspect.own < other.first_mark < suspect.mark}
+    return {mark for mark in ids if mark > decided}
 
 
 def _needed(at: Situation, suspect: Member, entered: Sequence[Member], mark: int) -> bool:

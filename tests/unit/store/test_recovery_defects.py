@@ -322,6 +322,17 @@ def test_a_suspect_whose_session_lives_on_in_a_quorum_is_let_in() -> None:
     assert world.recovery.is_open
 
 
+def test_what_was_decided_before_needs_no_suspect() -> None:
+    """Of five, a later session had decided 0 and marked d."""
+    storages = {name: storage(5, -1, [5] * (1 + (name == "b"))) for name in "abc"}
+    storages |= {"d": storage(6, 0, [5]), "e": storage(-1, -1, [])}
+    states = (*unresolved(*"acd"), state("b", 4, -1), state("e", -1, -1))
+    world = world_of(rec.Recovery, storages, *states, session=7)
+    arrive_all(world, *"abcde")
+    assert world.recovery.resolved == 0
+    assert world.recovery.is_open
+
+
 def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
     """1 may be committed on a, which is absent, and on b, if the states were set back; a then proves it."""
     world = suspect_world({"a": 1, "b": 1, "c": 0})

@@ -25,6 +25,12 @@ _MARKED_AND_WIPED = [17, 33, 128, 0, 0, 0, 16, 9536, 1, 33, 161, 1, 129, 0, 1, 1
 _COPIED_TO_BEFORE_IT_WAS_NAMED = [17, 33, 0, 16, 1, 17, *[1] * 9, 17, 17, 33, 33, 9537, 0, 1, 1, 1, 17, 1, 1, 1]
 """An aborted recovery copied to a replica that the last session had marked and not named yet, and cut its source."""
 
+_MARKED_BY_ANOTHER_SINCE = [
+    *(0, 16, 16, 16, 65536, 16, 33, 1, 17, 17, 17, 17, 31889, 1, 16, 113, 225, 1, 1, 49, 113, 49, 2449, 8672, 81, 0, 0),
+    *(0, 0, 1, *[0] * 9, 144, 64, 64, 0, 22768, 4986, 12, 16, 41120, 0, 48, 0, 0, 192, 0, 0, 0, 0, 0),
+]
+"""The same among five, of which a later session had marked one."""
+
 
 def _wander(model: Model, choices: list[int]) -> State:
     """Take one of the possible actions per choice; the model checks its invariants in each state."""
@@ -45,6 +51,7 @@ def _wander(model: Model, choices: list[int]) -> State:
 @given(_choices, st.sampled_from(["abc", "abcd", "abcde"]))
 @example(_MARKED_AND_WIPED, "abc")
 @example(_COPIED_TO_BEFORE_IT_WAS_NAMED, "abc")
+@example(_MARKED_BY_ANOTHER_SINCE, "abcde")
 def test_committed_transactions_survive_whatever_happens(choices: list[int], replicas: str) -> None:
     """Crashes, a lost replica, lag, superseded sessions, unknown outcomes; then the next session opens."""
     bounds = Bounds(
