@@ -356,6 +356,27 @@ AIMED: tuple[Mutant, ...] = (
         _CRASHES,
     ),
     Mutant(
+        "a batch in place is answered before its sync",
+        "waltz_trio.storage.disk",
+        "            seconds, events = self._carry_out([batch])\n            self._in_place.took(seconds, time.perf_counter())\n",
+        "            from waltz_core.storage.effects import DiskDone\n            seconds, events = 0.0, [DiskDone(batch.ticket)]\n            self._batches.put(batch)\n",
+        _DISK,
+    ),
+    Mutant(
+        "a batch in place overtakes those of the writer",
+        "waltz_trio.storage.disk",
+        "        elif not self._writing and self._in_place",
+        "        elif self._in_place",
+        _DISK,
+    ),
+    Mutant(
+        "a slow disk holds the event loop up",
+        "waltz_trio.storage.in_place",
+        "return self._slowest < LONGEST and now",
+        "return now",
+        _DISK,
+    ),
+    Mutant(
         "a failed sync of the file system is believed",
         "waltz_trio.storage.group",
         "or (yield SyncWhole(files)) is not None):",

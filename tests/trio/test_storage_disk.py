@@ -47,6 +47,7 @@ from waltz_core.storage.node import StorageNode
 from waltz_testing.simulation.disk import SimDisk
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
+from waltz_trio.storage.in_place import LONGEST, InPlace, simple
 from waltz_trio.storage.syncs import SyncTimes
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "storage_dirs"
@@ -453,3 +454,106 @@ def test_the_faster_way_is_taken_and_the_other_one_tried_again() -> None:
     for _ in range(50):
         times.took(True, 100, 1.0)  # another process fills the cache
     assert sum(times.choose(100) for _ in range(100)) in (1, 2)
+
+
+# ---- a batch that is alone -------------------------------------------------------------------------
+
+
+def append(ticket: int, path: str = "0", size: int = 8) -> DiskBatch:
+    return DiskBatch(ticket, (WriteAt(path, 8 * ticket, b"x" * size), SyncFile(path)))
+
+
+@asynccontextmanager
+async def quick(path: Path) -> AsyncIterator[tuple[Disk, WatchedFiles, Completions]]:
+    """A disk whose syncs have taken no time so far, and which has been idle."""
+    async with watched(path, whole=False) as (disk, files, found):
+        for _ in range(100):
+            disk._in_place.took(0.0, 0.0)
+        yield disk, files, found
+
+
+async def test_a_batch_that_is_alone_is_synced_and_answered_at_the_end_of_its_step(tmp_path: Path) -> None:
+    async with quick(tmp_path) as (disk, files, found):
+        disk.offer(append(FILES + 1))
+        assert FILES + 1 not in found.events
+        disk.settle()
+        assert found.events[FILES + 1] == DiskDone(FILES + 1)
+        assert files.log[-2:] == [("WriteAt", "0"), ("SyncFile", "0")]
+        assert files.calls == disk.statistics.syncs == disk.statistics.in_place == 1
+        disk.settle()
+        assert disk.statistics.in_place == 1
+
+
+async def test_an_error_in_place_is_the_answer_to_the_batch(tmp_path: Path) -> None:
+    async with quick(tmp_path) as (disk, files, found):
+        files.broken = {"0"}
+        disk.offer(append(FILES + 1))
+        disk.settle()
+        assert isinstance(found.events[FILES + 1], DiskFailed)
+
+
+async def test_batches_of_one_step_go_to_the_writer_in_order(tmp_path: Path) -> None:
+    async with quick(tmp_path) as (disk, files, found):
+        disk.offer(append(FILES + 1))
+        disk.offer(append(FILES + 2, "1"))
+        disk.offer(append(FILES + 3, "2"))
+        disk.settle()
+        for ticket in (1, 2, 3):
+            await found.of(FILES + ticket)
+        assert disk.statistics.in_place == 0
+        assert [path for kind, path in files.log if kind == "WriteAt"] == ["0", "1", "2"]
+
+
+async def test_nothing_overtakes_what_the_writer_has_not_answered(tmp_path: Path) -> None:
+    async with quick(tmp_path) as (disk, files, found):
+        disk.perform(append(FILES + 1))
+        disk.offer(append(FILES + 2, "1"))
+        disk.settle()
+        await found.of(FILES + 2)
+        assert disk.statistics.in_place == 0
+        assert [path for kind, path in files.log if kind == "WriteAt"] == ["0", "1"]
+
+
+async def test_an_abandoned_disk_does_nothing_in_place(tmp_path: Path) -> None:
+    async with quick(tmp_path) as (disk, files, found):
+        disk.offer(append(FILES + 1))
+        disk.abandon()
+        disk.settle()
+        assert FILES + 1 not in found.events
+        assert [kind for kind, _ in files.log if kind != "Create"] == []
+        await disk.wait_abandoned()
+
+
+def test_a_slow_disk_is_left_to_the_writer_until_it_has_been_quick_again() -> None:
+    policy = InPlace()
+    assert not policy.allows(10.0)  # nothing is known yet
+    for _ in range(3):
+        policy.took(0.0002, 10.0)
+    assert policy.allows(11.0)
+    policy.took(0.1, 11.0)
+    assert not policy.allows(20.0)
+    waited = 0
+    while not policy.allows(20.0):
+        policy.took(0.0002, 11.0)
+        waited += 1
+    assert 30 < waited < 50
+    policy.took(LONGEST, 11.0)
+    assert not policy.allows(20.0)
+
+
+def test_a_disk_that_was_busy_a_moment_ago_is_left_to_the_writer() -> None:
+    """What comes as soon as a sync has ended has waited for it: it would have been received meanwhile."""
+    policy = InPlace()
+    for _ in range(50):
+        policy.took(0.001, 10.0)
+    assert not policy.allows(10.0005)
+    assert policy.allows(10.0011)
+
+
+def test_what_begins_a_segment_or_is_large_is_left_to_the_writer() -> None:
+    assert simple(append(1))
+    assert simple(append(1, size=1 << 12))
+    assert not simple(append(1, size=(1 << 12) + 1))
+    assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"),)))
+    assert not simple(DiskBatch(1, (WriteAt("a", 0, b"x"), SyncFile("a"), SyncFile("b"))))
+    assert not simple(DiskBatch(1, (Create("a"), WriteAt("a", 0, b"x"), SyncFile("a"))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import resource
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from socket import socket
 from typing import Any
 
@@ -55,8 +55,8 @@ class NodeDriver:
 
     Effects of `waltz_core.base.edge` are performed here (those for ZooKeeper by `znodes`, to be set before
     the store delivers its first event); every other type needs an entry in `plugins`. Effects are
-    performed in their order; what is sent leaves last, after the plug-ins' `flushes` ran, so that a
-    broken socket can swallow neither a delivery nor a write.
+    performed in their order; what is sent leaves last, so that a broken socket can swallow neither a delivery nor a
+    write. Behind it runs `afterwards`, for what may take longer than others should wait for.
 
     Lifetime: `await nursery.start(driver.run)`, then `listen`; cancel the nursery, or `stop`, to end.
     """
@@ -69,7 +69,7 @@ class NodeDriver:
         client_tls: ClientTls | None = None,
         roles: Roles = NO_ROLES,
         plugins: Mapping[type, Perform] | None = None,
-        flushes: Sequence[Callable[[], None]] = (),
+        afterwards: Callable[[], None] | None = None,
         report: Callable[[Level, str], None] | None = None,
         limits: NetLimits | None = None,
         recorded_batches: int = 0,
@@ -91,7 +91,7 @@ class NodeDriver:
         self._zk_requests: list[ZkRequest] = []
         self._client_tls = client_tls
         self._roles = roles  # of those whom this process dials; the machine has them for those who connect
-        self._flushes = tuple(flushes)
+        self._afterwards = afterwards
         self._table: dict[type, Perform] = {
             Send: self._on_send,
             CloseConn: self._on_close,
@@ -190,8 +190,6 @@ class NodeDriver:
         table = self._table
         for effect in out:
             table[type(effect)](effect)
-        for flush in self._flushes:
-            flush()
         if self._zk_requests:
             assert self.znodes is not None, "the machine talks to ZooKeeper before it was told of a session"
             self.znodes.submit(tuple(self._zk_requests))
@@ -200,6 +198,8 @@ class NodeDriver:
             touched, self._touched = self._touched, []
             for channel in touched:
                 channel.flush()
+        if self._afterwards is not None:
+            self._afterwards()
 
     def _on_send(self, effect: Send) -> None:
         channel = self._channels.get(effect.conn)

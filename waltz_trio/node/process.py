@@ -94,6 +94,7 @@ class NodeProcess(ABC):
                     report=self.report,
                     limits=node.net,
                     recorded_batches=node.recorded_batches,
+                    afterwards=self._afterwards(),
                 )
                 driver.post(WallClock(wall_offset_ms()))
                 async with background_nursery() as nursery:
@@ -143,6 +144,10 @@ class NodeProcess(ABC):
     @abstractmethod
     def _plugins(self) -> Mapping[type, Callable[[Any], None]]:
         """What carries out the effects that are not of sockets or ZooKeeper."""
+
+    def _afterwards(self) -> Callable[[], None] | None:
+        """What is to be done at the end of each step, when everything has been sent."""
+        return None
 
     @abstractmethod
     def _register(self) -> None:

@@ -103,7 +103,7 @@ class StorageProcess(NodeProcess):
 
     def _plugins(self) -> Mapping[type, Callable[[Any], None]]:
         return {
-            DiskBatch: self._perform,
+            DiskBatch: self._offer,
             DiskRead: self._perform,
             DiskList: self._perform,
             StorageReady: lambda effect: self._ready.set(),
@@ -184,9 +184,20 @@ class StorageProcess(NodeProcess):
 
     # ---- effects ---------------------------------------------------------------------------------
 
-    def _perform(self, effect: DiskBatch | DiskRead | DiskList) -> None:
+    def _perform(self, effect: DiskRead | DiskList) -> None:
         if self.disk is not None:
             self.disk.perform(effect)
+
+    def _offer(self, effect: DiskBatch) -> None:
+        if self.disk is not None:
+            self.disk.offer(effect)
+
+    def _afterwards(self) -> Callable[[], None]:
+        return self._settle
+
+    def _settle(self) -> None:
+        if self.disk is not None:
+            self.disk.settle()
 
     def _on_failed(self, effect: StorageFailed) -> None:
         self._end(effect.reason)
@@ -223,6 +234,7 @@ class StorageProcess(NodeProcess):
         gauge(f"{GROUP}.sync-time-ms", lambda: round(self.disk.statistics.sync_ms, 3) if self.disk else 0)
         gauge(f"{GROUP}.write-count", lambda: self.disk.statistics.batches if self.disk else 0)
         gauge(f"{GROUP}.write-group-count", lambda: self.disk.statistics.groups if self.disk else 0)
+        gauge(f"{GROUP}.write-in-place-count", lambda: self.disk.statistics.in_place if self.disk else 0)
         self.registry.on_read(self._refresh)
 
     def _register_gauge(self, name: str) -> None:

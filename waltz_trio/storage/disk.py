@@ -1,4 +1,7 @@
-"""Carries out disk effects: one writer thread per data directory with group commit, a few readers beside it."""
+"""Carries out disk effects: one writer thread per data directory with group commit, a few readers beside it.
+
+A batch that is alone is carried out by the event loop's own thread, where that is quicker (`in_place.py`).
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,15 @@ from waltz_trio.base.log import described
 from waltz_trio.base.mailbox import Mailbox
 from waltz_trio.storage.files import Files
 from waltz_trio.storage.group import Failures, Step, SyncEach, SyncWhole, carry_out, look
+from waltz_trio.storage.in_place import InPlace, simple
 from waltz_trio.storage.syncs import FileSyncs
 
 READERS = 2
 Deliver: TypeAlias = Callable[[Sequence[DiskEvent]], object]
 Fail: TypeAlias = Callable[[str], object]
+
+_Carried: TypeAlias = tuple[float, list[DiskEvent]]
+"""How many seconds a group took, and the answers to its batches."""
 
 _STOP = object()
 
@@ -38,11 +45,12 @@ _STOP = object()
 class DiskStatistics:
     """Counts since the start; written by the threads of the disk, read by any."""
 
-    __slots__ = ("_mutex", "batches", "groups", "recent_ms", "syncs")
+    __slots__ = ("_mutex", "batches", "groups", "in_place", "recent_ms", "syncs")
 
     def __init__(self) -> None:
         self.batches = 0
         self.groups = 0
+        self.in_place = 0  # groups of one batch, by the event loop
         self.syncs = 0
         self.recent_ms: deque[float] = deque(maxlen=100)  # the last syncs
         self._mutex = Lock()
@@ -76,10 +84,15 @@ class Disk:
     ) -> None:
         self.files = files
         self.statistics = DiskStatistics()
-        self._syncs = FileSyncs(files, self._apply, self.statistics.synced, lambda: self._mailbox.closed)
+        self._syncs = FileSyncs(files, self._apply, self.statistics.synced, lambda: self._groups.closed)
         self._failed = failed
         self._token = token or trio.lowlevel.current_trio_token()
-        self._mailbox = Mailbox(deliver, self._token)
+        self._deliver = deliver
+        self._looks = Mailbox(deliver, self._token)  # of the readers
+        self._groups = Mailbox(self._on_groups, self._token)  # of the writer
+        self._in_place = InPlace()
+        self._offered: DiskBatch | None = None  # alone so far in this step
+        self._writing = 0  # batches that the writer thread has not answered yet
         self._batches: SimpleQueue[object] = SimpleQueue()
         self._reads: SimpleQueue[object] = SimpleQueue()
         loops = {"waltz-disk": (self._write_loop, 1), "waltz-read": (self._read_loop, READERS)}
@@ -94,7 +107,30 @@ class Disk:
 
     def perform(self, effect: DiskEffect) -> None:
         """Queue an effect."""
-        (self._batches if type(effect) is DiskBatch else self._reads).put(effect)
+        if type(effect) is DiskBatch:
+            self._writing += 1
+            self._batches.put(effect)
+        else:
+            self._reads.put(effect)
+
+    def offer(self, batch: DiskBatch) -> None:
+        """Queue a batch, unless it may turn out to be alone: the caller calls `settle` at the end of its step."""
+        offered, self._offered = self._offered, None
+        if offered is not None:
+            self.perform(offered)
+        elif not self._writing and self._in_place.allows(time.perf_counter()) and simple(batch):
+            self._offered = batch
+            return
+        self.perform(batch)
+
+    def settle(self) -> None:
+        """Carry out a batch that was alone in its step, here and now; its answer is delivered before this returns."""
+        batch, self._offered = self._offered, None
+        if batch is not None and not self._groups.closed:
+            self.statistics.in_place += 1
+            seconds, events = self._carry_out([batch])
+            self._in_place.took(seconds, time.perf_counter())
+            self._deliver(events)
 
     async def close(self) -> None:
         """Carry out what is queued, then close every file."""
@@ -104,7 +140,8 @@ class Disk:
 
     def abandon(self) -> None:
         """Let go without a flush. An operation under way ends by itself; the lock is released behind it."""
-        self._mailbox.close()
+        self._groups.close()
+        self._looks.close()
         self._end()
         Thread(target=self._close_later, name="waltz-abandon", daemon=True).start()
 
@@ -150,24 +187,32 @@ class Disk:
                 if self._batches.empty():
                     break
                 item = self._batches.get()
-            if group and not self._mailbox.closed:
-                self._mailbox.post(self._carry_out(group))
+            if group and not self._groups.closed:
+                self._groups.post([self._carry_out(group)])
         self._syncs.close()
 
-    def _carry_out(self, group: list[DiskBatch]) -> list[DiskEvent]:
+    def _carry_out(self, group: list[DiskBatch]) -> _Carried:
         """Carry out a group of batches, up to the moment at which the disk is abandoned."""
+        begin = time.perf_counter()
         steps = carry_out(group, self._syncs.prefers_whole)
         answer: Any = None
-        while not self._mailbox.closed:
+        while not self._groups.closed:
             try:
                 step = steps.send(answer)
             except StopIteration as end:
                 self.statistics.batches += len(group)
                 self.statistics.groups += 1
-                events: list[DiskEvent] = end.value
-                return events
+                return time.perf_counter() - begin, end.value
             answer = self._answer(step)
-        return []
+        return 0.0, []
+
+    def _on_groups(self, groups: Sequence[_Carried]) -> None:
+        """In the thread of Trio: groups are done."""
+        now = time.perf_counter()
+        for seconds, events in groups:
+            self._in_place.took(seconds, now)
+            self._writing -= len(events)
+            self._deliver(events)
 
     def _answer(self, step: Step) -> Exception | Failures | None:
         try:
@@ -193,7 +238,7 @@ class Disk:
 
     def _read_loop(self) -> None:
         while (effect := self._reads.get()) is not _STOP:
-            if self._mailbox.closed:
+            if self._looks.closed:
                 continue
             assert isinstance(effect, DiskRead | DiskList)
-            self._mailbox.post([look(self.files, effect)])
+            self._looks.post([look(self.files, effect)])
