@@ -175,6 +175,13 @@ CORPUS: tuple[Mutant, ...] = (
         ("tests/unit/store/test_recovery_defects.py",),
     ),
     Mutant(
+        "what a suspect was let in with counts as not held",
+        "store.intake",
+        "    return max(other.first_mark, other.proven)",
+        "    return other.first_mark",
+        ("tests/unit/store/test_recovery_defects.py",),
+    ),
+    Mutant(
         "own send counts as a vote",
         "server.commits",
         "                session.replicate(batch)\n",

@@ -93,7 +93,8 @@ def _steps(suspect: Member, entered: Sequence[Member]) -> set[int]:
     What a voter holds up to its own low-water mark was decided before it was marked, and needs nobody.
     """
     decided = max((other.own for other in entered if other.voter), default=-1)
-    ids = {suspect.mark} | {other.first_mark for other in entered if suspect.own < other.first_mark < suspect.mark}
+    ids = {_arrived_with(other) for other in entered}
+    ids = {suspect.mark} | {mark for mark in ids if suspect.own < mark < suspect.mark}
     return {mark for mark in ids if mark > decided}
 
 
@@ -113,9 +114,15 @@ def _without(other: Member, suspect: Member, mark: int) -> bool:
     """Whether a replica does not hold the record of this id that the suspect's session appended."""
     assert other.info is not None
     assert suspect.info is not None
-    if other.info.session_id < suspect.info.session_id or other.first_mark <= other.own:
+    held = _arrived_with(other)
+    if other.info.session_id < suspect.info.session_id or held <= other.own:
         return True
-    return _same_session(other, suspect) and other.first_mark < mark
+    return _same_session(other, suspect) and held < mark
+
+
+def _arrived_with(other: Member) -> int:
+    """The last record that it held when it arrived, also where it is judged by less: it stays a witness of that."""
+    return max(other.first_mark, other.proven)
 
 
 def _same_session(other: Member, suspect: Member) -> bool:
@@ -132,4 +139,5 @@ def clear(at: Situation, member: Member, out: list[Effect], kept: int | None = N
     arrive(at, member, out)
     if kept is not None and len(out) > first and isinstance(cut := out[-1], Truncate):
         del out[first:]
+        member.proven = kept
         arrived(at, member, cut.transaction_id, out, kept)

@@ -75,6 +75,7 @@ class Member:
         "movable",
         "phase",
         "probe",
+        "proven",
         "replica",
         "source",
         "start",
@@ -92,6 +93,7 @@ class Member:
         self.entered: int | None = None  # the mark that others see: not raised step by step while copying
         self.first_mark = -1  # the mark it arrived with
         self.probe = Probe.NONE
+        self.proven = -1  # up to here it was a suspect and turned out to hold what a member does
         self.may_vote = False  # see `Standing`
         self.voter = False  # it may, and holds all that it should
         self.counted = False

@@ -341,3 +341,18 @@ def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
     arrive_all(world, "a")
     assert world.recovery.resolved == 1
     assert world.recovery.is_open
+
+
+def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held() -> None:
+    """1 is committed on a, d and e; the states set back to a, b, c. a proves d; b and c get no copy yet."""
+    logs = {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}
+    storages = {name: storage(5, 0, [5] * (last + 1)) for name, last in logs.items()}
+    world = world_of(rec.Recovery, storages, *unresolved(*"abc"), state("d", 4, 0), state("e", 4, 0))
+    arrive_all(world, "a", "d")
+    for replica in "bce":
+        world.arrive(replica)
+    world.settle(lambda effect: getattr(effect, "target", "") in ("b", "c"))
+    world.settle()
+    assert world.recovery.resolved == 1
+    assert world.recovery.is_open
+    assert {len(replica.log) for replica in world.storages.values()} == {2}
