@@ -31,7 +31,7 @@ SLOW = {
     "docs/howto/schema-change.md",
 }
 PAGES = [page for page in pages() if page not in ELSEWHERE and blocks_of(page)]
-SERVES = re.compile(r"waltz (dev|(server|storage) run)\b")  # goes on until the page ends
+SERVES = re.compile(r"waltz (dev|(server|storage|gateway) run)\b")  # goes on until the page ends
 
 
 def read_configuration(block: Block) -> None:
@@ -61,6 +61,7 @@ class Reader:
         self.url: str | None = None
         self._ports = HeldPorts()
         self._port = str(self._ports.take())
+        self._gateway_port = str(self._ports.take())
         self._running: list[tuple[subprocess.Popen[str], Path]] = []
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONDEVMODE"},
@@ -110,7 +111,7 @@ class Reader:
 
     def _replaced(self, block: Block, text: str) -> str:
         """The page's example names replaced by what they are here."""
-        words = {"7801": self._port, "/home/you": str(self.directory), **block.words}
+        words = {"7801": self._port, "7950": self._gateway_port, "/home/you": str(self.directory), **block.words}
         pattern = "|".join(rf"(?<![\w-]){re.escape(word)}(?!\w)" for word in sorted(words, key=len, reverse=True))
         return re.sub(pattern, lambda match: words[match[0]], text)
 

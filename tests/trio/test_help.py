@@ -15,6 +15,7 @@ NO_ANSWER = {
     "waltz console": "prints its address, and serves",
     "waltz server run": "runs",
     "waltz storage run": "runs",
+    "waltz gateway run": "prints its address, and serves",
     "waltz completion bash": "prints a script",
     "waltz completion zsh": "prints a script",
     "waltz completion fish": "prints a script",

@@ -148,7 +148,7 @@ class Roles:
     def __init__(self, rules: Sequence[Rule] | None = None) -> None:
         """Without rules (None) everything is allowed; with an empty list nothing is."""
         self.rules = None if rules is None else tuple(rules)
-        self._patterns = tuple((_glob(rule.pattern), rule) for rule in self.rules or ())
+        self._patterns = tuple((glob(rule.pattern), rule) for rule in self.rules or ())
 
     def access(self, names: Sequence[str], address: str) -> Access:
         """What a peer with these names in its certificate may do; the address is for people."""
@@ -221,7 +221,8 @@ def _who(names: Sequence[str], matched: tuple[str, ...], address: str) -> str:
     return f"certificate {names[0]!r}{aliases} at {address}"
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
+def glob(pattern: str) -> re.Pattern[str]:
+    """What matches a pattern: `*` any characters, `?` one; upper and lower case of a-z are the same."""
     pieces = {"*": ".*", "?": "."}
     text = "".join(pieces.get(character) or re.escape(character) for character in pattern)
     # By Unicode's rules the Kelvin sign is a k and the long s an s: letters that look alike to a reader of the rules.

@@ -58,14 +58,14 @@ def refusal(door: Door, visit: Visit, token: str = "") -> Refusal | None:
             return Refusal(403, "the console is served over TLS, to whom shows a certificate")
         if not (visit.access.unrestricted or visit.access.roles):
             return Refusal(403, f"{visit.access.who} has no role in this cluster")
-    elif not _is_loopback(_host(visit.peer)):
+    elif not is_loopback(host_of(visit.peer)):
         return Refusal(
             403,
             "the console is shown on this machine alone: open it through `ssh -L`, run `waltz console` where you are, "
             "or set server.console to certificate",
         )
     host = visit.headers.get("host", "")
-    if door is Door.LOOPBACK and not _is_loopback(_host(host)):
+    if door is Door.LOOPBACK and not is_loopback(host_of(host)):
         return Refusal(421, f"the Host header names {host!r}, which is not this machine: use localhost")
     origin = visit.headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
@@ -98,7 +98,7 @@ def may_read(visit: Visit, partition_id: int, *, certificates_asked: bool) -> Re
     return Refusal(403, f"{visit.access.who} may not read partition {partition_id}")
 
 
-def _host(address: str) -> str:
+def host_of(address: str) -> str:
     """`h:1` → `h`, `[::1]:1` → `::1`, `::1` and `h` as they are."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
@@ -106,7 +106,8 @@ def _host(address: str) -> str:
     return host if colon and port.isdigit() and ":" not in host else address
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is that of this machine."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:

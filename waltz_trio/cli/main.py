@@ -22,6 +22,7 @@ NOUNS = {
     "disk": "look at data and control files",
     "doctor": "what is wrong with a cluster, and the command that mends it",
     "console": "the cluster as a page in your browser, live",
+    "gateway": "logs as topics over HTTP, for programs in any language",
     "may-stop": "whether storage nodes or servers may be stopped now, and what that would mean",
     "restart-plan": "a rolling restart or upgrade, node by node, with the checks between",
     "top": "the cluster in a terminal, live",

@@ -147,6 +147,7 @@ _VALUES = {
     "destination-storage-port": ("PORT", "7071"),
     "exec": ("COMMAND", "./restart-node.sh"),
     "from": ("HOST:PORT", "storage-1:7071"),
+    "gateway-config-path": ("PATH", "gateway.yml"),
     "grace": ("SECONDS", "45"),
     "group": ("GROUP", "0"),
     "host": ("ADDRESS", "127.0.0.1"),

@@ -118,6 +118,12 @@ class Config:
         value = self._find(key)
         return None if value is None else bool(value)
 
+    def items(self, key: str) -> list[object]:
+        """A list; empty where there is none."""
+        value = self._find(key)
+        assert value is None or isinstance(value, list), key
+        return list(value or ())
+
     def seconds(self, key: str) -> float:
         """A time kept in milliseconds, in seconds; errors as `text`."""
         return self.number(key) / 1000
@@ -326,9 +332,13 @@ def _walk(
             yield name, loader.construct_object(value_node, deep=True)
 
 
-def _convert(key: Key, value: object) -> str | int | bool | None:
+def _convert(key: Key, value: object) -> str | int | bool | list[object] | None:
     if value is None:
         return None
+    if key.kind is Kind.LIST:
+        if not isinstance(value, list):
+            raise ConfigError(f"{key.name}: expected a list, found {value!r}")
+        return value
     if key.kind is Kind.BOOL:
         return value if isinstance(value, bool) else _only_text(key, value).strip().lower() == "true"
     if key.kind is Kind.TEXT:

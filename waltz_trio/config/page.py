@@ -32,6 +32,7 @@ _TITLES = {
     Use.STORAGE: "Storage node",
     Use.CLIENT: "Client",
     Use.TOOLS: "Tools",
+    Use.GATEWAY: "Gateway",
     Use.DEMO: "Demo",
 }
 

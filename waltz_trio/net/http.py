@@ -3,7 +3,8 @@
 h11 parses and frames. Here are the limits that keep a small port usable for all: the size of a request's
 head, the time that a request may take to arrive and its answer to leave, the number of connections, of requests in a
 second, and of answers that never end (server-sent events). The log names who does not keep to them. GET and HEAD only:
-no request changes anything, and one with a body ends its connection.
+no request changes anything, and one with a body ends its connection. A gateway has larger limits, and takes bodies of
+callers that its `admit` has let in: all bodies that are held at a time are counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from socket import socket
 from typing import TypeAlias, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import attrs
 import h11
 import trio
 
@@ -41,6 +43,7 @@ _STREAMS_MAX = 32  # further connections, which receive events
 _LINGER_BYTES = 1 << 18  # read and thrown away behind a refusal, so that a reset does not overtake it
 _LINGER = 2.0  # seconds of that
 _BLOCK = 4096  # bytes read at once
+_BODY_BLOCK = 1 << 16  # of a body
 _FIELDS_MAX = 20  # of a query
 
 
@@ -54,6 +57,7 @@ class Request:
     headers: dict[str, str]  # names in lower case
     peer: str = ""  # host:port
     names: tuple[str, ...] | None = None  # in the peer's certificate; None: not over TLS
+    body: bytes = b""
 
     @property
     def pretty(self) -> bool:
@@ -87,12 +91,48 @@ Answer: TypeAlias = Response | Stream
 Handler: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
 
 
+Admit: TypeAlias = Callable[[Request], Response | None]
+"""Looks at a request whose body has not been read yet; an answer sends it away."""
+
+
+@record
+class HttpLimits:
+    """What a port takes on; sizes in bytes."""
+
+    connections_max: int
+    streams_max: int  # further connections, which receive events
+    rate: float  # requests a second, of all connections together
+    burst: int
+    body_max: int = 0  # of one request; 0 = none, and GET and HEAD alone
+    bodies_max: int = 0  # of all requests that are read or answered at a time
+
+
+def _small() -> HttpLimits:
+    return HttpLimits(_CONNECTIONS_MAX, _STREAMS_MAX, _RATE, _BURST)
+
+
 class _BadRequestError(Exception):
     """A request that is refused before any handler sees it; the status says what is wrong."""
 
     def __init__(self, status: HTTPStatus, why: str = "") -> None:
         super().__init__(why or status.phrase)
         self.status = status
+
+
+class _Bodies:
+    """Bytes of all bodies that are held."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._size = 0
+
+    def take(self, size: int) -> None:
+        if self._size + size > self._size_max:
+            raise _BadRequestError(HTTPStatus.SERVICE_UNAVAILABLE, "this port holds as many bodies as it may")
+        self._size += size
+
+    def give_back(self, size: int) -> None:
+        self._size -= size
 
 
 def text(body: str, *, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> Response:
@@ -174,6 +214,10 @@ class HttpServer:
         handler: Handler,
         report: Callable[[Level, str], None] | None = None,
         context: ssl.SSLContext | None = None,
+        *,
+        limits: HttpLimits | None = None,
+        admit: Admit | None = None,
+        refuse: Callable[[HTTPStatus, str], Response] | None = None,
     ) -> None:
         """Prepare to serve; nothing is bound before `listen`.
 
@@ -181,12 +225,19 @@ class HttpServer:
             handler: answers each request.
             report: gets unexpected errors, for the log.
             context: of TLS; without it, plain HTTP.
+            limits: what it takes on; the default is for small ports, which only tell.
+            admit: who may send a body.
+            refuse: makes the answers that say why there is no other; the default makes pages.
         """
+        self._limits = limits or _small()
+        self._admit = admit or (lambda request: None)
+        self._refuse = refuse or refusal
+        self._bodies = _Bodies(self._limits.bodies_max)
         self._handler = handler
         self._report = report or (lambda level, text: None)
         self._complain = Complaints(self._report).put
         self._context = context
-        self._pace = Pace(_RATE, _BURST)
+        self._pace = Pace(self._limits.rate, self._limits.burst)
         self._delays: dict[str, int] = {}  # address → requests of it that had to wait
         self._open: dict[object, tuple[trio.CancelScope, str]] = {}  # connections, the longest open first
         self._streams = 0  # further ones, which receive events
@@ -207,7 +258,7 @@ class HttpServer:
         async with trio.open_nursery() as nursery:
 
             def accepted(sock: socket, peer: str) -> None:
-                if len(self._open) >= _CONNECTIONS_MAX:
+                if len(self._open) >= self._limits.connections_max:
                     # Connections that say nothing must not keep out those who ask.
                     longest, whose = self._open.pop(next(iter(self._open)))
                     longest.cancel()
@@ -222,7 +273,7 @@ class HttpServer:
         try:
             with scope, sock:  # closed even where the stream never came to be
                 async with await self._secured(sock) as stream:
-                    await self._requests(_Connection(stream, peer, self._complain), sock)
+                    await self._requests(_Connection(stream, peer, self._complain, self._refuse), sock)
         except trio.TooSlowError:
             self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
@@ -248,7 +299,7 @@ class HttpServer:
                 return
             if await self._pace.turn():
                 self._delayed(connection.peer)
-            answer = request if isinstance(request, Response) else await self._answer(request)
+            answer = request if isinstance(request, Response) else await self._answer(connection, request)
             if isinstance(answer, Response):
                 await connection.send(answer, close=answer is request)
                 continue
@@ -271,19 +322,50 @@ class HttpServer:
         if self._delays[host] % _DELAYED_MAX == 0:
             self._complain(peer, "it makes more HTTP requests than its part: they wait")
 
-    async def _answer(self, request: Request) -> Answer:
-        if request.method not in ("GET", "HEAD"):
-            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here")
+    async def _answer(self, connection: _Connection, request: Request) -> Answer:
+        if not self._limits.body_max:
+            if request.method not in ("GET", "HEAD"):
+                return self._refuse(
+                    HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here"
+                )
+            return await self._handled(request)
+        refused = self._admitted(request)
+        if refused is not None:
+            return refused
+        held: list[int] = []
+
+        def take(size: int) -> None:
+            self._bodies.take(size)
+            held.append(size)
+
+        try:
+            body = await connection.body(self._limits.body_max, take)
+            return body if isinstance(body, Response) else await self._handled(attrs.evolve(request, body=body))
+        finally:
+            self._bodies.give_back(sum(held))
+
+    def _admitted(self, request: Request) -> Response | None:
+        try:
+            return self._admit(request)
+        except Exception as error:
+            return self._failed(request, error)
+
+    async def _handled(self, request: Request) -> Answer:
         try:
             answer = self._handler(request)
             if not isinstance(answer, Response | Stream):
                 answer = await answer
         except Exception as error:
-            self._report(Level.ERROR, f"{request.peer}: {request.path} cannot be answered: {error!r}")
-            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
-        if isinstance(answer, Stream) and self._streams >= _STREAMS_MAX:
-            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{_STREAMS_MAX} readers receive events already")
+            return self._failed(request, error)
+        if isinstance(answer, Stream) and self._streams >= self._limits.streams_max:
+            return self._refuse(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{self._limits.streams_max} readers receive events already"
+            )
         return answer
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        self._report(Level.ERROR, f"{request.peer}: {request.path} cannot be answered: {error!r}")
+        return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "")
 
 
 class _Connection:
@@ -294,14 +376,17 @@ class _Connection:
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
         peer: str,
         complain: Callable[[str, str], None],
+        refuse: Callable[[HTTPStatus, str], Response],
     ) -> None:
         self.peer = peer
+        self._refuse = refuse
         self._stream = stream
         self._complain = complain
         # Trio's stream answers as the object that it wraps.
         self._names = names_of(cast(ssl.SSLObject, stream)) if isinstance(stream, trio.SSLStream) else None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
         self._head_only = False  # the answer is to a HEAD
+        self._length: int | None = None  # of the body that its head announces
 
     @property
     def ready(self) -> bool:
@@ -329,14 +414,49 @@ class _Connection:
     def _refused(self, status: HTTPStatus, why: str) -> Response:
         # What a peer sent may be part of why; the log gets the status alone.
         self._complain(self.peer, f"an HTTP request was refused: {status.value} {status.phrase}")
-        return refusal(status, why)
+        return self._refuse(status, why)
 
-    async def _event(self) -> object:
+    async def body(self, size_max: int, take: Callable[[int], None]) -> bytes | Response:
+        """The body of the request that came last, or the refusal of one that is not acceptable.
+
+        Args:
+            size_max: bytes that are accepted.
+            take: called with the size of each piece before it is kept.
+        """
+        try:
+            with trio.fail_after(_IDLE):
+                return await self._read_body(size_max, take)
+        except _BadRequestError as error:
+            return self._refused(error.status, str(error))
+        except h11.RemoteProtocolError as error:
+            return self._refused(HTTPStatus(error.error_status_hint), str(error))
+        except trio.TooSlowError:
+            return self._refused(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {_IDLE:.0f} s")
+
+    async def _read_body(self, size_max: int, take: Callable[[int], None]) -> bytes:
+        if self._length is not None and self._length > size_max:
+            raise _BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {size_max} bytes are accepted")
+        if self._http.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            event = await self._event(_BODY_BLOCK)
+            if isinstance(event, h11.EndOfMessage):
+                return b"".join(pieces)
+            assert isinstance(event, h11.Data), event
+            size += len(event.data)
+            if size > size_max:
+                raise _BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {size_max} bytes are accepted")
+            take(len(event.data))
+            pieces.append(bytes(event.data))
+
+    async def _event(self, size: int = _BLOCK) -> object:
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            self._http.receive_data(bytes(await self._stream.receive_some(_BLOCK)))
+            self._http.receive_data(bytes(await self._stream.receive_some(size)))
 
     def _parsed(self, event: h11.Request) -> Request:
         if event.http_version not in (b"1.0", b"1.1"):
@@ -357,6 +477,8 @@ class _Connection:
         if not path.isprintable():
             raise _BadRequestError(HTTPStatus.BAD_REQUEST, "control characters in the path")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+        length = headers.get("content-length", "")
+        self._length = int(length) if length.isdigit() else None
         return Request(method, path, query, headers, self.peer, self._names)
 
     async def send(self, response: Response, *, close: bool = False) -> None:

@@ -1,0 +1,103 @@
+"""`waltz gateway ...`: topics over HTTP, for programs in any language; tokens for those who use it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import ssl
+
+import trio
+
+from waltz_core.gateway.door import token_hash
+from waltz_trio.base import log
+from waltz_trio.cli.help import Parser
+from waltz_trio.cli.options import JSON, Arguments, Command, Option, parser_of
+from waltz_trio.config.config import Config
+from waltz_trio.config.gateway import GatewaySettings, gateway_settings
+from waltz_trio.config.roles import certificates_asked
+from waltz_trio.gateway.service import Gateway, http_limits, refuse
+from waltz_trio.net.http import HttpServer
+from waltz_trio.net.tls import server_context
+from waltz_trio.node.main import raise_descriptors, tune_collector
+
+
+def _run(arguments: Arguments) -> int:
+    path = arguments.text("gateway-config-path")
+    config = Config.load(path)
+    settings = gateway_settings(config)
+    log.set_up()
+    config.warn_unknown(log.warn_once(log.reporter("gateway")))
+    raise_descriptors()
+    trio.run(_serve, settings)
+    return 0
+
+
+async def _serve(settings: GatewaySettings) -> None:
+    report = log.reporter("gateway")
+    async with trio.open_nursery() as nursery:
+        gateway = Gateway(settings, nursery, report)
+        server = HttpServer(
+            gateway.handle,
+            report,
+            _tls_of(settings),
+            limits=http_limits(settings),
+            admit=gateway.admit,
+            refuse=refuse,
+        )
+        bound = server.listen(settings.host, settings.port, "gateway.port")
+        tune_collector()
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+            print(f"{'http' if settings.tls is None else 'https'}://{shown}:{bound}", flush=True)
+            nursery.start_soon(server.run)
+            async for _ in signals:
+                break
+        nursery.cancel_scope.cancel()
+
+
+def _tls_of(settings: GatewaySettings) -> ssl.SSLContext | None:
+    if settings.tls is None:
+        return None
+    context = server_context(settings.tls)
+    if certificates_asked(settings.tls) and any(rule.token_hash for rule in settings.rules or ()):
+        context.verify_mode = ssl.CERT_OPTIONAL  # who brings a token shows none
+    return context
+
+
+def _token(arguments: Arguments) -> int:
+    token = secrets.token_urlsafe(32)
+    if arguments.flag("json"):
+        print(json.dumps({"token": token, "tokenSha256": token_hash(token)}, indent=2))
+    else:
+        print(f"token: {token}\ntokenSha256: {token_hash(token)}")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "run",
+        "Serve topics over HTTP and print the address, until SIGINT or SIGTERM",
+        (
+            Option(
+                "c",
+                "gateway-config-path",
+                "File with the keys gateway.*: topics, who may use them, limits",
+                required=True,
+            ),
+        ),
+        _run,
+        answers=False,
+    ),
+    Command(
+        "token",
+        "Make a bearer token: the token for who uses it, its SHA-256 for gateway.access",
+        (JSON,),
+        _token,
+    ),
+)
+
+
+def make_parser() -> Parser:
+    """The sub-commands."""
+    return parser_of("waltz gateway", COMMANDS, __doc__)

@@ -1,0 +1,116 @@
+"""The clients of a gateway: for each cluster one that appends and asks, and more as feeds of one partition need them.
+
+A client has one feed of a partition at a time, and each reader of a gateway has a feed of its own: so it is held where
+its reader is, and asks the cluster for no more than its reader takes. Clients are opened when they are needed, and a
+few that nobody needs are kept. A client that broke is replaced by whoever asks next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import ClientClosedError
+from waltz_trio.base.background import only
+from waltz_trio.client.client import Client
+from waltz_trio.client.connect import open_client
+
+_IDLE_KEPT = 2  # clients for feeds that nobody uses
+
+
+class _Held:
+    """One client, opened and closed in a task of its own."""
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.error: Exception | None = None
+        self.over = False
+        self.partitions: set[int] = set()  # of which it has a feed
+        self._opened = trio.Event()
+        self._left = trio.Event()
+
+    async def run(self, source: str, report: Callable[[Level, str], None]) -> None:
+        """Hold it open until `leave`, or until it breaks."""
+        try:
+            async with open_client(source) as self.client:
+                self._opened.set()
+                await self._left.wait()
+        except Exception as error:
+            self.error = only(error)
+            report(Level.WARNING, f"{source}: {self.error}")
+        finally:
+            self.over = True
+            self._opened.set()
+
+    async def opened(self) -> Client:
+        """Wait until it is open; errors as `open_client`."""
+        await self._opened.wait()
+        if self.over or self.client is None:
+            raise self.error or ClientClosedError("the gateway ends")
+        return self.client
+
+    def leave(self) -> None:
+        """Close it, once nothing of it is under way."""
+        self.over = True
+        self._left.set()
+
+
+class Cluster:
+    """What a gateway holds of one cluster."""
+
+    def __init__(self, source: str, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
+        self._source = source
+        self._nursery = nursery
+        self._report = report
+        self._main: _Held | None = None
+        self._readers: list[_Held] = []
+        self._known: dict[int, int] = {}  # partition → a mark that is known to be committed
+
+    async def client(self) -> Client:
+        """For appends and marks.
+
+        Raises:
+            WaltzError: the cluster does not answer, or its configuration cannot be used.
+        """
+        if self._main is None or self._main.over:
+            self._main = self._new()
+        return await self._main.opened()
+
+    def _new(self) -> _Held:
+        held = _Held()
+        self._nursery.start_soon(held.run, self._source, self._report)
+        return held
+
+    @asynccontextmanager
+    async def reader(self, partition: int) -> AsyncIterator[Client]:
+        """A client that has no feed of a partition; errors as `client`."""
+        self._readers = [held for held in self._readers if not held.over]
+        held = next((held for held in self._readers if partition not in held.partitions), None)
+        if held is None:
+            held = self._new()
+            self._readers.append(held)
+        held.partitions.add(partition)
+        try:
+            yield await held.opened()
+        finally:
+            held.partitions.discard(partition)
+            idle = [held for held in self._readers if not held.partitions]
+            for spare in idle[_IDLE_KEPT:]:
+                spare.leave()
+
+    async def committed_mark(self, partition: int) -> int:
+        """Ask for it; errors as `client`."""
+        mark = await (await self.client()).committed_mark(partition)
+        self.learn(partition, mark)
+        return mark
+
+    def known_mark(self, partition: int) -> int:
+        """A mark that is known to be committed."""
+        return self._known.get(partition, -1)
+
+    def learn(self, partition: int, mark: int) -> None:
+        """A transaction is committed."""
+        self._known[partition] = max(mark, self.known_mark(partition))

@@ -1,0 +1,213 @@
+"""Many logs behind one door: what a gateway answers. `waltz_core.gateway` decides; here it is carried out.
+
+Reads, marks and feeds are of committed transactions alone. Every reader of a feed has a feed of his own at the cluster,
+which waits while he does not read: a gateway holds a few payloads of each, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+import trio
+
+from waltz_core.base.edge import Level
+from waltz_core.base.errors import WaltzError
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.gateway import calls, replies
+from waltz_core.gateway.door import PREFLIGHT, Caller, Door, Visit, bearer
+from waltz_core.gateway.keyed import Done
+from waltz_core.gateway.problems import Problem, RequestError
+from waltz_core.gateway.quotas import Quotas
+from waltz_core.gateway.replies import Record, Reply
+from waltz_core.gateway.topics import Place
+from waltz_trio.config.gateway import GatewaySettings
+from waltz_trio.gateway.appends import Appends
+from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream
+
+_RANGE_BYTES = 4 << 20  # of one answer; what is left out is read by the next request
+_ALIVE = 15.0  # seconds between signs of life in a feed that has nothing to say
+_STATUS_CODES = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too-large",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "too-large",
+    HTTPStatus.REQUEST_TIMEOUT: "too-slow",
+    HTTPStatus.SERVICE_UNAVAILABLE: "full",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "gateway-failed",
+}
+
+
+def http_limits(settings: GatewaySettings) -> HttpLimits:
+    """What the port of a gateway takes on."""
+    return HttpLimits(
+        connections_max=settings.connections_max,
+        streams_max=settings.feeds_max,
+        rate=float(settings.rate),
+        burst=settings.rate,
+        body_max=settings.body_max,
+        bodies_max=settings.quotas.bytes_max,
+    )
+
+
+def refuse(status: HTTPStatus, why: str) -> Response:
+    """What the port says of a request that it does not take."""
+    code = _STATUS_CODES.get(status, "bad-request")
+    retry_after = 1 if status is HTTPStatus.SERVICE_UNAVAILABLE else 0
+    return _response(replies.of_problem(Problem(status.value, code, why or status.phrase, retry_after=retry_after)))
+
+
+def _response(reply: Reply, more: tuple[tuple[str, str], ...] = ()) -> Response:
+    text = reply.text and reply.text + "\n"  # a terminal's prompt stands in a line of its own
+    return Response(reply.status, reply.content_type, text.encode(), (*reply.headers, *more))
+
+
+class Gateway:
+    """Answers the requests of one port."""
+
+    def __init__(self, settings: GatewaySettings, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
+        self._topics = settings.topics
+        self._prefetch = settings.prefetch
+        self._timeout = settings.request_timeout
+        self._report = report
+        self._door = Door(settings.rules, settings.origins)
+        self._clusters = {source: Cluster(source, nursery, report) for source in settings.topics.clusters}
+        self._appends = Appends(
+            nursery,
+            Quotas(settings.quotas),
+            report,
+            timeout=settings.request_timeout,
+            window=settings.key_window,
+            prefetch=settings.prefetch,
+        )
+
+    def admit(self, request: Request) -> Response | None:
+        """Whether a request may bring its body; the answer to one that may not."""
+        entered = self._enter(request)
+        if isinstance(entered, Reply):
+            return _response(entered, self._door.shared_with(_visit(request)))
+        return None
+
+    async def handle(self, request: Request) -> Answer:
+        """Answer a request that was admitted."""
+        shared = self._door.shared_with(_visit(request))
+        entered = self._enter(request)
+        if isinstance(entered, Reply):
+            return _response(entered, shared)
+        caller, call = entered
+        try:
+            if isinstance(call, Place):
+                call = calls.read_append(call, request.headers.get("content-type", ""), request.body)
+            if isinstance(call, calls.FollowFeed):
+                return await self._follow(call, shared)
+            return _response(await self._reply(caller, call), shared)
+        except RequestError as error:
+            return _response(replies.of_problem(error.problem), shared)
+        except WaltzError as error:
+            return _response(replies.of_problem(replies.problem_of(error)), shared)
+        except trio.TooSlowError:
+            return _response(replies.of_problem(replies.too_slow(None, self._timeout)), shared)
+
+    def _enter(self, request: Request) -> tuple[Caller, calls.Call | Place] | Reply:
+        """Who asks for what, or why he gets nothing."""
+        visit = _visit(request)
+        if request.method == "OPTIONS":
+            problem = self._door.page_problem(visit)
+            return Reply(204, "text/plain", "", PREFLIGHT) if problem is None else replies.of_problem(problem)
+        caller = self._door.enter(visit)
+        if isinstance(caller, Problem):
+            return replies.of_problem(caller)
+        try:
+            call = calls.route(self._topics, calls.Asked(request.method, request.path, request.query, request.headers))
+        except RequestError as error:
+            return replies.of_problem(error.problem)
+        problem = calls.access_problem(caller, call)
+        return (caller, call) if problem is None else replies.of_problem(problem)
+
+    async def _reply(self, caller: Caller, call: calls.Call) -> Reply:
+        match call:
+            case calls.ListTopics():
+                topics = (self._topics.topic(name) for name in self._topics.names)
+                return replies.of_topics((topic for topic in topics if topic is not None), caller)
+            case calls.ShowTopic(topic):
+                return replies.of_topic(topic, caller)
+            case calls.FindPartition(topic):
+                return replies.of_partition(topic, call.number)
+            case calls.ReadMark(place):
+                return replies.of_mark(place, await self._mark(place))
+            case calls.ReadRecords():
+                return await self._records(call)
+            case calls.Append(place):
+                result = await self._appends.append(caller.who, call, self._cluster(place))
+                return replies.of_append(place, result) if isinstance(result, Done) else replies.of_problem(result)
+            case calls.FollowFeed():
+                raise AssertionError("a feed is no single reply")
+
+    def _cluster(self, place: Place) -> Cluster:
+        return self._clusters[place.topic.cluster]
+
+    async def _mark(self, place: Place) -> int:
+        with trio.fail_after(self._timeout):
+            return await self._cluster(place).committed_mark(place.partition)
+
+    async def _records(self, call: calls.ReadRecords) -> Reply:
+        mark = await self._mark(call.place)
+        last = min(call.first + call.count - 1, mark)
+        records: list[Record] = []
+        if last >= call.first:
+            with trio.fail_after(self._timeout):
+                records = await self._range(call.place, call.first, last)
+        return replies.of_records(call.place, mark, records, call.form)
+
+    async def _range(self, place: Place, first: int, last: int) -> list[Record]:
+        records: list[Record] = []
+        size = 0
+        async with (
+            self._cluster(place).reader(place.partition) as client,
+            client.feed(place.partition, after=first - 1, prefetch=self._prefetch) as feed,
+        ):
+            feed.markers = True  # the last of the range may be one
+            async for transaction in feed:
+                data = transaction.load()
+                if transaction.header != MARKER_HEADER:
+                    records.append(Record(transaction.id, transaction.header, data))
+                size += len(data)
+                if transaction.id >= last or size >= _RANGE_BYTES:
+                    break
+        return records
+
+    async def _follow(self, call: calls.FollowFeed, shared: tuple[tuple[str, str], ...]) -> Answer:
+        mark = await self._mark(call.place)
+        problem = calls.feed_problem(call, mark)
+        if problem is not None:
+            return _response(replies.of_problem(problem), shared)
+        after = mark if call.after is None else call.after
+
+        async def feed(send: Send) -> None:
+            await send(b": from " + str(after).encode() + b" on\n\n")
+            try:
+                await self._push(call, after, send)
+            except WaltzError as error:
+                await send(replies.problem_event(replies.problem_of(error)).encode())
+
+        return Stream("text/event-stream", feed, (("Cache-Control", "no-cache"), *shared))
+
+    async def _push(self, call: calls.FollowFeed, after: int, send: Send) -> None:
+        """Send records as they are committed, until somebody goes away."""
+        place = call.place
+        async with (
+            self._cluster(place).reader(place.partition) as client,
+            client.feed(place.partition, after=after, prefetch=self._prefetch) as feed,
+        ):
+            while True:
+                transaction = None
+                with trio.move_on_after(_ALIVE):
+                    transaction = await anext(feed)
+                if transaction is None:
+                    await send(b": still here\n\n")
+                else:
+                    record = Record(transaction.id, transaction.header, transaction.load())
+                    await send(replies.event_text(record, call.form).encode())
+
+
+def _visit(request: Request) -> Visit:
+    return Visit(request.peer, request.headers, request.names or (), bearer(request.headers))
