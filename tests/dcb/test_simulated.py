@@ -79,7 +79,7 @@ def database(directory: Path) -> object:
 
 @pytest.mark.parametrize("view", [lambda directory: memory_view(), database], ids=["memory", "sqlite"])
 def test_conditions_hold_under_faults(view: object) -> None:
-    summary = simulate(Simulated(view, INVARIANTS, observe), workload, seeds=range(6), calls=25)  # type: ignore[arg-type]
+    summary = simulate(Simulated(view, INVARIANTS, observe), workload, seeds=range(10), calls=25)  # type: ignore[arg-type]
     assert summary.counts["committed"] > 30
     assert summary.counts["declined"] > 20
     assert summary.counts["conflicts"] > 5

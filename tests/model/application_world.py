@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from tests.model.invariants.application import check_application
+from tests.model.invariants.application import check_application, check_sent
 from waltz_core.client.applier import (
     Applied,
     ApplyFailed,
@@ -30,9 +30,9 @@ from waltz_core.client.keys import KeyEntry, KeyTable, key_lock, request_hash
 from waltz_core.client.materialized import MaterializedPartition
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (
-    AppendSent,
     AskMark,
     Decide,
+    Decided,
     DecisionDeclined,
     GaveUp,
     KeyFound,
@@ -41,6 +41,7 @@ from waltz_core.client.submit_calls import (
     MarkReached,
     MarkWanted,
     OutcomeUnknown,
+    Send,
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
@@ -135,7 +136,7 @@ class InFlight:
     member: Member
     move: Move
     based_on: int
-    locks: tuple[int, ...]
+    locks: tuple[int, ...]  # write locks
     judged: int | Failed | None = None
 
 
@@ -147,6 +148,8 @@ class Member:
         self.expected = database.mark  # what this process has seen stored
         self.machine = MaterializedPartition(database.mark, world.rng.randint(1, 5), world.rng, Retry(cap=0.2))
         self.deciding: list[Call] = []
+        self.decided: dict[Call, InFlight] = {}  # what waits to be sent, or waited in vain
+        self.heard: dict[int, int] = {}  # lock → the last transaction of this process that took it
         self.asked: list[int] = []  # questions for the committed mark: what it was when each left
         self.commit: Commit | None = None  # to be run
         self.answer: Applied | ApplyFailed | ViewDown | None = None  # of the view, on its way
@@ -167,6 +170,11 @@ class Member:
                 case Decide(call):
                     assert isinstance(call, Call)
                     self.deciding.append(call)
+                case Send(call):
+                    assert isinstance(call, Call)
+                    call.attempts += 1
+                    check_sent(self.world, self.decided[call])
+                    self.world.flying.append(self.decided.pop(call))
                 case Commit():
                     assert self.commit is None
                     self.commit = effect
@@ -260,11 +268,10 @@ class Member:
             call.declined_at = database.mark
             self.tell(DecisionDeclined(call, database.mark))
         else:
-            call.attempts += 1
             move = Move(call.account, amount, call.number, call.key, call.hashed)
             locks = (call.account,) if call.key is None else (call.account, 1000 + key_lock(call.key).id % 64)
-            world.flying.append(InFlight(call, self, move, database.mark, locks))
-            self.tell(AppendSent(call))
+            self.decided[call] = InFlight(call, self, move, database.mark, locks)
+            self.tell(Decided(call, database.mark, locks))
 
     def _answer_mark(self) -> None:
         """The mark at some moment between the question and the answer."""
@@ -432,7 +439,9 @@ class ApplicationWorld:
             return
         self.flying.remove(chosen)
         if not chosen.member.dead:
-            chosen.member.tell(judge(chosen.call, chosen.judged, lambda: frozenset(chosen.locks)))
+            if isinstance(chosen.judged, int):
+                chosen.member.heard |= dict.fromkeys(chosen.locks, chosen.judged)
+            chosen.member.tell(judge(chosen.call, chosen.judged))
 
     def _judge(self, append: InFlight) -> int | Failed:
         if self.chance(self.loss):

@@ -40,7 +40,42 @@ _ARCHIVE = ("tests/spark/test_archive.py",)
 _AUDIT = ("tests/spark/test_audit.py",)
 _SINK = ("tests/spark/test_writing.py", "tests/spark/test_sink.py")
 
+_LOCKS_OF_SUBMITS = (
+    "tests/unit/client/test_gate.py",
+    "tests/unit/client/test_taken.py",
+    "tests/unit/client/test_submitter.py",
+)
+
 AIMED: tuple[Mutant, ...] = (
+    # ---- whose submit goes first at a lock ------------------------------------------------------------------------
+    Mutant(
+        "who declined keeps its place at a lock",
+        "client.submitter",
+        "        assert wait.begun is not None\n        self._leave_gate(wait, now, out)\n        if not wait.begun.confirm",
+        "        assert wait.begun is not None\n        if not wait.begun.confirm",
+        _LOCKS_OF_SUBMITS,
+    ),
+    Mutant(
+        "what took a lock is forgotten with an older transaction",
+        "client.taken",
+        "            if self._by.get(value) == transaction_id:\n",
+        "            if True:\n",
+        _LOCKS_OF_SUBMITS,
+    ),
+    Mutant(
+        "two writers pass together",
+        "client.gate",
+        "            elif queue[-1].mode == mode != BOTH:\n",
+        "            elif queue[-1].mode == mode:\n",
+        _LOCKS_OF_SUBMITS,
+    ),
+    Mutant(
+        "readers pass a writer that waits",
+        "client.gate",
+        "            elif queue[-1].mode == mode != BOTH:\n                queue[-1].members",
+        "            elif queue[0].mode == mode != BOTH:\n                queue[0].members",
+        _LOCKS_OF_SUBMITS,
+    ),
     # ---- submits decided together ---------------------------------------------------------------------------------
     Mutant(
         "who waits for a decision is forgotten with the application",

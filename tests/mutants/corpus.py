@@ -791,8 +791,32 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "a slot is given back before the outcome",
         "client.submitter",
+        "            self._enter(wait, _Stage.LEFT)\n            return\n",
+        "            self._enter(wait, _Stage.LEFT)\n",
+    ),
+    Mutant(
+        "an append leaves before what this process has just committed for its lock is in its state",
+        "client.submitter",
+        "            if blocking > event.mark:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "what an append without a caller has taken is not remembered",
+        "client.submitter",
+        "        if event.verdict is Verdict.COMMITTED:\n            self.comm",
+        "        if event.verdict is Verdict.COMMITTED and wait.stage is _Stage.SENT:\n            self.comm",
+    ),
+    Mutant(
+        "an append whose caller has left hands its locks on before the outcome",
+        "client.submitter",
+        "            self._enter(wait, _Stage.LEFT)\n            return\n",
         "            self._enter(wait, _Stage.LEFT)\n            self._leave_gate(wait, now, out)\n            return\n",
-        "            self._enter(wait, _Stage.LEFT)\n            self._leave_gate(wait, now, out)\n",
+    ),
+    Mutant(
+        "a lock is handed on before what took it is applied",
+        "client.submitter",
+        "max(other.mark, self._taken.last(other.modes))",
+        "other.mark",
     ),
     Mutant(
         "no limit while a lock is waited for",

@@ -1,61 +1,106 @@
-"""First come, first served among the submits of one process that met one of the same locks.
+"""First come, first served among the submits of one process that want the same lock.
 
 Without it, every submit that waits for a lock decides again as soon as the lock's last holder is applied, one of them
-wins, and all others have decided for nothing. Whoever joins enters the queue of each of its locks in one step, so the
-queues agree on the order of any two, and nobody waits in a circle.
+wins, and all others have decided for nothing. Whoever joins enters the queue of each of its locks in one step, so a
+member only ever waits for members that joined before it: nobody waits in a circle.
+
+Two members go together where the server would refuse neither for the sake of the other: both only read the lock, or
+both only take it. Such neighbours in a queue form a *run*. Whoever comes joins the last run or begins another one
+behind it, so a stream of readers passes no writer that waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+DEPENDS = 1  # refused if somebody took the lock: read
+TAKES = 2  # those who depend on it are refused afterwards: append
+BOTH = DEPENDS | TAKES  # write
+
+
+def modes_of(write: Iterable[int], read: Iterable[int] = (), append: Iterable[int] = ()) -> dict[int, int]:
+    """How an append uses each lock, by hash."""
+    modes = dict.fromkeys(write, BOTH)
+    for value in read:
+        modes[value] = modes.get(value, 0) | DEPENDS
+    for value in append:
+        modes[value] = modes.get(value, 0) | TAKES
+    return modes
+
+
+class _Run(Generic[T]):
+    """Members of one queue that may pass together; one alone where it both takes and depends."""
+
+    __slots__ = ("members", "mode")
+
+    def __init__(self, mode: int, member: T) -> None:
+        self.mode = mode
+        self.members: dict[T, None] = {member: None}
+
 
 class Gate(Generic[T]):
-    """A queue per lock hash; whoever is at the head of all of its queues may pass."""
+    """A queue of runs per lock hash; whoever is in the first run of all of its queues may pass."""
 
-    __slots__ = ("_hashes", "_queues", "waiting")
+    __slots__ = ("_modes", "_queues", "waiting")
 
     def __init__(self) -> None:
-        self._queues: dict[int, deque[T]] = {}
-        self._hashes: dict[T, tuple[int, ...]] = {}
-        self.waiting: set[T] = set()  # members that are not at the head everywhere
+        self._queues: dict[int, deque[_Run[T]]] = {}
+        self._modes: dict[T, Mapping[int, int]] = {}
+        self.waiting: set[T] = set()  # members that are not in the first run everywhere
 
-    def join(self, member: T, hashes: Iterable[int]) -> bool:
-        """Queue for every hash; True if the member may pass at once."""
-        self._hashes[member] = wanted = tuple(sorted(set(hashes)))
-        for value in wanted:
-            self._queues.setdefault(value, deque()).append(member)
-        if self._may_pass(member):
-            return True
-        self.waiting.add(member)
-        return False
+    def join(self, member: T, modes: Mapping[int, int]) -> bool:
+        """Queue for every lock; True if the member may pass at once."""
+        assert member not in self._modes
+        self._modes[member] = modes
+        passes = True
+        for value, mode in modes.items():
+            queue = self._queues.get(value)
+            if queue is None:
+                self._queues[value] = deque((_Run(mode, member),))
+            elif queue[-1].mode == mode != BOTH:
+                queue[-1].members[member] = None
+                passes = passes and len(queue) == 1
+            else:
+                queue.append(_Run(mode, member))
+                passes = False
+        if not passes:
+            self.waiting.add(member)
+        return passes
 
-    def holds(self, member: T, hashes: Iterable[int]) -> bool:
-        """The member has passed, for each of these hashes at least."""
-        return member not in self.waiting and set(hashes) <= set(self._hashes.get(member, ()))
+    def modes(self, member: T) -> Mapping[int, int]:
+        """What the member has joined for; nothing if it has not."""
+        return self._modes.get(member, {})
 
     def leave(self, member: T) -> list[T]:
         """Leave every queue, from wherever in it; returns those who may pass now, in the order of their locks."""
         freed: list[T] = []
         self.waiting.discard(member)
-        for value in self._hashes.pop(member, ()):
+        for value in self._modes.pop(member, ()):
             queue = self._queues[value]
-            was_head = queue[0] is member
-            queue.remove(member)
+            run = next(run for run in queue if member in run.members)
+            del run.members[member]
+            if run.members:
+                continue
+            first = queue[0] is run
+            queue.remove(run)
             if not queue:
                 del self._queues[value]
-            elif was_head and queue[0] in self.waiting and self._may_pass(queue[0]):
-                self.waiting.remove(queue[0])
-                freed.append(queue[0])
+            elif first and self.waiting:
+                freed += self._let_pass(queue[0])
         return freed
+
+    def _let_pass(self, run: _Run[T]) -> list[T]:
+        passing = [member for member in run.members if member in self.waiting and self._may_pass(member)]
+        self.waiting.difference_update(passing)
+        return passing
 
     def __len__(self) -> int:
         """How many locks somebody holds or waits for."""
         return len(self._queues)
 
     def _may_pass(self, member: T) -> bool:
-        return all(self._queues[value][0] is member for value in self._hashes[member])
+        return all(member in self._queues[value][0].members for value in self._modes[member])

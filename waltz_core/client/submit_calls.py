@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import TypeAlias
 
 from waltz_core.base.record import record
@@ -26,10 +25,14 @@ class SubmitBegun:
 
 
 @record
-class AppendSent:
-    """`decide` gave an append, and it is on its way."""
+class Decided:
+    """`decide` gave an append, with locks of these hashes; it waits to be sent."""
 
     token: object
+    mark: int  # of the state that it saw
+    write: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()
+    append: tuple[int, ...] = ()
 
 
 @record
@@ -71,15 +74,14 @@ class AppendJudged:
     token: object
     verdict: Verdict
     transaction_id: int = -1  # its own when committed; with a conflict, the one that blocked it
-    hashes: frozenset[int] = frozenset()  # with a conflict: of the locks that it depends on
 
 
-def judge(token: object, outcome: int | Failed, hashes: Callable[[], frozenset[int]]) -> AppendJudged:
-    """What the id of a transaction, or a failure, says of an append; `hashes` gives those of its locks."""
+def judge(token: object, outcome: int | Failed) -> AppendJudged:
+    """What the id of a transaction, or a failure, says of an append."""
     if not isinstance(outcome, Failed):
         return AppendJudged(token, Verdict.COMMITTED, outcome)
     if outcome.reason is Reason.LOCK:
-        return AppendJudged(token, Verdict.CONFLICT, outcome.blocking_id, hashes())
+        return AppendJudged(token, Verdict.CONFLICT, outcome.blocking_id)
     return AppendJudged(token, Verdict.LOST if outcome.reason.certain else Verdict.UNKNOWN)
 
 
@@ -119,7 +121,7 @@ class ViewPaused:
 
 Event: TypeAlias = (
     SubmitBegun
-    | AppendSent
+    | Decided
     | DecisionDeclined
     | KeyFound
     | StateUnreadable
@@ -138,8 +140,15 @@ Event: TypeAlias = (
 class Decide:
     """Read the state, look for the key, and call `decide`.
 
-    Answered by AppendSent, DecisionDeclined, KeyFound, StateUnreadable or Withdrawn.
+    Answered by Decided, DecisionDeclined, KeyFound, StateUnreadable or Withdrawn.
     """
+
+    token: object
+
+
+@record
+class Send:
+    """Send what was decided last. Answered by AppendJudged."""
 
     token: object
 
@@ -165,6 +174,7 @@ class GaveUp:
 
     token: object
     attempts: int  # tries
+    gated: bool = False  # the last wait was for another submit of this process, with one of the same locks
 
 
 @record
@@ -197,4 +207,6 @@ class Unavailable:
     token: object
 
 
-Effect: TypeAlias = Decide | AskMark | SubmitDone | GaveUp | KeyReused | OutcomeUnknown | MarkReached | Unavailable
+Effect: TypeAlias = (
+    Decide | Send | AskMark | SubmitDone | GaveUp | KeyReused | OutcomeUnknown | MarkReached | Unavailable
+)

@@ -3,9 +3,11 @@
 A submit reads the state, decides, appends, and decides again where a lock was taken meanwhile:
 
     SLOT ──► DECIDING ──► SENT ──committed──► done, or APPLYING (until="applied") ──► done
-     ▲           │          ├──conflict──► GATE ──► BLOCKED (the view must apply what blocked) ──► SLOT
+     ▲           │          ├──conflict──► BLOCKED (the view must apply what blocked) ──► SLOT
      │           │          ├──lost──► PAUSE ──► SLOT
      │           │          └──unknown──► done
+     │           ├──another of this process wants the lock──► GATE ──► BLOCKED ──► SLOT
+     │           ├──a transaction known here has taken it──► BLOCKED ──► SLOT
      │           ├──state cannot be read──► PAUSE ──► SLOT
      │           ├──a transaction carries its key──► done, or APPLYING ──► done
      │           └──declined──► ASKING ──► done, if the state had everything
@@ -13,6 +15,12 @@ A submit reads the state, decides, appends, and decides again where a lock was t
 
 **Slots** bound how many submits read, decide and have an append in flight. An append keeps its slot until it has an
 outcome, even if its caller has left.
+
+**What would be refused for certain is not sent.** A decided append queues for its locks (`gate.py`) and is sent once
+no other submit of this process is before it at any of them. The place is kept until the outcome, so that the next one
+knows what has taken the lock (`taken.py`), waits until the view has applied it, and decides on that state. So a submit
+meets the locks of other clients only, and is decided once in vain where it met one of its own process. A place is
+given up by who declines or pauses: others need not wait for questions and pauses that are not theirs.
 
 **A decline is confirmed.** `decide` saw some state; that it declined is right for that state. To be right at a moment
 of the call, the state must hold everything that was committed when the call began. So the server is asked for its
@@ -41,17 +49,17 @@ import bisect
 import enum
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from waltz_core.base.contract import earliest
-from waltz_core.client.gate import Gate
+from waltz_core.client.gate import Gate, modes_of
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Chance, Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
-    AppendSent,
     AskMark,
     Decide,
+    Decided,
     DecisionDeclined,
     Effect,
     Event,
@@ -62,6 +70,7 @@ from waltz_core.client.submit_calls import (
     MarkReached,
     MarkWanted,
     OutcomeUnknown,
+    Send,
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
@@ -71,6 +80,7 @@ from waltz_core.client.submit_calls import (
     ViewPaused,
     Withdrawn,
 )
+from waltz_core.client.taken import TakenLocks
 
 
 class _Stage(enum.Enum):
@@ -102,8 +112,8 @@ class _Wait:
         "entries",
         "failures",
         "gives_up_at",
-        "hashes",
         "mark",
+        "modes",
         "stage",
         "token",
         "transaction_id",
@@ -115,7 +125,7 @@ class _Wait:
         self.stage = _Stage.SLOT
         self.attempts = self.conflicts = self.tries = self.failures = 0
         self.gives_up_at: int | None = None  # set by the first try
-        self.hashes: frozenset[int] = frozenset()  # of the locks it has met
+        self.modes: dict[int, int] = {}  # of the locks of its last append
         self.mark = -1  # of the view, that it waits for
         self.declined_at = -1  # mark of the state that `decide` declined on
         self.confirmed: int | None = None  # committed at some moment of the call
@@ -162,6 +172,7 @@ class Submitter:
         "_paused",
         "_rng",
         "_slots",
+        "_taken",
         "_times",
         "_to_ask",
         "_waits",
@@ -180,6 +191,7 @@ class Submitter:
         self._waits: dict[object, _Wait] = {}
         self._slots: deque[_Wait] = deque()
         self._gate: Gate[_Wait] = Gate()
+        self._taken = TakenLocks()
         self._marks = _Timetable()  # of the view
         self._times = _Timetable()  # pauses and limits
         self._asked: dict[_Wait, None] | None = None  # who shares the question under way
@@ -193,7 +205,7 @@ class Submitter:
 
     @property
     def gated(self) -> int:
-        """Submits that wait behind another one that met the same lock."""
+        """Submits that wait behind another one that wants the same lock."""
         return len(self._gate.waiting)
 
     @property
@@ -234,14 +246,13 @@ class Submitter:
     def _on_progress(
         self,
         wait: _Wait,
-        event: AppendSent | DecisionDeclined | KeyFound | StateUnreadable | AppendJudged | Withdrawn,
+        event: Decided | DecisionDeclined | KeyFound | StateUnreadable | AppendJudged | Withdrawn,
         now: int,
         out: list[Effect],
     ) -> None:
         match event:
-            case AppendSent():
-                wait.stage = _Stage.SENT
-                wait.attempts += 1
+            case Decided():
+                self._on_decided(wait, event, now, out)
             case DecisionDeclined():
                 self.in_flight -= 1
                 self._on_declined(wait, event.mark, now, out)
@@ -277,8 +288,35 @@ class Submitter:
             self._enter(wait, _Stage.DECIDING)
             out.append(Decide(wait.token))
 
+    def _on_decided(self, wait: _Wait, event: Decided, now: int, out: list[Effect]) -> None:
+        self._taken.seen(event.mark)
+        wait.modes = modes = modes_of(event.write, event.read, event.append)
+        if modes:
+            if not self._pass_gate(wait, modes, now, out):
+                self.in_flight -= 1
+                self._enter(wait, _Stage.GATE)
+                if self._paused:
+                    self._end(wait, Unavailable(wait.token), now, out)
+                return
+            blocking = self._taken.last(modes)
+            if blocking > event.mark:
+                self.in_flight -= 1
+                self._on_too_old(wait, blocking, now, out)
+                return
+        wait.stage = _Stage.SENT
+        wait.attempts += 1
+        out.append(Send(wait.token))
+
+    def _on_too_old(self, wait: _Wait, blocking: int, now: int, out: list[Effect]) -> None:
+        """A decision was made on a state without a transaction that has taken one of its locks."""
+        if wait.mark >= blocking and self.applied_mark >= blocking:
+            self._on_failure(wait, now, out)  # it has waited for that already: a snapshot of a lagging database
+        else:
+            self._await_view(wait, _Stage.BLOCKED, blocking, now, out)
+
     def _on_declined(self, wait: _Wait, mark: int, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None
+        self._leave_gate(wait, now, out)
         if not wait.begun.confirm or (wait.confirmed is not None and mark >= wait.confirmed):
             self._done(wait, now, out)
         elif self._paused:
@@ -289,7 +327,7 @@ class Submitter:
         elif self.applied_mark < wait.confirmed:
             self._await_view(wait, _Stage.BEHIND, wait.confirmed, now, out)
         else:
-            self._pause(wait, now)  # a snapshot older than what this process has applied: of a lagging database
+            self._pause(wait, now, out)  # a snapshot older than what this process has applied: of a lagging database
 
     def _on_key_found(self, wait: _Wait, entry: KeyEntry, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None
@@ -299,18 +337,19 @@ class Submitter:
             self._on_committed(wait, entry.transaction_id, now, out)
 
     def _on_judged(self, wait: _Wait, event: AppendJudged, now: int, out: list[Effect]) -> None:
+        if event.verdict is Verdict.COMMITTED:
+            self.committed_mark = max(self.committed_mark, event.transaction_id)
+            self._taken.add(event.transaction_id, wait.modes)
         if wait.stage is _Stage.LEFT:
-            del self._waits[wait.token]
+            self._forget(wait, now, out)
             return
         match event.verdict:
             case Verdict.COMMITTED:
                 self._on_committed(wait, event.transaction_id, now, out)
             case Verdict.CONFLICT:
                 wait.conflicts += 1
-                wait.mark = event.transaction_id
-                wait.hashes |= event.hashes
                 if self._may_try_again(wait, now, out):
-                    self._pass_gate(wait, now, out)
+                    self._await_view(wait, _Stage.BLOCKED, event.transaction_id, now, out)
             case Verdict.LOST:
                 self._on_failure(wait, now, out)
             case Verdict.UNKNOWN:
@@ -327,7 +366,7 @@ class Submitter:
 
     def _on_failure(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         if self._may_try_again(wait, now, out):
-            self._pause(wait, now)
+            self._pause(wait, now, out)
 
     def _may_try_again(self, wait: _Wait, now: int, out: list[Effect]) -> bool:
         """Count a try that came to nothing; False when it was the last one."""
@@ -343,7 +382,6 @@ class Submitter:
     def _on_withdrawn(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         if wait.stage is _Stage.SENT:
             self._enter(wait, _Stage.LEFT)
-            self._leave_gate(wait, now, out)
             return
         if wait.stage is _Stage.DECIDING:
             self.in_flight -= 1
@@ -367,24 +405,25 @@ class Submitter:
         self._enter(wait, _Stage.SLOT)
         self._slots.append(wait)
 
-    def _pause(self, wait: _Wait, now: int) -> None:
+    def _pause(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         wait.failures += 1
+        self._leave_gate(wait, now, out)
         self._enter(wait, _Stage.PAUSE, now + max(1, int(wait.retry.delay(wait.failures, self._rng) * 1000)))
 
-    def _pass_gate(self, wait: _Wait, now: int, out: list[Effect]) -> None:
-        """Queue up with the others that met one of the same locks; those who stand there already stay."""
-        if self._gate.holds(wait, wait.hashes):
-            self._await_view(wait, _Stage.BLOCKED, wait.mark, now, out)
-            return
-        self._leave_gate(wait, now, out)
-        if self._gate.join(wait, wait.hashes):
-            self._await_view(wait, _Stage.BLOCKED, wait.mark, now, out)
-        else:
-            self._enter(wait, _Stage.GATE)
+    def _pass_gate(self, wait: _Wait, modes: Mapping[int, int], now: int, out: list[Effect]) -> bool:
+        """Queue up with the others that want one of the same locks; who has passed for all of them need not."""
+        held = self._gate.modes(wait)
+        if held:
+            # Who decides for other locks each time keeps the first ones, too, or would never come to the front.
+            modes = {value: held.get(value, 0) | modes.get(value, 0) for value in (*held, *modes)}
+            if modes == held:
+                return True
+            self._leave_gate(wait, now, out)
+        return self._gate.join(wait, modes)
 
     def _leave_gate(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         for other in self._gate.leave(wait):
-            self._await_view(other, _Stage.BLOCKED, other.mark, now, out)
+            self._await_view(other, _Stage.BLOCKED, max(other.mark, self._taken.last(other.modes)), now, out)
 
     def _await_view(self, wait: _Wait, stage: _Stage, mark: int, now: int, out: list[Effect]) -> None:
         wait.mark = mark
@@ -408,7 +447,8 @@ class Submitter:
         while due := self._times.up_to(now):
             for wait in due:
                 if wait.gives_up_at is not None and now >= wait.gives_up_at:
-                    self._end(wait, GaveUp(wait.token, wait.tries), now, out)
+                    gated = wait.stage is _Stage.GATE
+                    self._end(wait, GaveUp(wait.token, wait.tries, gated), now, out)
                 else:
                     self._queue_for_slot(wait)
 

@@ -135,7 +135,7 @@ class Appends:
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
                     append = appends[at]
-                    data, header, locks = self._row(partition, append, based_on)
+                    data, header, locks = self.row(partition, append, based_on)
                     if append.result is not None:
                         many._results[len(many) + len(columns)] = append.result
                     columns.add(header, data, locks)
@@ -198,11 +198,17 @@ class Appends:
             partition = self._life.check_open(partition)
         if based_on is not None and based_on is not PROBE_MARK and (type(based_on) is not int or based_on < -1):
             based_on = mark_of(based_on, "based_on")
-        data, header, locks = self._row(partition, append, based_on)
+        return self.launch(partition, self.row(partition, append, based_on), append.result, based_on, submit)
+
+    def launch(
+        self, partition: int, row: tuple[bytes, int, RowLocks], result: Any, based_on: int | None, submit: object
+    ) -> Pending:
+        """Send what `row` has made of an append."""
+        data, header, locks = row
         write, names = locks.write, locks.names
         if based_on is None:
             based_on = locks.client_mark
-        pending = Pending(self._life, partition, len(data), names, len(write), append.result)
+        pending = Pending(self._life, partition, len(data), names, len(write), result)
         if self._timed is not None:
             pending._timing = self._timed.append_began(partition, submit)
         self.unjudged.add(pending)
@@ -212,7 +218,7 @@ class Appends:
         self._life.post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
 
-    def _row(self, partition: int, append: Append, based_on: int | None) -> tuple[bytes, int, RowLocks]:
+    def row(self, partition: int, append: Append, based_on: int | None) -> tuple[bytes, int, RowLocks]:
         """Payload, header and locks of an append, as they travel."""
         if type(append) is not Append and not isinstance(append, Append):
             raise not_an_append(append)

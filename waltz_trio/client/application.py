@@ -68,7 +68,7 @@ class ApplicationStatus:
     committed_mark: int  # the highest that the server has told this application, -1 before it did
     in_flight: int  # submits that hold a slot
     waiting: int  # submits that wait for a slot
-    gated: int  # submits that wait behind another one that met the same lock
+    gated: int  # submits that wait behind another one that wants the same lock
     view_down: str | None  # why the view does not take transactions right now
     paused: str | None  # the transaction that could not be applied, with on_poison="pause"
 

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from waltz_core.base.ids import ReqId
+from waltz_core.client.columns import RowLocks
 from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
 from waltz_core.client.submit_calls import Decide, Effect
 from waltz_trio.client.codecs import Raw
@@ -103,6 +104,7 @@ class Call:
     __slots__ = (
         "args",
         "awaits",
+        "based_on",
         "decide",
         "effect",
         "ended",
@@ -110,6 +112,7 @@ class Call:
         "key",
         "pending",
         "result",
+        "row",
         "timing",
         "waiter",
     )
@@ -127,7 +130,9 @@ class Call:
         self.effect: Effect | None = None  # what the submitter said last
         self.ended = False  # the submitter has forgotten it
         self.failure: Exception | None = None  # why the last try came to nothing
-        self.pending: Pending | None = None  # of the last append
+        self.row: tuple[bytes, int, RowLocks] | None = None  # an append that is ready to be sent
+        self.based_on = -1  # the state that it was decided on
+        self.pending: Pending | None = None  # of the last append that was sent
         self.result: object = None  # of the last append, for the receipt
         self.timing: object = None  # what the instrument knows it by
 

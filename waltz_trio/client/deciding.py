@@ -1,4 +1,4 @@
-"""Deciding what waits to be decided, and sending what was decided."""
+"""Deciding what waits to be decided, and sending what was decided once the submitter says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 from waltz_core.client.calls import Failed, Reason
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.submit_calls import (
-    AppendSent,
+    Decided,
     DecisionDeclined,
     Event,
     KeyFound,
@@ -21,7 +21,7 @@ from waltz_core.client.submit_calls import (
 )
 from waltz_trio.client.calls import Call, decide_together
 from waltz_trio.client.parts import Part, Tell
-from waltz_trio.client.values import Append, lock_hashes
+from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View
 
@@ -97,7 +97,7 @@ class Decisions:
         self._tell(part, *map(StateUnreadable, calls))
 
     def _decided(self, part: Part, call: Call, result: Any, mark: int, events: list[Event]) -> None:
-        """Send what a call wants to append; `events` gets what the submitter must know."""
+        """`events` gets what the submitter must know."""
         part.undecided.pop(call, None)
         if call.ended:
             return  # its caller has left
@@ -108,30 +108,44 @@ class Decisions:
             events.append(KeyFound(call, result))
         else:
             try:
-                self._send(part, call, result, mark)
+                events.append(self._appending(part, call, result, mark))
             except Exception as error:
                 call.waiter.failed(error)
-            else:
-                events.append(AppendSent(call))
 
-    def _send(self, part: Part, call: Call, append: Any, mark: int) -> None:
+    def _appending(self, part: Part, call: Call, append: Any, mark: int) -> Decided:
+        """Make an append ready to be sent."""
         if not isinstance(append, Append):
             raise TypeError(f"decide must return an Append or None, not {append!r}")
         if call.key is not None:
             append = call.key.carried_by(append, self._client._appends.payload(append))
-        call.pending = pending = self._client._appends.submit(part.partition, append, mark, call.timing)
-        call.result = append.result
-        pending._when_done(partial(self._judged, part, call, append, pending))
+        if self._client._life.closing:
+            self._client._life.check_open(part.partition)
+        call.row = self._client._appends.row(part.partition, append, mark)
+        call.based_on, call.result = mark, append.result
+        locks = call.row[2]
+        return Decided(call, mark, locks.write, locks.read, locks.append)
 
-    def _judged(self, part: Part, call: Call, append: Append, pending: Pending) -> None:
+
+class Sending:
+    """Sends what was decided, and hears what became of it."""
+
+    def __init__(self, client: Client, tell: Tell) -> None:
+        self._client = client
+        self._tell = tell
+
+    def send(self, part: Part, call: Call) -> None:
+        """The append that was made ready last."""
+        row, call.row = call.row, None
+        assert row is not None
+        appends = self._client._appends
+        call.pending = pending = appends.launch(part.partition, row, call.result, call.based_on, call.timing)
+        pending._when_done(partial(self._judged, part, call, pending))
+
+    def _judged(self, part: Part, call: Call, pending: Pending) -> None:
         outcome = pending._outcome
         assert outcome is not None
         if isinstance(outcome, Failed):
             call.failure = self._client._life.error_of(outcome, pending._names, pending._writes)
             if outcome.reason is Reason.LOCK and self._client._instrument is not None:
                 self._client._instrument.conflict(part.partition, outcome.blocking_id)
-
-        def hashes() -> frozenset[int]:
-            return frozenset((*lock_hashes(append.write), *lock_hashes(append.read)))
-
-        self._tell(part, judge(call, outcome, hashes))
+        self._tell(part, judge(call, outcome))

@@ -70,8 +70,8 @@ def outcome_of(part: Part, call: Call) -> Receipt | None:
             if transaction_id is None:
                 return None
             return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
-        case GaveUp(_, attempts):
-            raise RetriesExhaustedError(attempts) from cause(part, call)
+        case GaveUp(_, attempts, gated):
+            raise RetriesExhaustedError(attempts) from cause(part, call, gated)
         case KeyReused(_, transaction_id):
             assert call.key is not None
             raise KeyReusedError(part.partition, call.key.key, transaction_id)
@@ -96,12 +96,14 @@ def ended() -> ClientClosedError:
     return ClientClosedError("the block of the application has ended; enter another one: client.materialize(...)")
 
 
-def cause(part: Part, call: Call) -> Exception:
+def cause(part: Part, call: Call, gated: bool) -> Exception:
     """The last failure of a submit that gave up."""
     if call.failure is not None:
         return call.failure
     applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
-    if part.down is not None:
+    if gated:
+        reason = "another submit of this application, which comes first, holds one of the same locks"
+    elif part.down is not None:
         reason = f"the view is down: {part.down}"
     elif committed > applied:
         reason = f"the view has applied {applied} of {committed}"

@@ -10,10 +10,11 @@ import trio
 from waltz_core.base.contract import earliest
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
 from waltz_core.client.materialized import Effect, Event
-from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered
+from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered, Send
 from waltz_trio.base.background import Background
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.calls import Call
+from waltz_trio.client.deciding import Sending
 from waltz_trio.client.parts import Part
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Stepper:
     def __init__(self, client: Client, parts: Iterable[Part]) -> None:
         self.tasks: Background | None = None  # while the block of the application runs
         self._client = client
+        self._sending = Sending(client, self.tell)
         self._parts = tuple(parts)
         self._armed: int | None = None  # when the task that keeps time wakes up
         self._rearm = trio.Event()
@@ -44,6 +46,9 @@ class Stepper:
                 continue
             call = effect.token
             assert isinstance(call, Call)
+            if isinstance(effect, Send):
+                self._sending.send(part, call)
+                continue
             call.tell(effect)
             if isinstance(effect, Decide) and not call.awaits:
                 part.undecided[call] = None

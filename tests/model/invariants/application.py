@@ -9,7 +9,7 @@ from waltz_core.client.keys import KeyTable
 from waltz_core.client.submit_calls import GaveUp, KeyReused, MarkReached, SubmitDone
 
 if TYPE_CHECKING:
-    from tests.model.application_world import ApplicationWorld, Call
+    from tests.model.application_world import ApplicationWorld, Call, InFlight
 
 
 def check_application(world: ApplicationWorld, call: Call | None = None) -> None:
@@ -24,6 +24,20 @@ def check_application(world: ApplicationWorld, call: Call | None = None) -> None
     _everything_is_applied_once_and_in_order(world)
     _nothing_is_in_the_log_twice(world)
     _nobody_is_forgotten(world)
+
+
+def check_sent(world: ApplicationWorld, append: InFlight) -> None:
+    """Judge an append that is about to be sent: its process knows of nothing for which it would be refused.
+
+    Raises:
+        InvariantError: it does.
+    """
+    for lock in append.locks:
+        taken = append.member.heard.get(lock, -1)
+        _require(taken <= append.based_on, "SentOnAStateThatMayWin", f"{append}: {taken} took {lock}")
+        for other in world.flying:
+            both = other.member is append.member and lock in other.locks
+            _require(not both, "OneAppendAtATimePerLock", f"{append} beside {other}")
 
 
 def _require(holds: bool, name: str, text: str) -> None:

@@ -11,9 +11,9 @@ from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
-    AppendSent,
     AskMark,
     Decide,
+    Decided,
     DecisionDeclined,
     Effect,
     Event,
@@ -24,6 +24,7 @@ from waltz_core.client.submit_calls import (
     MarkReached,
     MarkWanted,
     OutcomeUnknown,
+    Send,
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
@@ -36,7 +37,6 @@ from waltz_core.client.submit_calls import (
 from waltz_core.client.submitter import Submitter
 
 EXACT = Retry(jitter=0.0)
-LOCK = frozenset({1})
 
 
 class Desk:
@@ -58,13 +58,14 @@ class Desk:
     def begin(self, token: str, **options: Any) -> list[Effect]:
         return self.tell(SubmitBegun(token, options.pop("retry", EXACT), **options))
 
-    def send(self, token: str) -> None:
-        assert self.tell(AppendSent(token)) == []
+    def decided(self, token: str, *write: int, mark: int | None = None, **others: tuple[int, ...]) -> list[Effect]:
+        return self.tell(Decided(token, self.machine.applied_mark if mark is None else mark, write, **others))
 
-    def judge(
-        self, token: str, verdict: Verdict, transaction_id: int = -1, hashes: frozenset[int] = LOCK
-    ) -> list[Effect]:
-        return self.tell(AppendJudged(token, verdict, transaction_id, hashes))
+    def send(self, token: str, *write: int, mark: int | None = None, **others: tuple[int, ...]) -> None:
+        assert self.decided(token, *write, mark=mark, **others) == [Send(token)]
+
+    def judge(self, token: str, verdict: Verdict, transaction_id: int = -1) -> list[Effect]:
+        return self.tell(AppendJudged(token, verdict, transaction_id))
 
     def empty(self) -> bool:
         machine = self.machine
@@ -148,21 +149,19 @@ def test_a_conflict_waits_for_what_blocked_it() -> None:
     assert desk.empty()
 
 
-def test_those_that_met_one_lock_go_one_after_the_other() -> None:
+def test_a_loss_gives_the_place_at_a_lock_to_others() -> None:
     desk = Desk(applied=9)
-    for token in "abc":
+    for token in "ab":
         desk.begin(token)
-        desk.send(token)
-    assert desk.judge("a", Verdict.CONFLICT, 3) == [Decide("a")]
-    assert desk.judge("b", Verdict.CONFLICT, 3) == []
-    assert desk.judge("c", Verdict.CONFLICT, 3) == []
-    assert desk.machine.gated == 2
-    desk.send("a")
-    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 2, 1), Decide("b")]
-    assert desk.tell(Withdrawn("b")) == [Decide("c")]
-    desk.send("c")
-    assert desk.judge("c", Verdict.CONFLICT, 5, frozenset({2})) == [Decide("c")], "it queues for both locks now"
-    desk.tell(Withdrawn("c"))
+    desk.send("a", 1)
+    assert desk.decided("b", 1) == []
+    assert desk.judge("a", Verdict.LOST) == [Decide("b")]
+    desk.send("b", 1)
+    assert desk.at(10) == [Decide("a")]
+    assert desk.decided("a", 1) == [], "behind b now"
+    assert desk.judge("b", Verdict.COMMITTED, 10) == [SubmitDone("b", 10, 1, 0)]
+    assert desk.tell(ViewApplied(10)) == [Decide("a")]
+    desk.tell(Withdrawn("a"))
     assert desk.empty()
 
 
@@ -180,6 +179,129 @@ def test_a_loss_is_repeated_after_a_pause() -> None:
     assert desk.at(30) == [Decide("a")]
     desk.send("a")
     assert desk.judge("a", Verdict.COMMITTED, 0) == [SubmitDone("a", 0, 3, 0)]
+
+
+# ---- locks that are known to be taken ------------------------------------------------------------------
+
+
+def test_what_was_just_committed_is_applied_before_its_lock_is_sent_again() -> None:
+    """As when a caller submits again for the same account: the server would refuse it."""
+    desk = Desk(applied=9)
+    desk.begin("a")
+    desk.send("a", 1)
+    assert desk.judge("a", Verdict.COMMITTED, 12) == [SubmitDone("a", 12, 1, 0)]
+    for token in "bc":
+        desk.begin(token)
+    assert desk.decided("b", 1) == []
+    assert desk.machine.in_flight == 1, "it waits without a slot"
+    desk.send("c", 2)
+    assert desk.judge("c", Verdict.COMMITTED, 13) == [SubmitDone("c", 13, 1, 0)]
+    assert desk.tell(ViewApplied(11)) == []
+    assert desk.tell(ViewApplied(12)) == [Decide("b")]
+    desk.send("b", 1)
+    assert desk.judge("b", Verdict.COMMITTED, 14) == [SubmitDone("b", 14, 1, 0)]
+    assert desk.empty()
+
+
+def test_who_only_takes_a_lock_depends_on_nobody() -> None:
+    desk = Desk(applied=9)
+    for token in "abcr":
+        desk.begin(token)
+    desk.send("a", append=(1,))
+    desk.send("b", append=(1,))
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 1, 0)]
+    desk.send("c", append=(1,))
+    assert desk.decided("r", read=(1,)) == []
+    assert desk.judge("b", Verdict.COMMITTED, 11) == [SubmitDone("b", 11, 1, 0)]
+    assert desk.judge("c", Verdict.COMMITTED, 12) == [SubmitDone("c", 12, 1, 0)]
+    assert desk.tell(ViewApplied(11)) == []
+    assert desk.tell(ViewApplied(12)) == [Decide("r")], "all of them have taken it"
+    desk.tell(Withdrawn("r"))
+    assert desk.empty()
+
+
+def test_a_reader_of_a_lock_waits_for_who_took_it_and_for_no_reader() -> None:
+    desk = Desk(applied=9)
+    for token in "abcw":
+        desk.begin(token)
+    desk.send("a", 5, read=(1,))
+    desk.send("b", 6, read=(1,))
+    assert desk.decided("w", 1) == []
+    assert desk.decided("c", 7, read=(1,)) == [], "readers pass no writer that waits"
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 1, 0)]
+    assert desk.judge("b", Verdict.COMMITTED, 11) == [SubmitDone("b", 11, 1, 0), Decide("w")], "they took nothing of it"
+    desk.send("w", 1)
+    assert desk.judge("w", Verdict.COMMITTED, 12) == [SubmitDone("w", 12, 1, 0)]
+    assert desk.tell(ViewApplied(12)) == [Decide("c")]
+    desk.send("c", 7, read=(1,))
+    desk.judge("c", Verdict.COMMITTED, 13)
+    assert desk.empty()
+
+
+def test_submits_of_one_lock_go_one_after_the_other_each_behind_the_last_in_the_view() -> None:
+    desk = Desk(applied=9)
+    for token in "abcd":
+        desk.begin(token)
+    desk.send("a", 1)
+    for token in "bcd":
+        assert desk.decided(token, 1) == []
+    assert (desk.machine.gated, desk.machine.in_flight) == (3, 1)
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 1, 0)]
+    assert desk.tell(ViewApplied(10)) == [Decide("b")], "handed to one"
+    desk.send("b", 1)
+    assert desk.judge("b", Verdict.CONFLICT, 12) == [], "somebody else was there; it stays the first"
+    assert desk.tell(ViewApplied(12)) == [Decide("b")]
+    assert desk.tell(DecisionDeclined("b", 12)) == [AskMark(), Decide("c")], "nobody waits for its question"
+    desk.send("c", 1)
+    assert desk.tell(Withdrawn("c")) == []
+    assert desk.machine.gated == 1, "what was sent keeps its place until the outcome"
+    assert desk.judge("c", Verdict.COMMITTED, 13) == []
+    assert desk.tell(ViewApplied(13)) == [Decide("d")]
+    desk.send("d", 1)
+    desk.judge("d", Verdict.COMMITTED, 14)
+    assert desk.tell(MarkAnswered(12)) == [SubmitDone("b", None, 1, 1)]
+    assert desk.empty()
+
+
+def test_who_decides_for_other_locks_keeps_its_first_place_and_queues_for_both() -> None:
+    desk = Desk(applied=9)
+    for token in "abc":
+        desk.begin(token)
+    desk.send("a", 1)
+    desk.send("b", 2)
+    assert desk.decided("c", 1) == []
+    assert desk.judge("a", Verdict.LOST) == [Decide("c")]
+    assert desk.decided("c", 2) == []
+    assert desk.judge("b", Verdict.UNKNOWN) == [OutcomeUnknown("b"), Decide("c")]
+    desk.send("c")
+    assert desk.at(10) == [Decide("a")]
+    assert desk.decided("a", 1) == []
+    assert desk.judge("c", Verdict.CONFLICT, 3) == [Decide("c")]
+    desk.send("c", 2)
+    assert desk.judge("c", Verdict.COMMITTED, 11) == [SubmitDone("c", 11, 2, 1), Decide("a")]
+    desk.tell(Withdrawn("a"))
+    assert desk.empty()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_snapshot_without_what_the_view_has_applied_is_taken_again(attempts: int) -> None:
+    """At once, as the view may have moved since `decide` began; a database that lags gets a pause."""
+    desk = Desk(applied=9)
+    for token in "ab":
+        desk.begin(token, retry=Retry(attempts=attempts, jitter=0.0))
+    desk.send("a", 1)
+    desk.judge("a", Verdict.COMMITTED, 11)
+    desk.tell(ViewApplied(11))
+    assert desk.decided("b", 1, mark=9) == [Decide("b")]
+    answer = desk.decided("b", 1, mark=10)
+    if attempts == 1:
+        assert answer == [GaveUp("b", 1)]
+    else:
+        assert answer == []
+        assert desk.at(10) == [Decide("b")]
+        desk.send("b", 1, mark=11)
+        assert desk.judge("b", Verdict.COMMITTED, 12) == [SubmitDone("b", 12, 1, 0)]
+    assert desk.empty()
 
 
 # ---- limits ------------------------------------------------------------------------------------------
@@ -226,16 +348,15 @@ def test_time_is_a_limit_in_every_wait_before_another_attempt(place: str) -> Non
     if place == "gate":
         desk.machine.in_flight_max = 2
         desk.begin("first")
-        desk.send("first")
+        desk.send("first", 1)
     desk.begin("a", retry=Retry(give_up_after=1.0, jitter=0.0, base=5.0))
-    if place in ("view", "gate", "slot"):
+    if place in ("view", "slot"):
         desk.send("a")
     match place:
         case "view":
             assert desk.judge("a", Verdict.CONFLICT, 5) == []
         case "gate":
-            desk.judge("first", Verdict.CONFLICT, 5)
-            desk.judge("a", Verdict.CONFLICT, 5)
+            assert desk.decided("a", 1) == []
             assert desk.machine.gated == 1
         case "slot":
             desk.judge("a", Verdict.CONFLICT, 5)
@@ -250,8 +371,8 @@ def test_time_is_a_limit_in_every_wait_before_another_attempt(place: str) -> Non
             desk.tell(DecisionDeclined("a", 5))
             assert desk.tell(MarkAnswered(6)) == []
     assert desk.machine.deadline() == 1000
-    tries = 0 if place in ("mark", "behind") else 1
-    assert desk.at(1000) == [GaveUp("a", tries)]
+    tries = 0 if place in ("mark", "behind", "gate") else 1
+    assert desk.at(1000) == [GaveUp("a", tries, gated=place == "gate")]
     assert desk.machine.queued == 0
 
 
@@ -368,7 +489,7 @@ def test_who_loses_the_lock_of_a_key_finds_the_winner() -> None:
     desk = Desk(applied=3)
     for token in "ab":
         desk.begin(token, request_hash=KEYED)
-        desk.send(token)
+        desk.send(token)  # in two processes, as neither knows of the other's lock
     assert desk.judge("a", Verdict.COMMITTED, 4) == [SubmitDone("a", 4, 1, 0)]
     assert desk.judge("b", Verdict.CONFLICT, 4) == []
     assert desk.tell(ViewApplied(4)) == [Decide("b")]
@@ -428,10 +549,10 @@ def test_a_pause_ends_everybody_who_waits_and_keeps_outcomes() -> None:
     desk = Desk(applied=3, slots=4)
     for token in ("sent", "gated", "blocked", "deciding"):
         desk.begin(token)
-    for token in ("sent", "gated", "blocked"):
-        desk.send(token)
+    for token in ("sent", "blocked"):
+        desk.send(token, len(token))
+    assert desk.decided("gated", len("blocked")) == []
     desk.judge("blocked", Verdict.CONFLICT, 4)
-    desk.judge("gated", Verdict.CONFLICT, 4)
     desk.tell(MarkWanted("mark", 9), MarkWanted("asking", None))
     ended = desk.tell(ViewPaused())
     assert sorted(str(effect.token) for effect in ended if isinstance(effect, Unavailable)) == [
@@ -476,6 +597,9 @@ class World:
         self.log = -1
         self.deciding: list[str] = []
         self.sent: list[str] = []
+        self.decided: dict[str, tuple[int, list[tuple[int, ...]]]] = {}  # mark, and write, read and append locks
+        self.known: list[tuple[int, int]] = []  # transactions of this process, and locks that they took
+        self.snapshot = -1  # the newest that an append was decided on
         self.asked: list[int] = []  # the committed mark when the server came to answer
         self.began_at: dict[str, int] = {}
         self.declined_at: dict[str, int] = {}
@@ -530,15 +654,18 @@ class World:
             elif what == 1:
                 self._take(desk.tell(StateUnreadable(name)))
             else:
-                self.sent.append(name)
-                self._take(desk.tell(AppendSent(name)))
+                self.snapshot = mark = rng.randint(self.snapshot, desk.machine.applied_mark)
+                locks = [tuple(rng.sample(range(4), rng.choice((0, 0, 1, 2)))) for _ in range(3)]
+                self.decided[name] = mark, locks
+                self._take(desk.tell(Decided(name, mark, *locks)))
         elif choice == 1 and self.sent:
             name = self.sent.pop(rng.randrange(len(self.sent)))
             verdict = rng.choice(list(Verdict))
             if verdict is Verdict.COMMITTED:
                 self.log += 1
-            hashes = frozenset(rng.sample(range(3), rng.randrange(3)))
-            self._take(desk.tell(AppendJudged(name, verdict, max(0, self.log), hashes)))
+            if verdict is Verdict.COMMITTED:
+                self.known += [(self.log, lock) for lock in self._taken_by(name)]
+            self._take(desk.tell(AppendJudged(name, verdict, max(0, self.log))))
         elif choice == 2 and self.asked:
             self._take(desk.tell(MarkAnswered(rng.randint(self.asked.pop(0), self.log))))
         elif choice == 3:
@@ -547,6 +674,18 @@ class World:
         else:
             self._take(desk.tell(ViewApplied(min(self.log, desk.machine.applied_mark + rng.randrange(3)))))
 
+    def _taken_by(self, name: str) -> set[int]:
+        write, _, append = self.decided[name][1]
+        return {*write, *append}
+
+    def _check_sent(self, name: str) -> None:
+        """The server would not refuse it for what this process knows."""
+        mark, (write, read, _) = self.decided[name]
+        for other in self.sent:
+            assert self._taken_by(other).isdisjoint((*write, *read)), "handed to two"
+        for transaction_id, lock in self.known:
+            assert transaction_id <= mark or lock not in (*write, *read), "refused for certain"
+
     def _take(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -554,6 +693,9 @@ class World:
                     self.asked.append(self.log)
                 case Decide(token):
                     self.deciding.append(str(token))
+                case Send(token):
+                    self._check_sent(str(token))
+                    self.sent.append(str(token))
                 case SubmitDone(token, None, _, _):
                     began = self.began_at.pop(str(token))
                     assert self.declined_at[str(token)] >= began or token in self.unconfirmed
