@@ -1,12 +1,14 @@
 """What applications feel: the cost of a call through each front, and how fast each view catches up.
 
-python -m benchmarks.client [--count 100000] [--calls 2000] [--views sqlite,dict,postgres,mysql] [--json PATH]
+python -m benchmarks.client [--count N] [--calls N] [--seconds N] [--views sqlite,dict,postgres,mysql] [--json PATH]
 
 One cluster in a process of its own, on this machine; databases are real servers, PostgreSQL on a socket, MariaDB on
 loopback. `apply` inserts one row of three columns for each transaction of 100 bytes, `apply_many` the rows of a batch:
 by `executemany`, in PostgreSQL by COPY, in memory by `dict.update`. A call is `read` on a view in memory, which asks no
-server, so that it shows what the front costs; `append` waits for a commit. The event store is
-asked on each view by eight callers, first about tags of their own, then all about one, where most lose.
+server, so that it shows what the front costs; `append` waits for a commit. `submit` is called by some callers at once
+on a view in memory: each for a lock of its own again and again, then all for 100 hot locks; `cpu_us` is the processor
+time of the client alone. The event store is asked on each view by eight callers, first about tags of their own, then
+all about one, where most lose.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ VIEWS = ("sqlite", "dict", "postgres", "mysql")
 _SIZE = 100
 _APPENDS_AT_ONCE = 2000
 _DCB_CALLERS = 8
+_SUBMITTERS = (8, 1000)
+_HOT_LOCKS = 100
 _SCHEMA = "CREATE TABLE IF NOT EXISTS noted (partition_id INTEGER NOT NULL, id INTEGER NOT NULL, data {bytes})"
 
 
@@ -50,7 +54,7 @@ def running_dev(directory: Path) -> Iterator[str]:
         "--directory",
         str(directory),
         "--partitions",
-        "2",
+        "3",
         "--port",
         "0",
     ]
@@ -133,6 +137,48 @@ async def dcb_appends(url: str, count: int, prefix: str, view: waltz_trio.View) 
                     nursery.start_soon(append, caller)
             figures[f"tags_{kind}"] = round(share * _DCB_CALLERS / (time.perf_counter() - begin), 1)
     return figures
+
+
+def counted(txn: waltz_trio.Transaction, state: Any) -> None:
+    """Count the transactions of each account."""
+    state[txn.header] = state.get(txn.header, 0) + 1
+
+
+def count_up(state: Any, account: int) -> waltz_trio.Append:
+    """A decision that depends on its account."""
+    return waltz_trio.Append(bytes(_SIZE), header=account, write=[("account", account)], result=state.get(account, 0))
+
+
+async def submits(url: str, callers: int, locks: int, seconds: float) -> dict[str, float]:
+    """What `callers` at once get of `submit`; caller n wants lock n modulo `locks`."""
+    latencies: list[float] = []
+    conflicts = 0
+    async with (
+        waltz_trio.open_client(url) as client,
+        client.materialize(waltz_trio.DictView(counted), [2], max_in_flight=callers) as app,
+    ):
+        begin, cpu = time.perf_counter(), time.process_time()
+
+        async def call(account: int) -> None:
+            nonlocal conflicts
+            while (called := time.perf_counter()) < begin + seconds:
+                receipt = await app.submit(count_up, account, partition=2)
+                assert receipt is not None
+                latencies.append(time.perf_counter() - called)
+                conflicts += receipt.conflicts
+
+        async with trio.open_nursery() as nursery:
+            for caller in range(callers):
+                nursery.start_soon(call, caller % locks)
+        elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    latencies.sort()
+    return {
+        "per_second": round(len(latencies) / elapsed),
+        "conflicts_each": round(conflicts / len(latencies), 2),
+        "p50_ms": round(latencies[len(latencies) // 2] * 1e3, 2),
+        "p99_ms": round(latencies[len(latencies) * 99 // 100] * 1e3, 2),
+        "cpu_us": round(cpu / len(latencies) * 1e6, 1),
+    }
 
 
 def micros(begin: float, read: float, end: float, count: int) -> dict[str, float]:
@@ -240,12 +286,13 @@ def noting_many(kind: str) -> Callable[[Sequence[waltz_trio.Transaction], Any], 
     return {"dict": updated, "postgres": copied}.get(kind, rows)
 
 
-def measure(count: int, calls: int, kinds: list[str]) -> dict[str, Any]:
+def measure(count: int, calls: int, seconds: float, kinds: list[str]) -> dict[str, Any]:
     """All figures."""
     figures: dict[str, Any] = {
         "count": count,
         "calls": calls,
         "fronts": {},
+        "submit": {"locks_of_their_own": {}, "hot_locks": {}},
         "dcb_appends_per_second": {},
         "applied_per_second": {},
     }
@@ -255,6 +302,9 @@ def measure(count: int, calls: int, kinds: list[str]) -> dict[str, Any]:
             "waltz_asyncio": asyncio.run(asyncio_calls(url, calls)),
             "waltz_sync": sync_calls(url, calls),
         }
+        for callers in _SUBMITTERS:
+            for name, locks in (("locks_of_their_own", callers), ("hot_locks", _HOT_LOCKS)):
+                figures["submit"][name][f"{callers}_callers"] = trio.run(submits, url, callers, locks, seconds)
         for kind in kinds:
             name = "memory" if kind == "dict" else kind
             with opened_dcb(kind, Path(folder)) as view:
@@ -273,14 +323,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000, help="transactions that each view is behind")
     parser.add_argument("--calls", type=int, default=2000, help="calls through each front")
+    parser.add_argument("--seconds", type=float, default=5, help="how long each load of submits takes")
     parser.add_argument("--views", default=",".join(VIEWS), help="which views, separated by commas")
     parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args()
     kinds = options.views.split(",")
     unknown = [kind for kind in kinds if kind not in VIEWS]
-    if unknown or options.count < 1 or options.calls < 10:
-        parser.error(f"views are of {', '.join(VIEWS)}; at least 1 transaction and 10 calls")
-    figures = measure(options.count, options.calls, kinds)
+    if unknown or options.count < 1 or options.calls < 10 or options.seconds <= 0:
+        parser.error(f"views are of {', '.join(VIEWS)}; at least 1 transaction, 10 calls, and some seconds")
+    figures = measure(options.count, options.calls, options.seconds, kinds)
     text = json.dumps(figures, indent=2)
     if options.json is not None:
         options.json.write_text(text + "\n")
