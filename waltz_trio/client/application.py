@@ -157,6 +157,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
                     tasks.start_soon(self._follow, part, feed)
                     tasks.start_soon(self._decisions.run, part)
                 tasks.start_soon(self._stepper.keep_time)
+                tasks.start_soon(self._stepper.take_along)
                 if self._catch_up:
                     await self._reach_the_log(tasks)
                 yield
@@ -229,7 +230,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
         if submission is not None:
             submission._call = call
         try:
-            self._tell(part, options.begun(call))
+            self._stepper.post(part, options.begun(call))
             while not call.ended:
                 if isinstance(call.effect, Decide) and call.awaits:
                     call.effect = None

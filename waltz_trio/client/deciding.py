@@ -20,7 +20,7 @@ from waltz_core.client.submit_calls import (
     judge,
 )
 from waltz_trio.client.calls import Call, decide_together
-from waltz_trio.client.parts import Part, Tell
+from waltz_trio.client.parts import Part, Post, Tell
 from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View
@@ -129,9 +129,9 @@ class Decisions:
 class Sending:
     """Sends what was decided, and hears what became of it."""
 
-    def __init__(self, client: Client, tell: Tell) -> None:
+    def __init__(self, client: Client, post: Post) -> None:
         self._client = client
-        self._tell = tell
+        self._post = post
 
     def send(self, part: Part, call: Call) -> None:
         """The append that was made ready last."""
@@ -148,4 +148,4 @@ class Sending:
             call.failure = self._client._life.error_of(outcome, pending._names, pending._writes)
             if outcome.reason is Reason.LOCK and self._client._instrument is not None:
                 self._client._instrument.conflict(part.partition, outcome.blocking_id)
-        self._tell(part, judge(call, outcome))
+        self._post(part, judge(call, outcome))

@@ -31,6 +31,7 @@ class Part:
         self.poison: BaseException | None = None  # what `apply` raised last
         self.down: str | None = None
         self.paused: ApplyFailedError | None = None
+        self.posted: list[Event] = []  # what the machine is told next
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
         self.woken: trio.Event | None = None
         self.deciding: list[Call] = []  # those whose `decide` the view runs right now
@@ -61,6 +62,13 @@ class Tell(Protocol):
 
     def __call__(self, part: Part, *events: Event) -> None:
         """Post these events."""
+
+
+class Post(Protocol):
+    """Has the machine of a partition told, at the latest in the next round of the event loop."""
+
+    def __call__(self, part: Part, event: Event) -> None:
+        """Post this event."""
 
 
 def outcome_of(part: Part, call: Call) -> Receipt | None:

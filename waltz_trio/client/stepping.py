@@ -27,15 +27,35 @@ class Stepper:
     def __init__(self, client: Client, parts: Iterable[Part]) -> None:
         self.tasks: Background | None = None  # while the block of the application runs
         self._client = client
-        self._sending = Sending(client, self.tell)
+        self._sending = Sending(client, self.post)
         self._parts = tuple(parts)
         self._armed: int | None = None  # when the task that keeps time wakes up
         self._rearm = trio.Event()
+        self._has_posted = trio.Event()
+
+    def post(self, part: Part, event: Event) -> None:
+        """Tell it together with what else happens in this round of the event loop: a step costs more than an event."""
+        if self.tasks is None:
+            self.tell(part, event)  # nobody would take it along any more
+            return
+        part.posted.append(event)
+        self._has_posted.set()
+
+    async def take_along(self) -> None:
+        """Tell what was posted."""
+        while True:
+            await self._has_posted.wait()
+            self._has_posted = trio.Event()
+            for part in self._parts:
+                if part.posted:
+                    self.tell(part)
 
     def tell(self, part: Part, *events: Event) -> None:
-        """Step the machine and hand out what it says."""
+        """Step the machine, with what was posted before these events, and hand out what it says."""
         out: list[Effect] = []
-        part.machine.step(now_ms(), events, out)
+        posted, part.posted = part.posted, []
+        posted += events
+        part.machine.step(now_ms(), posted, out)
         for effect in out:
             if isinstance(effect, AskMark):
                 if self.tasks is not None:
