@@ -391,14 +391,17 @@ class Submitter:
 
     def _enter(self, wait: _Wait, stage: _Stage, resumes_at: int | None = None, *, limited: bool = True) -> None:
         """Go to another stage; what was waited for in the last one is waited for no more."""
-        for timetable, entry in wait.entries:
-            timetable.remove(entry)
-        wait.entries.clear()
+        if wait.entries:
+            for timetable, entry in wait.entries:
+                timetable.remove(entry)
+            wait.entries.clear()
         if wait.stage is _Stage.SLOT and stage is not _Stage.DECIDING and wait in self._slots:
             self._slots.remove(wait)
         wait.stage = stage
-        at = earliest(resumes_at, wait.gives_up_at if limited and stage not in _UNLIMITED else None)
-        if at is not None:
+        gives_up_at = wait.gives_up_at
+        if resumes_at is not None or (gives_up_at is not None and limited and stage not in _UNLIMITED):
+            at = earliest(resumes_at, gives_up_at if limited and stage not in _UNLIMITED else None)
+            assert at is not None
             self._times.add(at, wait)
 
     def _queue_for_slot(self, wait: _Wait) -> None:
@@ -413,6 +416,8 @@ class Submitter:
     def _pass_gate(self, wait: _Wait, modes: Mapping[int, int], now: int, out: list[Effect]) -> bool:
         """Queue up with the others that want one of the same locks; who has passed for all of them need not."""
         held = self._gate.modes(wait)
+        if held == modes:
+            return True
         if held:
             # Who decides for other locks each time keeps the first ones, too, or would never come to the front.
             modes = {value: held.get(value, 0) | modes.get(value, 0) for value in (*held, *modes)}

@@ -296,7 +296,7 @@ class Appends:
             pending = cast(Pending, token)
             if timed is not None:
                 timed.append_ended(pending._timing, transaction_id, "")
-            if pending._event is None:
+            if pending._event is None and pending._on_done is None:
                 pending._outcome = transaction_id
             else:
                 pending._settle(transaction_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -62,14 +63,14 @@ class KeyOfCall:
 
 
 class Waiter:
-    """Waits for some calls at once: all have ended, or one has failed."""
+    """Lets one task wait for some calls at once: all have ended, or one has failed."""
 
-    __slots__ = ("_event", "error", "left")
+    __slots__ = ("_task", "error", "left")
 
     def __init__(self) -> None:
         self.left = 0  # calls that have not ended
         self.error: Exception | None = None  # what `decide` or the view raised
-        self._event: trio.Event | None = None
+        self._task: trio.lowlevel.Task | None = None  # that waits; an event would cost more than the wait
 
     def ended(self) -> None:
         """One of them has."""
@@ -85,17 +86,28 @@ class Waiter:
 
     def wake(self) -> None:
         """Something is there."""
-        if self._event is not None:
-            self._event.set()
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
         """Until there is something to look at; raises the exception."""
         if self.left and self.error is None:
-            self._event = trio.Event()
-            await self._event.wait()
-            self._event = None
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._cancelled)
         if self.error is not None:
             raise self.error
+
+    def _cancelled(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _is_async(decide: Callable[..., Any] | None) -> bool:
+    """As `inspect` says, at once for an ordinary function."""
+    if type(decide) is FunctionType and not decide.__dict__:
+        return bool(decide.__code__.co_flags & inspect.CO_COROUTINE)
+    return inspect.iscoroutinefunction(decide)
 
 
 class Call:
@@ -126,7 +138,7 @@ class Call:
     ) -> None:
         waiter.left += 1
         self.waiter, self.decide, self.args, self.key = waiter, decide, args, key
-        self.awaits = inspect.iscoroutinefunction(decide)  # its caller runs it
+        self.awaits = _is_async(decide)  # its caller runs it
         self.effect: Effect | None = None  # what the submitter said last
         self.ended = False  # the submitter has forgotten it
         self.failure: Exception | None = None  # why the last try came to nothing

@@ -84,15 +84,14 @@ class Pending:
     def _when_done(self, then: Callable[[], object]) -> None:
         """Call `then` once, when the outcome is known."""
         assert self._outcome is None
-        self._event = trio.Event()
         self._on_done = then
 
     def _settle(self, outcome: int | Failed) -> None:
         self._outcome = outcome
         if self._event is not None:
             self._event.set()
-            if self._on_done is not None:
-                self._on_done()
+        if self._on_done is not None:
+            self._on_done()
 
 
 def conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:

@@ -39,7 +39,8 @@ class Stepper:
             self.tell(part, event)  # nobody would take it along any more
             return
         part.posted.append(event)
-        self._has_posted.set()
+        if len(part.posted) == 1:
+            self._has_posted.set()
 
     async def take_along(self) -> None:
         """Tell what was posted."""
@@ -71,9 +72,9 @@ class Stepper:
                 continue
             call.tell(effect)
             if isinstance(effect, Decide) and not call.awaits:
-                part.undecided[call] = None
-                if part.woken is not None:
+                if part.woken is not None and not part.undecided:
                     part.woken.set()
+                part.undecided[call] = None
         at = part.machine.deadline()
         if at is not None and (self._armed is None or at < self._armed):
             self._rearm.set()
