@@ -26,7 +26,8 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_found_by_the_simulator(name: str) -> None:
-    assert ask(name, "--budget", "20")["by"] == "simulator"
+    # Some seconds alone; the budget is generous, as the machine may be shared.
+    assert ask(name, "--budget", "90")["by"] == "simulator"
 
 
 def test_tests_hunt_in_a_process_in_which_the_simulator_has_run() -> None:
