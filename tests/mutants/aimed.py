@@ -33,6 +33,7 @@ _EVENT_LOCKS = ("tests/dcb/test_locks.py",)
 _MERKLE = ("tests/unit/operations/test_merkle.py", "tests/unit/operations/test_transparency.py")
 _SEAL = ("tests/spark/test_seal.py",)
 _JOURNAL = ("tests/trio/test_journal.py",)
+_SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _SWEEP = ("tests/model/test_crash_sweep.py",)
@@ -389,6 +390,34 @@ AIMED: tuple[Mutant, ...] = (
         "        make_directory(one, mode)\n        sync_directory(one.parent)",
         "        make_directory(one, mode)\n        sync_directory(one)",
         _CRASHES,
+    ),
+    Mutant(
+        "the vote that commits waits for another one",
+        "store.followers",
+        "for other in self._links.values()) >= self._quorum",
+        "for other in self._links.values()) > self._quorum",
+        _SESSION,
+    ),
+    Mutant(
+        "a vote before the one that commits is forgotten",
+        "store.followers",
+        "        if follows or counts:\n",
+        "        if follows:\n",
+        _SESSION,
+    ),
+    Mutant(
+        "a vote makes no room for what a replica lacks",
+        "store.followers",
+        "follows = decides or asked or link.next < self._tail.end",
+        "follows = decides or asked",
+        _SESSION,
+    ),
+    Mutant(
+        "a vote confirms no mark",
+        "store.followers",
+        "follows = decides or asked or link.next",
+        "follows = decides or link.next",
+        _SESSION,
     ),
     Mutant(
         "a batch in place is answered before its sync",

@@ -174,14 +174,17 @@ class PartitionServer:
         if self.session is not None:
             self.session.link_down(now, event)
 
-    def storage_answered(self, now: int, event: StorageAnswer | StorageFailed) -> None:
-        """A storage request was answered, or never will be; answers to an ended session are void."""
+    def storage_answered(self, now: int, event: StorageAnswer | StorageFailed) -> bool:
+        """A storage request was answered, or never will be; returns if `flush` must follow.
+
+        Answers to an ended session are void.
+        """
         if self.session is None:
-            return
+            return False
         if isinstance(event, StorageAnswer):
-            self.session.answered(now, event)
-        else:
-            self.session.failed(now, event)
+            return self.session.answered(now, event)
+        self.session.failed(now, event)
+        return True
 
     def storage_news(self, now: int, event: StorageNews) -> None:
         """A storage node says something about its replica."""

@@ -181,8 +181,7 @@ class StoragePort:
                 case StorageAnswer() | StorageFailed():
                     asked = self._context.pending.take(note.ticket)
                     partition = partitions.get(asked.partition_id) if isinstance(asked, ReplicaAsked) else None
-                    if partition is not None:
-                        partition.storage_answered(now, note)
+                    if partition is not None and partition.storage_answered(now, note):
                         partitions.touch(partition.partition_id)
                 case StorageNews():
                     partition = partitions.get(note.message.partition_id)

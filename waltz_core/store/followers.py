@@ -55,6 +55,7 @@ class Followers:
         "_confirmations",
         "_links",
         "_notes",
+        "_quorum",
         "_replications",
         "_requests",
         "_routes",
@@ -74,6 +75,7 @@ class Followers:
     ) -> None:
         self._commit_mark = mark
         self._tail = Tail(mark + 1, config.tail_bytes_max)
+        self._quorum = quorum
         self._confirmations = Confirmations(quorum)
         self._links = links
         self._routes = routes
@@ -114,11 +116,22 @@ class Followers:
         if self._tail.begins_below(self._commit_mark + 1):
             self._release()
 
-    def voted(self, link: ReplicaLink) -> None:
-        """The oldest append in flight is durable there."""
-        if link.state is LinkState.FOLLOWING:
-            self._confirmations.heard(link.replica, link.answered())
+    def voted(self, link: ReplicaLink) -> bool:
+        """The oldest append in flight is durable there; returns whether anything follows from that in this step.
+
+        Of three votes on an append the second one commits it. Nothing follows yet from the first, whose note waits for
+        that, nor any more from the third, unless a mark waits to be confirmed or the replica lags.
+        """
+        if link.state is not LinkState.FOLLOWING:
+            return True
+        asked = self._confirmations.open
+        self._confirmations.heard(link.replica, link.answered())
+        counts = link.acked > self._commit_mark
+        decides = counts and sum(other.acked > self._commit_mark for other in self._links.values()) >= self._quorum
+        follows = decides or asked or link.next < self._tail.end
+        if follows or counts:
             self._notes.put(Voted(link.replica, link.acked))
+        return follows
 
     def checked(self, replica: str) -> None:
         """A replica answered that no later session has been there."""

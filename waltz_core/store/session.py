@@ -354,16 +354,19 @@ class StoreSession:
 
     # ---- answers -----------------------------------------------------------------------------
 
-    def answered(self, now: int, event: StorageAnswer) -> None:
-        """An answer came; it is nobody's if the session does not wait for it."""
+    def answered(self, now: int, event: StorageAnswer) -> bool:
+        """An answer came, which is nobody's if the session does not wait for it; returns if `flush` must follow."""
         what = self.requests.take(event.ticket)
         if what is None:
-            return
+            return False
+        if type(what) is Replication and type(event.message) is not messages.FailureResponse:
+            return self._open_followers.voted(self._links[what.replica])
         if isinstance(event.message, messages.FailureResponse):
             codec = self._links[replica_of(what)].codec
             self._on_failure(now, what, Refusal.of(event.message, codec))
         else:
             self._on_answer(now, what, event.message)
+        return True
 
     def failed(self, now: int, event: StorageFailed) -> None:
         """A request got no answer."""
@@ -373,8 +376,6 @@ class StoreSession:
 
     def _on_answer(self, now: int, what: Awaited, answer: StorageMessage) -> None:
         match what:
-            case Replication(replica):
-                self._open_followers.voted(self._links[replica])
             case PartitionRead():
                 self._reads.answered(now, what, answer)
             case FenceCheck(replica):

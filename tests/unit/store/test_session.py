@@ -307,6 +307,41 @@ def test_every_answer_to_an_append_is_a_vote_for_the_oldest_in_flight() -> None:
     assert desk.tell(to_b, success()) == ([], [])  # nobody waits for a second answer
 
 
+def test_a_vote_is_worth_a_step_if_it_commits_or_confirms_or_makes_room() -> None:
+    desk = Desk()
+    desk.open(A, B)
+    session = desk.session
+
+    def voted(append: StorageAppend) -> bool:
+        return session.answered(desk.now, StorageAnswer(append.ticket, success()))
+
+    to_a, to_b = desk.replicate(Batch(10, 2, b"12"))
+    assert not voted(to_a)  # a quorum of two lacks another
+    assert voted(to_b)
+    assert desk.flush() == ([], [Voted(A, 11), Voted(B, 11)])  # the first was kept for the second
+    session.committed(11)
+    to_a, to_b = desk.replicate(Batch(12, 1, b"3"))
+    session.committed(12)  # by other votes
+    assert not voted(to_a)
+    assert desk.flush() == ([], [])
+    session.confirm()
+    assert voted(to_b)
+    assert desk.flush()[1] == [Voted(B, 12)]
+    assert not session.answered(desk.now, StorageAnswer(to_a.ticket, success())), "nobody waits for a second answer"
+
+
+def test_a_vote_that_makes_room_for_what_a_replica_lacks_is_worth_a_step() -> None:
+    desk = Desk(SessionConfig(link_flight_bytes_max=1))
+    desk.open(A, B)
+    _, to_b = desk.replicate(Batch(10, 1, b"12"))
+    desk.session.committed(10)
+    assert desk.replicate(Batch(11, 1, b"12")) == []
+    assert desk.session.answered(desk.now, StorageAnswer(to_b.ticket, success()))
+    (append,), notes = desk.flush()
+    assert isinstance(append, StorageAppend)
+    assert (append.replica, append.batch.first, notes) == (B, 11, [Voted(B, 10)])
+
+
 @pytest.mark.parametrize("how", ["refused", "unanswered", "disconnected"])
 def test_the_first_loss_of_a_replica_ends_an_open_session(how: str) -> None:
     desk = Desk()
