@@ -7,19 +7,21 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 
 import waltz_trio.net.http
+from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
-from waltz_trio.net.http import HttpServer, Request, Response, text
+from waltz_trio.net.http import HttpServer, Request, Response, _Connection, refusal, text
 from waltz_trio.net.pace import Pace
-from waltz_trio.net.tls import ClientTls, TlsSettings
+from waltz_trio.net.tls import ClientTls, TlsSettings, server_context
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -277,6 +279,72 @@ async def test_the_log_names_who_floods_the_http_port(nursery: trio.Nursery, mon
     async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
         await stream.send_all(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n" * 50)
         await line_of(reports, "more HTTP requests than its part")
+
+
+async def test_a_handshake_that_drips_is_looked_at_seldom(autojump_clock: trio.testing.MockClock) -> None:
+    network, reads = SimNetwork(1), 0
+    recv = SimSocket.recv
+
+    def count(end: SimSocket, size: int) -> bytes:
+        nonlocal reads
+        reads += end is ours
+        return recv(end, size)
+
+    with network.installed(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SimSocket, "recv", count)
+        ours, theirs = network.pair(Faults())
+        pipe = TlsPipe(cast("socket.socket", ours), server_context(TlsSettings()), server_side=True)
+        with trio.move_on_after(2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(network.run)
+                nursery.start_soon(pipe.handshake)
+                theirs.send(b"\x16\x03\x01\x20\x00")  # a record of eight kibibytes
+                while True:
+                    await trio.sleep(0.001)
+                    theirs.send(b"\x01")
+    assert 10 <= reads <= 20
+
+
+async def test_a_handshake_in_whole_messages_waits_for_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    network = SimNetwork(1)
+    with network.installed():
+        ours, theirs = network.pair(Faults())
+        server = TlsPipe(cast("socket.socket", ours), server_context(TlsSettings()), server_side=True)
+        context = ClientTls(TlsSettings(verify=False)).context
+        client = TlsPipe(cast("socket.socket", theirs), context, server_side=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(network.run)
+            async with trio.open_nursery() as shaking:
+                shaking.start_soon(server.handshake)
+                shaking.start_soon(client.handshake)
+            nursery.cancel_scope.cancel()
+    assert trio.current_time() == 0
+
+
+async def test_a_request_that_drips_is_looked_at_seldom(autojump_clock: trio.testing.MockClock) -> None:
+    reads = 0
+    theirs, ours = trio.testing.memory_stream_pair()
+    receive = ours.receive_some
+
+    async def count(max_bytes: int | None = None) -> bytes | bytearray:
+        nonlocal reads
+        reads += 1
+        return await receive(max_bytes)
+
+    ours.receive_some = count  # type: ignore[method-assign]  # counted
+    connection = _Connection(cast("trio.SocketStream", ours), "peer:1", lambda peer, text: None, refusal)
+
+    async def drip() -> None:
+        for byte in b"GET /ping HTTP/1.1\r\nHost: h\r\nX-Long: " + b"x" * 2_000 + b"\r\n\r\n":
+            await theirs.send_all(bytes([byte]))
+            await trio.sleep(0.001)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drip)
+        request = await connection.request()
+    assert isinstance(request, Request)
+    assert request.path == "/ping"
+    assert 10 <= reads <= 20
 
 
 async def test_turns_come_in_bursts_and_then_at_their_rate(autojump_clock: trio.testing.MockClock) -> None:

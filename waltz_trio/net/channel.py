@@ -20,6 +20,7 @@ from trio.lowlevel import notify_closing, wait_readable, wait_writable
 from waltz_core.base.edge import Closed, Received, Writable
 from waltz_core.base.record import record
 from waltz_trio.net.ends import EndWatch
+from waltz_trio.net.pace import Drops
 
 _RECORD = 16384  # plaintext of one TLS record: a read of this size never leaves a remainder inside OpenSSL
 _SLICE = 262144  # plaintext encrypted at a time, bounds the copy when a peer is slow
@@ -91,10 +92,13 @@ class TlsPipe:
             OSError: the connection broke (`ssl.SSLError`, which is one, if the peer is refused or speaks no TLS).
             trio.ClosedResourceError: the socket was closed meanwhile.
         """
+        drops, data = Drops(), b""
         while True:
             try:
                 self.tls.do_handshake()
             except ssl.SSLWantReadError:
+                if data and not self.outgoing.pending:  # what came is no whole message
+                    await drops.gather()
                 await self._send_pending()
                 await self.readable()
                 try:

@@ -29,7 +29,7 @@ from waltz_trio.base.metrics import Registry
 from waltz_trio.base.version import version
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
-from waltz_trio.net.pace import Pace
+from waltz_trio.net.pace import Drops, Pace
 from waltz_trio.net.tls import names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
@@ -452,11 +452,15 @@ class _Connection:
             pieces.append(bytes(event.data))
 
     async def _event(self, size: int = _BLOCK) -> object:
+        drops, began = Drops(), False
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
                 return event
+            if began:
+                await drops.gather()
             self._http.receive_data(bytes(await self._stream.receive_some(size)))
+            began = True
 
     def _parsed(self, event: h11.Request) -> Request:
         if event.http_version not in (b"1.0", b"1.1"):

@@ -1,8 +1,27 @@
-"""How many requests a port answers in a second, whoever asks."""
+"""How many requests a port answers in a second, whoever asks; how often it looks at what comes in drops."""
 
 from __future__ import annotations
 
 import trio
+
+_FIRST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.25
+
+
+class Drops:
+    """The pauses of who waits for the rest of something small: bytes gather meanwhile, and wake nobody one by one.
+
+    What comes in one piece meets no pause, and what comes in two a millisecond; all together are shorter than what it
+    took so far. Peers that send a byte at a time on many connections else keep a process busy.
+    """
+
+    def __init__(self) -> None:
+        self._pause = _FIRST_PAUSE
+
+    async def gather(self) -> None:
+        """Let some more arrive."""
+        await trio.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
 class Pace:
