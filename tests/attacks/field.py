@@ -23,7 +23,15 @@ from tests.processes.cluster import ROOT, Child, Cluster, poll
 from tests.witness.log import read_replica
 from waltz_trio.cli.main import main
 
-LIMITS = {"network.handshakeTimeout": 2000, "network.requestTimeout": 3000}  # so that places are free again soon
+LIMITS = {
+    # So that places are free again soon.
+    "network.handshakeTimeout": 2000,
+    "network.requestTimeout": 3000,
+    # Any load fills the caches; full from the beginning on, they do not hide what an attack leaves behind.
+    "server.transactionDataCacheSize": 2 << 20,
+    "server.feedCacheSize": 1 << 20,
+}
+DEV_CACHES = 48 << 20  # bytes that the caches of a `waltz dev` take as they fill
 OPEN, GUARDED, DEV = "open", "guarded", "dev"
 FIELDS = (OPEN, GUARDED, DEV)
 ATTACKERS = ("writer", "reader", "stranger")  # names of certificates that attack, where there are any
@@ -58,6 +66,7 @@ class Field:
         self.certificates: dict[str, Path] = {}  # by name, those that attack
         self.honest_certificates: Mapping[str, Path] = {}  # by protocol
         self.key = ""  # of the cluster
+        self.caches = 0  # bytes that a process may take for caches which any load fills
         self._processes = processes
         self._disks = disks
         self._journal = directory / "honest.journal"
@@ -261,7 +270,9 @@ def _dev(directory: Path) -> Iterator[Field]:
             Port("dev", "dev", int(url.group(1)), "client"),
             Port("dev http", "dev", int(console.group(1)), "http"),
         ]
-        yield Field(directory, dev, ports, url.group(), [directory / "data" / f"storage-{at}" for at in range(3)])
+        field = Field(directory, dev, ports, url.group(), [directory / "data" / f"storage-{at}" for at in range(3)])
+        field.caches = DEV_CACHES
+        yield field
     finally:
         dev.child.end()
 
