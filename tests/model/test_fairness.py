@@ -276,6 +276,18 @@ def test_a_crowd_of_requests_is_worth_a_line_that_names_the_peer() -> None:
     assert "certificate 'greedy'" in lines[0]
 
 
+def test_appends_of_an_honest_client_are_no_crowd_of_requests() -> None:
+    """A request among them makes a batch wait, and thousands of appends in it; more come undecoded."""
+    cluster = opened()
+    cluster.world.network.piece = 1 << 18
+    client = filled(cluster, 1)
+    appends = [messages.AppendRequest(client.req_id(), -1, (), (), (), 0, b"", 0) for _ in range(4_000)]
+    for at in range(0, len(appends), 20):
+        client.send(*appends[at : at + 20], messages.FlushRequest(client.req_id()))
+    client.wait(lambda: len(client.feed()) == len(appends) + 1, 60_000)
+    assert not any("more than its part" in report.text for _, report in cluster.servers[0].reports)
+
+
 def test_a_connection_is_counted_anew_as_soon_as_nothing_of_it_waits() -> None:
     """Not when it sends again: it may never do so, and the count would look like work that nobody does."""
     cluster = opened()

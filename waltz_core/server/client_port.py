@@ -78,8 +78,8 @@ _BUSY_AT_ONCE = 250  # in such times: cost a millisecond of what is handled at o
 _BUSY_TURNS = 50  # and of turns
 _BUSY_TURNS_COST = 200  # of turns in one step then; otherwise each step has some, and one follows another
 _MOUNTS_SPARE = 1_000  # in one piece, above two for each partition
-_CROWD = 1_000  # requests of one connection that wait for their turns: worth a line in the log
-_CROWD_BYTES = 24 * _CROWD  # of which nobody knows yet what they are
+_CROWD = 1_000  # requests of one connection, appends apart, that wait for their turns: worth a line in the log
+_CROWD_BYTES = 24 * _CROWD  # of those that are not decoded: fewer cannot hold so many
 
 Batch: TypeAlias = list[messages.ClientMessage]
 
@@ -137,7 +137,7 @@ class ClientConn(Peer):
         self.backlog_bytes = 0
         self.partitions: set[int] = set()  # those it asked something of
         self.crowd_reported = False
-        self.queued = 0  # requests that had to wait for their turn, since none waited
+        self.queued = 0  # requests that had to wait for their turn, since none waited, appends apart
         self.mounts = 0  # of these
         self.refused: set[str] = set()  # what it was refused, so that each is reported once
 
@@ -360,7 +360,7 @@ class ClientPort:
 
         A client mounts each partition once: one that mounts again and again takes time from others, also after its end.
         """
-        conn.queued += len(batch)
+        conn.queued += sum([type(message) not in _APPENDS for message in batch])
         conn.mounts += sum([type(message) is messages.MountRequest for message in batch])
         if conn.mounts > _MOUNTS_SPARE + 2 * len(self._partitions.served):
             text = f"it mounts {conn.mounts} times at once, at {len(self._partitions.served)} partitions"
@@ -371,10 +371,16 @@ class ClientPort:
         if conn.connection.undecoded:
             self._behind[conn.conn] = conn
         self._restless[conn.conn] = conn
-        crowd = conn.queued >= _CROWD or conn.connection.undecoded >= _CROWD_BYTES
-        if crowd:
-            much = f"{conn.queued} requests and {conn.connection.undecoded} bytes of more wait for their turns"
-            self._report_crowd(now, conn, much)
+        if not conn.crowd_reported:
+            self._look_for_crowd(now, conn)
+
+    def _look_for_crowd(self, now: int, conn: ClientConn) -> None:
+        """Appends are no crowd: who sends too many of them is known by what waits in its partition."""
+        count = conn.queued
+        if count < _CROWD and conn.connection.undecoded >= _CROWD_BYTES:
+            count += conn.connection.undecoded_count(_CROWD, _APPENDS)
+        if count >= _CROWD:
+            self._report_crowd(now, conn, f"{count} requests or more wait for their turns")
 
     def _report_crowd(self, now: int, conn: ClientConn, much: str) -> None:
         if not conn.crowd_reported:

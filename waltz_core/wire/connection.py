@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from typing import Any, Generic, TypeVar
 
 from waltz_core.base.errors import HandshakeError, ProtocolError
@@ -116,6 +116,23 @@ class Connection(Generic[M]):
     def undecoded(self) -> int:
         """Bytes held back because `receive` was limited; it goes on with them, also without new data."""
         return len(self._left) - self._left_at
+
+    def undecoded_count(self, most: int, apart: Container[type] = ()) -> int:
+        """How many frames were held back, those of some types apart; no more than `most` frames are looked at."""
+        buffer, at, count, codecs = self._left, self._left_at, 0, self._table.codecs
+        for _ in range(most):
+            if at + HEADER_SIZE > len(buffer):
+                break
+            length = HEADER.unpack_from(buffer, at)[2]
+            start = at + HEADER_SIZE
+            if not 0 < length <= len(buffer) - start:
+                if length:
+                    break  # unfinished, or none that will be accepted
+            else:
+                codec = codecs.get(buffer[start])
+                count += codec is None or codec.cls not in apart
+            at = start + length
+        return count
 
     @property
     def head(self) -> bytes:

@@ -262,6 +262,18 @@ def test_no_more_is_decoded_than_asked_for_and_the_rest_later() -> None:
     assert (out, connection.undecoded, connection.gathered) == (flushes, 0, 0)
 
 
+def test_what_was_not_decoded_is_counted_by_frames() -> None:
+    append = encoded(AppendRequest(REQ_ID, 0, (), (), (), 0, b"data", checksum_of(b"data")))
+    connection = opened()
+    connection.receive(encoded(FLUSH) + (append + encoded(FLUSH)) * 5 + connection.keep_alive() + append[:-1], [], 1)
+    assert connection.undecoded_count(100) == 10
+    assert connection.undecoded_count(100, {AppendRequest}) == 5
+    assert connection.undecoded_count(3) == 3
+    connection = opened()
+    connection.receive(encoded(FLUSH) * 3 + b"\xff" * 9, [], 1)
+    assert connection.undecoded_count(100) == 2
+
+
 def test_a_breach_is_told_when_it_is_reached() -> None:
     connection, out = opened(), list[ClientMessage]()
     connection.receive(encoded(FLUSH) * 2 + b"\xff" * 9, out, 2)
