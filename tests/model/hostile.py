@@ -2,8 +2,9 @@
 
 They come one connection at a time, in a share of the seeds and from a stream of their own, so that other seeds mean
 what they meant. All of them have a certificate of their own name, and none knows the key of the cluster. What they ask
-changes nothing that a stranger may change: no log start, no preferred partitions, no appends of their own. So whatever
-the invariants find is done to somebody else.
+changes nothing that a stranger may change: no log start, no preferred partitions. What they append under a client id
+of their own is known to the observer, as appends whose outcome nobody waits for. So whatever the invariants find is
+done to somebody else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from tests.attacks.messages import (
 )
 from tests.model.cluster import RawPeer
 from tests.model.marks import HOSTILE
+from tests.model.observer import Token
 from waltz_core.base.ids import Endpoint
+from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.table import Codec
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ _CLIENT_ID = 4_000_000
 _KEPT = 4  # connections that it lets stand
 _ADMINISTRATION = ("SetLogStartRequest", "AddPreferredPartitionRequest", "RemovePreferredPartitionRequest")
 _APPENDS = ("AppendRequest", "NamedAppendRequest")
+_APPENDED_MAX = 1_000  # appends of a run, after which it makes no more
 
 
 class _Peer(RawPeer):
@@ -72,7 +76,9 @@ class Hostile:
             self._lies,
             self._half,
             self._silence,
+            self._appends,
         )
+        self._flooded: list[Token] = []  # what it appended
 
     def start(self, until: int) -> None:
         """Come again and again."""
@@ -85,6 +91,8 @@ class Hostile:
 
     def stop(self) -> None:
         """Go away for good."""
+        if any(token.transaction_id is not None for token in self._flooded):
+            self._run.observer.marks.reach("appends of a hostile flood were committed")
         self.on = False
         for peer in self._standing:
             peer.close()
@@ -111,7 +119,7 @@ class Hostile:
         data = kind(protocol, who)
         self._world.trace(f"{HOSTILE}{self._count}: {kind.__name__} at {endpoint}, {len(data)} bytes")
         self._run.observer.counts[f"hostile{kind.__name__}"] += 1
-        slow = rng.random() < 0.2
+        slow = rng.random() < (0.5 if kind == self._appends else 0.2)
         self._world.after(rng.randrange(10, 60), lambda: self._say(peer, data, slow=slow))
         end = rng.choice((self._close, self._reset, self._stand))
         self._world.after(rng.randrange(100, 4_000), lambda: end(peer))
@@ -159,6 +167,32 @@ class Hostile:
         assert frame is not None
         return self._opened(protocol, version, who) + frame * self._rng.choice((100, 1_500))
 
+    def _appends(self, protocol: str, who: Identity) -> bytes:
+        """Appends that commit, more than anybody's part; of another kind of request where nothing can be appended."""
+        if protocol != "client" or len(self._flooded) > _APPENDED_MAX:
+            return self._flood(protocol, who)
+        version, observer = max(PROTOCOLS[protocol].tables), self._run.observer
+        who = attrs.evolve(who, generation=self._generation(who.partition))
+        codec = newest(protocol)[self._rng.choice(_APPENDS)]
+        frames = [self._opened(protocol, version, who)]
+        for number in range(self._rng.choice((40, 600))):
+            name = len(observer.tokens)
+            data = f"{HOSTILE}{self._count}/{name}/".encode()
+            token = Token(name, "", who.partition, None, ((), (), ()), data)
+            observer.submitted(token)
+            token.outcome = "unknown"
+            self._flooded.append(token)
+            append = attrs.evolve(
+                ordinary(codec, attrs.evolve(who, sequence=number)),
+                header=name & 0xFFFF,
+                data=data,
+                checksum=checksum_of(data),
+            )
+            frame = encoded(PROTOCOLS[protocol], version, append)
+            assert frame is not None
+            frames.append(frame)
+        return b"".join(frames)
+
     def _extremes(self, protocol: str, who: Identity) -> bytes:
         """Some message types with fields at their extremes."""
         types = [(version, codec) for version, codec in message_types(protocol) if self._harmless(codec)]
@@ -203,7 +237,11 @@ class Hostile:
 
     def _forged(self, who: Identity) -> Identity:
         """What a victim's next append would say."""
+        generation = self._generation(who.partition)
+        return attrs.evolve(who, client_id=self._victim(), generation=generation, sequence=1_000_000 + self._count)
+
+    def _generation(self, partition: int) -> int:
+        """That of a partition which some server serves."""
         servers = [server for server in self._run.cluster.servers if server.alive]
         partitions = [one for server in servers for one in server.machine.partitions.items()]
-        generation = next((held.generation for number, held in partitions if number == who.partition), 1)
-        return attrs.evolve(who, client_id=self._victim(), generation=generation, sequence=1_000_000 + self._count)
+        return next((held.generation for number, held in partitions if number == partition), 1)

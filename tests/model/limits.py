@@ -60,6 +60,13 @@ _CLIENT: dict[str, tuple[Any, ...]] = {
     "cluster_trouble_ms": (300,),
     "cluster_answer_ms": (1_000,),
 }
+# Drawn later than the others, and apart from them: what a seed draws of those stays the same.
+_SERVER_LATER: dict[str, tuple[Any, ...]] = {
+    "append_turn": (1, 7),
+    "append_window": (1, 20),
+    "trace_every": (1, 7),
+}
+_STORAGE_LATER: dict[str, tuple[Any, ...]] = {"trace_every": (1, 7)}
 # Of several parts, or of what a run has drawn otherwise.
 _PROCESS: dict[str, tuple[Any, ...]] = {
     "zk_session_ms": (1_200, 9_000),
@@ -105,7 +112,7 @@ def draw_limits(seed: int) -> Limits:
     rng = Random(f"{seed}/limits")
     often = rng.choice(_SMALL)
 
-    def draw(fields: dict[str, tuple[Any, ...]]) -> tuple[tuple[str, Any], ...]:
+    def draw(fields: dict[str, tuple[Any, ...]], rng: Random = rng) -> tuple[tuple[str, Any], ...]:
         # Each draws the same number of times whatever comes of it: a field that is added changes its successors only.
         drawn = [(name, rng.random(), rng.choice(values)) for name, values in fields.items()]
         return tuple((name, value) for name, chance, value in drawn if chance < often)
@@ -113,4 +120,6 @@ def draw_limits(seed: int) -> Limits:
     storage = draw(_STORAGE)
     if any(name == "scrub_bytes_per_s" for name, _ in storage):
         storage += (("scrub_first_ms", 1_000), ("scrub_pause_ms", 5_000))
-    return Limits(draw(_SERVER), storage, draw(_CLIENT), draw(_PROCESS))
+    server, client, process = draw(_SERVER), draw(_CLIENT), draw(_PROCESS)
+    later = Random(f"{seed}/limits later")
+    return Limits(server + draw(_SERVER_LATER, later), storage + draw(_STORAGE_LATER, later), client, process)

@@ -36,7 +36,8 @@ _REFUSALS = {
     Refusal.NOT_READY: "an append was refused because the journal could not be written",
 }
 _TEXTS = {
-    "asks for more than its part": "a connection asked for more than its part",
+    "or more wait for their turns": "a connection asked for more than its part",
+    "so many appends that those of others": "appends waited that had too much in flight beside those of a light client",
     "under request ids of client": "an append under a request id of another client was refused",
     "server.locksMax": "an append had too many locks",
     "server.payloadSizeMax": "an append was too large",
@@ -103,6 +104,7 @@ PER_THOUSAND = {
     "an append was refused because the journal could not be written": 22,
     "an append was too large": 32,
     "an id write was lost and somebody else took it": 4,
+    "appends of a hostile flood were committed": 19,
     "appends waited because the journal could not be written": 32,
     "appends waited for a window that was full": 60,
     "conflict FALSE": 17,

@@ -20,10 +20,12 @@ def test_invariants_hold_for_others_beside_hostile_peers(monkeypatch: pytest.Mon
     assert [result.failure for result in results] == [""] * len(results)
     assert all("hostile" in result.kinds for result in results)
     kinds = {name for result in results for name in result.counts if name.startswith("hostile_")}
-    assert kinds == {"hostile_flood", "hostile_extremes", "hostile_lies", "hostile_half", "hostile_silence"}
+    names = ("flood", "extremes", "lies", "half", "silence", "appends")
+    assert kinds == {f"hostile_{name}" for name in names}
     marks = {name for result in results for name in result.counts if name.startswith("mark ")}
     assert "mark an append under a request id of another client was refused" in marks
     assert "mark a hostile connection was ended by the other side" in marks
+    assert "mark appends of a hostile flood were committed" in marks
 
 
 def test_an_append_that_a_hostile_peer_forges_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,19 +20,18 @@ from waltz_core.server.fetches import DataFetches
 from waltz_core.server.turns import Shares
 from waltz_core.storage.config import StorageConfig
 
-# Who takes part and where things are; protocol versions; what `Plan` draws of old; limits that no run could reach; and
-# which transactions are traced, which is none.
+# Who takes part and where things are; protocol versions; what `Plan` draws of old; limits that no run could reach.
 _NOT_DRAWN = {
     ServerConfig: {
         "root", "endpoint", "preferred_partitions", "versions", "storage_versions", "archive", "roles",
         "certificates_asked", "storage_frame_size_max", "retry_min_ms", "session", "journal", "lock_table_size",
         "min_fetch_size", "feed_cache_bytes", "data_cache_bytes", "batch_count_max", "payload_size_max",
-        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms", "trace_every",
+        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms",
     },
     StorageConfig: {
         "key", "partition_count", "segment_size_threshold", "queue_bytes_max", "shown_directory",
         "wall_clock_offset_ms", "frame_size_max", "version", "reserve_bytes", "certificates_asked", "roles",
-        "gathered_max", "codecs", "trace_every",
+        "gathered_max", "codecs",
     },
     ClientSettings: {
         "connect_ms", "hello_ms", "unmounted_warning_ms", "reconnect_base_ms", "fetch_base_ms", "fetch_cap_ms",

@@ -97,7 +97,7 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "appends served in order of arrival",
         "server.append_queue",
-        "self._turns: Turns[Run | Barrier] = Turns(_TURN)",
+        "self._turns: Turns[Run | Barrier] = Turns(turn)",
         "self._turns: Turns[Run | Barrier] = Turns(1 << 40)",
         ("tests/unit/server/test_append_queue.py",),
     ),

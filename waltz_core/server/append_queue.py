@@ -11,7 +11,7 @@ session ended, and the rest of what did not fit into a batch.
 
 Turns alone are not enough: what is in flight is served in order, by storage nodes and by feeds. A client that keeps
 few appends in flight and waits for them would wait for all that others have sent ahead. So while such a *light*
-client is about, the others have no more in flight than `_WINDOW` together, each its fair part. Among themselves heavy
+client is about, the others have no more in flight than `window` together, each its fair part. Among themselves heavy
 clients need no window: long flights make large batches, and each waits for the others alike.
 
 A barrier stands behind everything of its client, and behind everything that came over connections that carry
@@ -34,8 +34,8 @@ from waltz_core.wire.storage_codec import HasRecord
 Append: TypeAlias = AppendRequest | NamedAppendRequest
 """Both have the same attributes; the second is told why it was refused."""
 
-_TURN = 100  # cost of a turn, and appends of a piece that is handed out as a whole
-_WINDOW = 250  # cost in flight, of those who are not light, while somebody is: a hundredth of a second or two
+TURN = 100  # cost of a turn, and appends of a piece that is handed out as a whole
+WINDOW = 250  # cost in flight, of those who are not light, while somebody is: a hundredth of a second or two
 _LIGHT_MS = 1_000  # after appends of a light client: it may be about to send more
 _COST_BYTES = 1 << 10  # of payloads that cost as much as one append
 _COST_LOCKS = 10  # locks that do
@@ -116,16 +116,20 @@ class AppendQueue:
         "_light_until",
         "_now",
         "_over",
+        "_turn",
         "_turns",
+        "_window",
         "bytes_held",
         "held",
         "queued",
         "queued_bytes",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = TURN, window: int = WINDOW) -> None:
+        self._turn = turn
+        self._window = window
         self._head: deque[Run | Barrier] = deque()
-        self._turns: Turns[Run | Barrier] = Turns(_TURN)  # by client id
+        self._turns: Turns[Run | Barrier] = Turns(turn)  # by client id
         self._last: dict[int, Barrier] = {}  # client id → the barrier behind which nothing of it waits
         self._carriers: dict[int, None] = {}  # clients of which something waits that may be of others
         self._flying = Shares()  # cost in flight, by client id
@@ -147,8 +151,8 @@ class AppendQueue:
         self._now = now
         client = sender.client_id
         pieces = [requests]
-        if len(requests) > _TURN:
-            pieces = [requests[at : at + _TURN] for at in range(0, len(requests), _TURN)]
+        if len(requests) > self._turn:
+            pieces = [requests[at : at + self._turn] for at in range(0, len(requests), self._turn)]
         for piece in pieces:
             run = Run(sender, piece, now)
             size = self._hold(run)
@@ -158,7 +162,7 @@ class AppendQueue:
             self._last.pop(client, None)
         if sender.carries_others:
             self._carriers[client] = None
-        if self.held.total + self._flying.total > _WINDOW:
+        if self.held.total + self._flying.total > self._window:
             self._look_for_light(now, sender)
         if now < self._light_until:
             self._regulate(client)
@@ -177,7 +181,7 @@ class AppendQueue:
         """Whether somebody has little that waits or is in flight, beside others that have much."""
         held, flying, client, owner = self.held, self._flying, sender.client_id, sender.owner
         mine = cost_of(held.part(client), self.bytes_held.part(client)) + flying.part(client)
-        if mine <= min(held.fair(client, owner, _WINDOW), flying.fair(client, owner, _WINDOW)):
+        if mine <= min(held.fair(client, owner, self._window), flying.fair(client, owner, self._window)):
             begins = now >= self._light_until
             self._light_until = now + _LIGHT_MS
             if begins:
@@ -332,7 +336,7 @@ class AppendQueue:
         self._let_all()
 
     def _regulate(self, client: int) -> None:
-        over = self._now < self._light_until and self._flying.greedy(client, _WINDOW)
+        over = self._now < self._light_until and self._flying.greedy(client, self._window)
         if over:
             self._over[client] = None
         else:

@@ -153,12 +153,14 @@ class Appender:
         flight_bytes_max: int,
         exact_locks: int = 0,
         explain_all: bool = False,
+        queue: AppendQueue | None = None,
     ) -> None:
         """Every partition has one.
 
         Args:
             exact_locks: so many takings of locks are remembered to tell true conflicts from false ones.
             explain_all: for a journal: why plain appends are refused too, and the marks of all.
+            queue: of what waits, where its turns are not the usual ones.
         """
         assert batch_count_max > 0
         assert batch_bytes_max > 0
@@ -170,7 +172,7 @@ class Appender:
         self._batch_count_max = batch_count_max
         self._batch_bytes_max = batch_bytes_max
         self._flight_bytes_max = flight_bytes_max
-        self.queue = AppendQueue()
+        self.queue = queue or AppendQueue()
         self._flying: deque[Flight | Barrier] = deque()
         self._flight_bytes = 0
         self._open = False

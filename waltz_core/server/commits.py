@@ -22,7 +22,7 @@ from waltz_core.base.tracing import Traced, traced
 from waltz_core.locks.exact import UNEXPLAINED
 from waltz_core.locks.hot import HotLocks
 from waltz_core.locks.table import LockTable
-from waltz_core.server.append_queue import Append, Sender
+from waltz_core.server.append_queue import Append, AppendQueue, Sender
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import JournalAsked, NodeContext, Reply, TicketsFor
@@ -72,6 +72,7 @@ class Commits:
             batch_count_max=config.batch_count_max,
             batch_bytes_max=config.batch_bytes_max,
             flight_bytes_max=config.flight_bytes_max,
+            queue=AppendQueue(config.append_turn, config.append_window),
             exact_locks=config.exact_locks,
             explain_all=self.journal is not None,
         )

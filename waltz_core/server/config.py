@@ -6,6 +6,7 @@ from waltz_core.access.admission import UNLIMITED, Places
 from waltz_core.access.roles import NO_ROLES, Roles
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
+from waltz_core.server.append_queue import TURN, WINDOW
 from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
 from waltz_core.store.followers import SessionConfig
@@ -34,6 +35,8 @@ class PartitionConfig:
     feed_count_min: int = 10_000  # feed budget of peers with codec 5, where 0.13.2 asks again every 100
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive
+    append_turn: int = TURN  # see `AppendQueue`
+    append_window: int = WINDOW
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
 
 
@@ -66,6 +69,8 @@ class ServerConfig:
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive: where clients find what is below the log start
+    append_turn: int = TURN  # cost of appends of one client before others have their turn
+    append_window: int = WINDOW  # cost of appends in flight beside a client that waits for each
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
     journal: Mode = Mode.OFF  # server.journal.mode
     journal_unwritten_max: int = UNWRITTEN_MAX  # bytes on their way to the journal, per partition
@@ -99,5 +104,7 @@ class ServerConfig:
             checkpoint_interval=self.checkpoint_interval,
             session=self.session,
             archive=self.archive,
+            append_turn=self.append_turn,
+            append_window=self.append_window,
             trace_every=self.trace_every,
         )
