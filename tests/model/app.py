@@ -62,6 +62,9 @@ class Habits:
 class App:
     """One client process and the application in it, whose marks survive restarts."""
 
+    root = ROOT
+    seed_server = Endpoint("server0", 6000)
+
     def __init__(self, observer: Observer, number: int, habits: Habits, settings: dict[str, Any] | None = None) -> None:
         self.observer = observer
         self.world = observer.world
@@ -95,9 +98,9 @@ class App:
         settings = ClientSettings(**self._settings)
         membership: Membership
         if self.habits.by_server:
-            membership = ServerMembership(Endpoint("server0", 6000), settings)
+            membership = ServerMembership(self.seed_server, settings)
         else:
-            membership = ZkMembership(ROOT, Tickets(), rng)
+            membership = ZkMembership(self.root, Tickets(), rng)
         if self.habits.legacy:
             return ClientNode0132(membership, settings, rng, versions=versions_0132.CLIENT)
         return ClientNode(membership, settings, rng)

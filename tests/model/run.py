@@ -223,9 +223,7 @@ class Run:
         for journal in self.cluster.journals:
             journal.draw_outages(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
-        self.apps = [
-            App(self.observer, number, habits, dict(self.limits.client)) for number, habits in enumerate(plan.habits)
-        ]
+        self.apps = [self._app(number, habits) for number, habits in enumerate(plan.habits)]
         for node in self.world.nodes.values():
             node.zk_session_ms = dict(self.limits.process).get("zk_session_ms", node.zk_session_ms)
         if plan.drifting:
@@ -235,6 +233,12 @@ class Run:
         self.hostile = Hostile(self)
         self.hostile.on = self.hostile.on and limits and HOSTILE not in without
         self.operator: Operator
+
+    def _app(self, number: int, habits: Habits) -> App:
+        return App(self.observer, number, habits, dict(self.limits.client))
+
+    def _create(self) -> None:
+        self.cluster.start(self.plan.replicas, self.plan.spares)
 
     def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
         options = planned | dict(self.limits.server)
@@ -277,7 +281,7 @@ class Run:
 
     def begin(self) -> None:
         """Everything runs and is loaded."""
-        self.cluster.start(self.plan.replicas, self.plan.spares)
+        self._create()
         for app in self.apps:
             app.start()
         self.cluster.until_open()

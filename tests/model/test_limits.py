@@ -35,7 +35,7 @@ _NOT_DRAWN = {
     },
     ClientSettings: {
         "connect_ms", "hello_ms", "unmounted_warning_ms", "reconnect_base_ms", "fetch_base_ms", "fetch_cap_ms",
-        "feed_buffer_max", "lock_names", "frame_size_max",
+        "feed_buffer_max", "lock_names", "frame_size_max", "carries_others", "first_connection",
     },
 }  # fmt: skip
 

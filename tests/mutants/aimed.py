@@ -36,6 +36,7 @@ _JOURNAL = ("tests/trio/test_journal.py",)
 _SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
+_PROXY = ("tests/unit/proxy/test_partition.py", "tests/unit/proxy/test_upstream.py", "tests/unit/proxy/test_state.py")
 _SWEEP = ("tests/model/test_crash_sweep.py",)
 _ARCHIVE = ("tests/spark/test_archive.py",)
 _AUDIT = ("tests/spark/test_audit.py",)
@@ -1156,6 +1157,91 @@ AIMED: tuple[Mutant, ...] = (
         "                self._write(tile_path(self.folder, level, index, len(hashes)), hashes)\n",
         "                pass\n",
         _SEAL,
+    ),
+    # ---- proxies -------------------------------------------------------------------------------
+    Mutant(
+        "mount of a proxy answered without a barrier",
+        "proxy.partition",
+        "        if not self.connected and self._has_nothing_under_way(peer.client_id) and message.client_mark <= self.mark:\n",
+        "        if message.client_mark <= self.mark:\n",
+        _PROXY,
+    ),
+    Mutant(
+        "client of a process before mounted without upstream",
+        "proxy.partition",
+        "        return self.source.known and client_id > self._fresh_above and client_id not in self._appended\n",
+        "        return self.source.known and client_id not in self._appended\n",
+        _PROXY,
+    ),
+    Mutant(
+        "client with an append under way mounted without upstream",
+        "proxy.partition",
+        "        return self.source.known and client_id > self._fresh_above and client_id not in self._appended\n",
+        "        return self.source.known and client_id > self._fresh_above\n",
+        _PROXY,
+    ),
+    Mutant(
+        "barrier decides what came behind it",
+        "proxy.partition",
+        "self._appended.get(barrier.client_id, barrier.token) < barrier.token:",
+        "barrier.client_id in self._appended:",
+        _PROXY,
+    ),
+    Mutant(
+        "barrier overtakes appends that wait",
+        "proxy.partition",
+        "        if self._queue or not (self._gathering or",
+        "        if not (self._gathering or",
+        _PROXY,
+    ),
+    Mutant(
+        "barrier passed before its mark was fed",
+        "proxy.partition",
+        "            if mark > self.mark or not self.source.known:\n",
+        "            if not self.source.known:\n",
+        _PROXY,
+    ),
+    Mutant(
+        "clients keep connections whose appends were lost upstream",
+        "proxy.partition",
+        "            self._clients.put(CloseConn(conn, text))\n        self._carried.clear()\n",
+        "        self._carried.clear()\n",
+        _PROXY,
+    ),
+    Mutant(
+        "appends of replaced connections carried",
+        "proxy.partition",
+        "        if not self._is_mounted(peer):\n            # Java",
+        "        if peer.client_id is None:\n            # Java",
+        _PROXY,
+    ),
+    Mutant(
+        "committed mark told from memory",
+        "proxy.source",
+        "        self._round += 1\n",
+        "        self._round += 1\n        self._confirmed = self._round\n",
+        _PROXY,
+    ),
+    Mutant(
+        "committed mark told before our own is there",
+        "proxy.source",
+        "for wanted, number in self._marks if wanted <= mark)",
+        "for wanted, number in self._marks)",
+        _PROXY,
+    ),
+    Mutant(
+        "connections of a proxy numbered from the start again",
+        "proxy.state",
+        "        return self.epoch << 32\n",
+        "        return 0\n",
+        _PROXY,
+    ),
+    Mutant(
+        "proxy gives its own client id out",
+        "proxy.state",
+        "        return client_id != self.identity and any(",
+        "        return any(",
+        _PROXY,
     ),
 )
 """A survivor names a missing test."""

@@ -14,6 +14,7 @@ NO_ANSWER = {
     "waltz dev": "prints its address, and runs",
     "waltz console": "prints its address, and serves",
     "waltz server run": "runs",
+    "waltz proxy run": "runs",
     "waltz storage run": "runs",
     "waltz gateway run": "prints its address, and serves",
     "waltz completion bash": "prints a script",

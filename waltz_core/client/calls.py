@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 from waltz_core.base.edge import ConnEffect, Report, ZkRequest
 from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import Record
 from waltz_core.base.record import record
 from waltz_core.client.columns import NO_LOCKS, Columns
-from waltz_core.wire.client_messages import AppendRefused, FeedData
+from waltz_core.wire.client_messages import AppendRefused, ErrorResponse, FeedData, FlushResponse, LockFailure
 
 # ---- calls: events from the application ----------------------------------------------------------
 
@@ -270,7 +271,46 @@ class PartitionStatus:
     queued: int  # appends not sent yet
 
 
-Told: TypeAlias = Joined | ClusterLost | Deliver | Committed | Failed | Flushed | MarkRead | Fetched | StatusChanged
+@record
+class Carried:
+    """An answer to what a proxy has sent for others, in order with the feed."""
+
+    partition: int
+    message: LockFailure | AppendRefused | FlushResponse | ErrorResponse
+
+
+@record
+class RecordsCarried:
+    """Records that a proxy has asked for, sound and consecutive; None: the server cannot read them."""
+
+    partition: int
+    token: int
+    records: Sequence[Record] | None
+    log_start: int
+
+
+@record
+class GenerationRaised:
+    """The partition of a proxy lives under another generation."""
+
+    partition: int
+    generation: int
+
+
+Told: TypeAlias = (
+    Joined
+    | ClusterLost
+    | Deliver
+    | Committed
+    | Failed
+    | Flushed
+    | MarkRead
+    | Fetched
+    | StatusChanged
+    | Carried
+    | RecordsCarried
+    | GenerationRaised
+)
 
 Effect: TypeAlias = ConnEffect | ZkRequest | Report | Told
 """Everything the client machine emits."""

@@ -106,7 +106,7 @@ class Link:
         self.conn = 0
         # Grows with every connection to this endpoint for the life of the client, also after the server
         # vanished and came back: a server honours only the connection with the number it saw last.
-        self.net_seq = -1
+        self.net_seq = settings.first_connection - 1
         self.writable = True
         self.explains: bool | None = None  # the server takes named appends, and tells why one is refused
         self.windows = False  # the server takes feed requests for as much as there is room

@@ -142,13 +142,13 @@ class NullMembership:
 class ZkMembership(NullMembership):
     """The view through ZooKeeper: parameters, a client id from the counter, and live servers.
 
-    `where` is the connect string, for messages.
+    `where` is the connect string, for messages; `client_id` is an id that this client has already.
     """
 
-    def __init__(self, root: str, tickets: Tickets, rng: Rng, where: str = "") -> None:
-        self._root, self._where = root, where
+    def __init__(self, root: str, tickets: Tickets, rng: Rng, where: str = "", client_id: int | None = None) -> None:
+        self._root, self._where, self._client_id = root, where, client_id
         self._session = ZkState.CLOSED  # none yet
-        self._coordinator = Coordinator(root, tickets=tickets, rng=rng, allocate_client_id=True)
+        self._coordinator = Coordinator(root, tickets=tickets, rng=rng, allocate_client_id=client_id is None)
         self._out: Emits[Effect] | None = None
         self._notes: Emits[MembershipNote] | None = None
 
@@ -191,8 +191,9 @@ class ZkMembership(NullMembership):
             if isinstance(effect, (*_ZK_REQUESTS, Report)):
                 self._out.put(effect)
             elif isinstance(effect, CoordinatorJoined):
-                assert effect.client_id is not None
-                self._notes.put(Joined(effect.cluster_name, effect.client_id, effect.num_partitions))
+                client_id = effect.client_id if self._client_id is None else self._client_id
+                assert client_id is not None
+                self._notes.put(Joined(effect.cluster_name, client_id, effect.num_partitions))
             elif isinstance(effect, EndpointsChanged):
                 self._notes.put(MapChanged(effect.endpoints))
             else:

@@ -138,7 +138,7 @@ class PayloadReads:
         if ids is None:
             return
         records = response.records[: len(ids)]
-        count = _sound(records, ids.start)  # nothing is changed before all of it is known to be what was sent
+        count = sound_records(records, ids.start)  # nothing is changed before all of it is known to be what was sent
         self._progress_at = now
         self._in_flight.difference_update(ids)
         read, wanted = ids[:count], self._wanted
@@ -270,7 +270,7 @@ def _payloads(records: Sequence[Record], count: int) -> list[bytes]:
     return [each.data for each in records[:count]]
 
 
-def _sound(records: Sequence[Record], first: int) -> int:
+def sound_records(records: Sequence[Record], first: int) -> int:
     """How many of the records continue the ids from `first` on.
 
     Raises:

@@ -22,6 +22,7 @@ class PartitionReads:
     """What somebody wants to read of one partition."""
 
     make_marks: ClassVar[type[MarkReads]] = MarkReads
+    make_payloads: ClassVar[type[PayloadReads]] = PayloadReads
 
     __slots__ = ("_link", "_settings", "marks", "partition", "payloads")
 
@@ -30,7 +31,7 @@ class PartitionReads:
         self._settings = context.settings
         self._link = ReadLink(partition, context.client_id)
         self.marks = self.make_marks(context, self._link)
-        self.payloads = PayloadReads(partition, context, self._link)
+        self.payloads = self.make_payloads(partition, context, self._link)
 
     @property
     def link(self) -> Link | None:

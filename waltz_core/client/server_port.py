@@ -38,6 +38,7 @@ from waltz_core.wire.client_messages import (
 )
 
 _EXTENDED = 5  # version of the client protocol since which a server tells what it can
+_SEQUENCE_MAX = (1 << 31) - 1
 
 
 class ServerPort:
@@ -197,8 +198,11 @@ class ServerPort:
     def _ask_capabilities(self, link: Link) -> None:
         if link.version >= _EXTENDED:
             # Negative: it must not be taken for an answer about partition 0.
-            req_id = make_req_id(self._context.client_id, 0, 0, -1 - link.net_seq)
-            link.send(ClusterInfoRequest(req_id, False, False, ClientCapability.FEED_WINDOWS))
+            req_id = make_req_id(self._context.client_id, 0, 0, -1 - (link.net_seq & _SEQUENCE_MAX))
+            capabilities = ClientCapability.FEED_WINDOWS
+            if self._context.settings.carries_others:
+                capabilities |= ClientCapability.CARRIES_OTHERS
+            link.send(ClusterInfoRequest(req_id, False, False, capabilities))
 
     def _on_capabilities(self, link: Link, message: ClientMessage) -> bool:
         """Take the answer; ask again with a mount if there was none: the server may not have joined its cluster yet."""

@@ -38,8 +38,8 @@ from waltz_core.server.claims import Claims
 from waltz_core.server.context import Alarm, NodeContext
 from waltz_core.server.feed import SendFrames
 from waltz_core.server.feed_cache import with_version
-from waltz_core.server.partitions import Partitions
 from waltz_core.server.peer import Peer
+from waltz_core.server.source import ServedPartitions
 from waltz_core.server.turns import Allowance, Turns
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
@@ -147,7 +147,7 @@ class ClientPort:
 
     make_connection: ClassVar[type[Connection[messages.ClientMessage]]] = Connection
 
-    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: ServedPartitions) -> None:
         config = context.config
         self._config = config
         self._out = context.out

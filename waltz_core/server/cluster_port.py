@@ -7,7 +7,7 @@ What the coordinator says is written into `ClusterState`, where every part reads
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 from uuid import UUID
 
 from waltz_core.access.roles import Access
@@ -36,7 +36,6 @@ from waltz_core.cluster.notifications import (
 )
 from waltz_core.server.client_ids import ClientIds
 from waltz_core.server.context import Alarm, IdStep, NodeContext, PreferenceStep, Reply
-from waltz_core.server.partitions import Partitions
 from waltz_core.server.preferences import Preferences
 from waltz_core.wire import client_messages as messages
 
@@ -62,13 +61,27 @@ CAPABILITIES = (
 PreferenceAnswer: TypeAlias = messages.AddPreferredPartitionResponse | messages.RemovePreferredPartitionResponse
 
 
+class OwnedPartitions(Protocol):
+    """Who opens and closes partitions as the cluster says."""
+
+    def own(self, now: int, owned: tuple[tuple[int, int], ...]) -> None:
+        """Partitions that this process owns from now on, with their generations."""
+
+    def replicas_changed(self, now: int) -> None:
+        """Other storage nodes are to hold the partitions, perhaps."""
+
+    def doubt(self, doubtful: bool) -> None:
+        """Whether another server may own them all by now."""
+
+
 class ClusterPort:
     """What this process knows of its cluster, and has to say there."""
 
+    capabilities: ClassVar[messages.Capability] = CAPABILITIES
     make_coordinator: ClassVar[type[Coordinator]] = Coordinator
     make_preferences: ClassVar[type[Preferences]] = Preferences
 
-    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: OwnedPartitions) -> None:
         config = context.config
         self._out = context.out
         self._alarms = context.alarms
@@ -210,7 +223,7 @@ class ClusterPort:
             UUID(bytes=key),
             joined.num_partitions,
             client_id,
-            CAPABILITIES,
+            self.capabilities,
             tuple(messages.ServerEntry(endpoint, partitions) for endpoint, partitions in servers),
         )
         self._replies.put(Reply(conn, answer))

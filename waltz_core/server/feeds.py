@@ -9,6 +9,8 @@ This file owns the barriers and the held requests; `Feed` owns the subscriptions
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import ReqId
 from waltz_core.base.pending import Pending
@@ -17,10 +19,9 @@ from waltz_core.server.appender import Committed
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import FeedRead, NodeContext, ReadFor, Reply
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders
-from waltz_core.server.feed_cache import FeedCache, encode_frames
-from waltz_core.server.log_start import LogStart
-from waltz_core.server.ownership import Ownership
+from waltz_core.server.feed_cache import FeedCache, HasHeader, encode_frames
 from waltz_core.server.peer import Peer
+from waltz_core.server.source import Beginning, Source
 from waltz_core.store.session_notes import HeadersRead
 from waltz_core.wire import client_messages as messages
 
@@ -57,8 +58,8 @@ class Feeds:
         partition_id: int,
         config: PartitionConfig,
         context: NodeContext,
-        ownership: Ownership,
-        log_start: LogStart,
+        ownership: Source,
+        log_start: Beginning,
         reading: Pending[ReadFor],
     ) -> None:
         self._partition_id = partition_id
@@ -159,8 +160,12 @@ class Feeds:
 
     def committed(self, now: int, verdict: Committed) -> None:
         """Transactions are committed: every live subscription gets them."""
+        self.grown(now, verdict.first, verdict.appends)
+
+    def grown(self, now: int, first: int, transactions: Iterable[HasHeader]) -> None:
+        """The same, by their headers."""
         effects: list[FeedEffect] = []
-        self.feed.committed(verdict.first, encode_frames(verdict.first, verdict.appends), effects)
+        self.feed.committed(first, encode_frames(first, transactions), effects)
         self._perform(now, effects)
 
     def serve(self, now: int, *, busy: bool) -> None:

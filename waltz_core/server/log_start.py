@@ -18,18 +18,17 @@ from waltz_core.wire import client_messages as messages
 _EXTENDED = 5  # codec since which everything can be answered by an error
 
 
-class LogStart:
-    """The smallest id that can be read, and who waits for it to rise."""
+class LogBeginning:
+    """The smallest id that can be read."""
 
-    __slots__ = ("_clients", "_out", "_ownership", "_waiting", "archive", "present")
+    __slots__ = ("_clients", "_out", "_partition_id", "archive", "present")
 
-    def __init__(self, archive: str, context: NodeContext, ownership: Ownership) -> None:
+    def __init__(self, archive: str, context: NodeContext, partition_id: int) -> None:
         self.present = 0
         self.archive = archive  # where to find what is below it, for people
         self._out = context.out
         self._clients = context.clients
-        self._ownership = ownership
-        self._waiting: list[tuple[int, ReqId, int]] = []  # who waits for which log start
+        self._partition_id = partition_id
 
     def refuses(self, conn: int, req_id: ReqId, client_mark: int, version: int) -> bool:
         """Whether a feed behind `client_mark` would begin below the log start; its client is told."""
@@ -39,9 +38,29 @@ class LogStart:
         answer = before_start(req_id, wanted, self.present, self.archive)
         refusal: ClientEffect = Reply(conn, answer)
         if version < _EXTENDED:
-            refusal = CloseConn(conn, f"partition {self._ownership.partition_id}: {answer.message}")
+            refusal = CloseConn(conn, f"partition {self._partition_id}: {answer.message}")
         self._clients.put(refusal)
         return True
+
+    def rises(self, start: int) -> bool:
+        """A quorum has given up what is below `start`; False if that was known."""
+        if start <= self.present:
+            return False
+        self.present = start
+        text = f"partition {self._partition_id}: the log begins at {start}: what is before it was given up"
+        self._out.put(Report(Level.INFO, text))
+        return True
+
+
+class LogStart(LogBeginning):
+    """The same, and who waits for it to rise."""
+
+    __slots__ = ("_ownership", "_waiting")
+
+    def __init__(self, archive: str, context: NodeContext, ownership: Ownership) -> None:
+        super().__init__(archive, context, ownership.partition_id)
+        self._ownership = ownership
+        self._waiting: list[tuple[int, ReqId, int]] = []  # who waits for which log start
 
     def ask(self, conn: int, req_id: ReqId, start: int, mark: int) -> bool:
         """Somebody gives up what is below `start`; `LogStartResponse` once a quorum has done so durably.
@@ -69,15 +88,6 @@ class LogStart:
                 code = messages.ErrorCode.NOT_IMPLEMENTED
         self._clients.put(Reply(conn, messages.ErrorResponse(req_id, code, text)))
         return again
-
-    def rises(self, start: int) -> bool:
-        """A quorum has given up what is below `start`; False if that was known."""
-        if start <= self.present:
-            return False
-        self.present = start
-        text = f"partition {self._ownership.partition_id}: the log begins at {start}: what is before it was given up"
-        self._out.put(Report(Level.INFO, text))
-        return True
 
     def answer(self, mark: int, why_not: str = "") -> None:
         """Tell those who asked for a log start, once it is raised or cannot be any more."""

@@ -18,10 +18,10 @@ from waltz_core.server.context import BulkRead, FeedRead, NodeContext, ReadFor, 
 from waltz_core.server.feeds import Feeds
 from waltz_core.server.fetches import DataFetches
 from waltz_core.server.marks import MarkReads
-from waltz_core.server.ownership import Ownership
 from waltz_core.server.peer import Peer
 from waltz_core.server.ranges import RangeReads
-from waltz_core.store.session import SessionState, StoreSession
+from waltz_core.server.source import ReadSession, Source
+from waltz_core.store.session import SessionState
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire import client_messages as messages
 
@@ -36,7 +36,7 @@ class Reads:
         partition_id: int,
         config: PartitionConfig,
         context: NodeContext,
-        ownership: Ownership,
+        ownership: Source,
         reading: Pending[ReadFor],
         feeds: Feeds,
     ) -> None:
@@ -92,7 +92,7 @@ class Reads:
             if self._marks.unasked:
                 self._marks.begin(session.confirm())
 
-    def _launch_reads(self, now: int, mark: int, session: StoreSession) -> None:
+    def _launch_reads(self, now: int, mark: int, session: ReadSession) -> None:
         def read(token: int, first: int, count: int) -> None:
             session.read_records(now, token, first, count)
 

@@ -9,15 +9,15 @@ Runs of messages for one partition are handed over together; everything of one c
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import req_client, req_partition
 from waltz_core.server.client_port import Batch, ClientConn, ClientPort
 from waltz_core.server.context import NodeContext
-from waltz_core.server.partitions import Partitions
 from waltz_core.server.refusals import refusal
-from waltz_core.server.server_requests import SERVER_MESSAGES, ServerRequests
+from waltz_core.server.server_requests import SERVER_MESSAGES
+from waltz_core.server.source import ServedPartitions
 from waltz_core.wire import client_messages as messages
 
 _REFUSALS_REPORTED = 20  # different ones of one connection
@@ -26,11 +26,18 @@ _EXTENDED = 5  # codec since which every request can be answered by an error
 _Message: TypeAlias = messages.ClientMessage
 
 
+class AnswersItself(Protocol):
+    """Whoever answers what is not for a partition."""
+
+    def handle(self, now: int, conn: ClientConn, message: messages.ClientMessage) -> None:
+        """One request; who asks was found to be allowed to."""
+
+
 class Requests:
     """Hands requests on, in order."""
 
     def __init__(
-        self, context: NodeContext, clients: ClientPort, partitions: Partitions, server: ServerRequests
+        self, context: NodeContext, clients: ClientPort, partitions: ServedPartitions, server: AnswersItself
     ) -> None:
         self._out = context.out
         self._clients = clients

@@ -238,6 +238,7 @@ class ClientCapability(enum.IntFlag):
     """What a client says of itself in its ClusterInfoRequest."""
 
     FEED_WINDOWS = 1  # it goes on by itself behind a mount that was cut short
+    CARRIES_OTHERS = 2  # a proxy: it appends under request ids of others; with roles, the role says so instead
 
 
 @record

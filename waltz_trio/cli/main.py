@@ -14,6 +14,7 @@ from waltz_trio.cli.help import FAILED_STATUS, Parser, run
 NOUNS = {
     "dev": "a whole cluster in one process, for development",
     "server": "run, inspect or prefer a server",
+    "proxy": "run a read proxy for a region",
     "storage": "run, inspect or repair storage nodes",
     "zookeeper": "make and change clusters in ZooKeeper",
     "cluster": "check that everything agrees and reaches each other",

@@ -38,6 +38,7 @@ class Use(enum.Enum):
     CLIENT = "client"
     TOOLS = "tools"
     GATEWAY = "gateway"
+    PROXY = "proxy"
     DEMO = "demo"
 
 
@@ -809,10 +810,29 @@ _GATEWAY = (
     *_tls("gateway.ssl.", Use.GATEWAY, "this gateway"),
 )
 
+_PROXY = (
+    Key(
+        "proxy.upstream.root",
+        Kind.TEXT,
+        Use.PROXY,
+        "path of the root znode of the cluster that the proxy stands for; required. cluster.root is the proxy's own",
+        original=False,
+    ),
+    Key(
+        "proxy.upstream.connectString",
+        Kind.TEXT,
+        Use.PROXY,
+        "host:port list of the ZooKeeper of that cluster; none = zookeeper.connectString, where cluster.root is",
+        original=False,
+    ),
+)
+
 _DEMO = (
     Key("DataSource.ConnectString", Kind.TEXT, Use.DEMO, "database of the bank demo, required where a file is given"),
     Key("DataSource.Username", Kind.TEXT, Use.DEMO, "its user"),
     Key("DataSource.Password", Kind.TEXT, Use.DEMO, "its password"),
 )
 
-KEYS: dict[str, Key] = {key.name: key for key in (*_SHARED, *_SERVER, *_STORAGE, *_CLIENT, *_TOOLS, *_GATEWAY, *_DEMO)}
+KEYS: dict[str, Key] = {
+    key.name: key for key in (*_SHARED, *_SERVER, *_STORAGE, *_CLIENT, *_TOOLS, *_GATEWAY, *_PROXY, *_DEMO)
+}

@@ -33,6 +33,7 @@ _TITLES = {
     Use.CLIENT: "Client",
     Use.TOOLS: "Tools",
     Use.GATEWAY: "Gateway",
+    Use.PROXY: "Proxy (and all of the server's, for its own port)",
     Use.DEMO: "Demo",
 }
 

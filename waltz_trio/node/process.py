@@ -78,7 +78,7 @@ class NodeProcess(ABC):
         reason = ""
         with self._scope:
             node = self._parse()
-            context, client_tls = server_context(node.tls), ClientTls(node.tls, self._warn)
+            context, client_tls = server_context(node.tls), self._client_tls(node)
             warning = access_warning(node.tls, node.roles)
             if self._znodes is None and warning:  # a cluster in one process is for trying
                 self._warn(warning)
@@ -178,6 +178,10 @@ class NodeProcess(ABC):
         """Whether the process is healthy, and the object that /health shows."""
 
     # ---- what they have in common ----------------------------------------------------------------
+
+    def _client_tls(self, node: NodeSettings) -> ClientTls:
+        """What it shows to those whom it dials: the same as to those who dial it."""
+        return ClientTls(node.tls, self._warn)
 
     def _make_otel(self, node: NodeSettings) -> OtelExporter | None:
         if node.otel is None:

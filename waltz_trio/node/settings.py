@@ -73,6 +73,16 @@ class ServerSettings:
 
 
 @attrs.frozen
+class ProxySettings:
+    """A proxy's configuration: that of a server, and where the cluster is."""
+
+    server: ServerSettings
+    upstream: str  # connect string of its ZooKeeper
+    upstream_root: str
+    upstream_tls: TlsSettings
+
+
+@attrs.frozen
 class StorageSettings:
     """A storage node's configuration."""
 
@@ -151,6 +161,26 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
             trace_every=node.trace_every,
         ),
     )
+
+
+def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings:
+    """Parse a proxy's configuration.
+
+    Raises:
+        ConfigError: a key is missing, cannot be read, or contradicts another.
+    """
+    server = server_settings(config, warn)
+    if server.journal is not Mode.OFF:
+        raise ConfigError("server.journal.mode: a proxy decides nothing, so there is no journal; remove the key")
+    root = config.text_or_none("proxy.upstream.root")
+    if root is None:
+        text = "is not set: expected the path of the cluster's root znode, which its servers have as cluster.root"
+        raise ConfigError(f"proxy.upstream.root {text}")
+    own = config.text("zookeeper.connectString")
+    upstream, root = config.text_or_none("proxy.upstream.connectString") or own, root.rstrip("/")
+    if (upstream, root) == (own, server.node.root):
+        raise ConfigError(f"cluster.root and proxy.upstream.root are both {root}: a proxy has a root of its own")
+    return ProxySettings(server, upstream, root, tls_settings(config, "client.ssl."))
 
 
 def storage_settings(config: Config, warn: Callable[[str], None]) -> StorageSettings:

@@ -75,10 +75,10 @@ async def create_cluster(zk: ZnodeClient, paths: ClusterPaths, name: str, num_pa
     if await zk.exists(paths.root) is not None:
         raise ClusterExistsError(f"cluster root [{paths.root}] already exists")
     params = StoreParams(uuid4().bytes, num_partitions)
-    operations = await _parents(zk, paths)
+    operations = await parents_of(zk, paths)
     backup = ClusterBackup(ClusterParams(name, num_partitions), params, EMPTY_STORE, EMPTY_ASSIGNMENT, (), 0, 0)
     for znode in cluster_znodes(backup, paths):
-        operations += _creation(znode)
+        operations += creation_of(znode)
     try:
         await zk.multi(operations)
     except NodeExistsError:
@@ -90,7 +90,7 @@ async def create_cluster(zk: ZnodeClient, paths: ClusterPaths, name: str, num_pa
     return params
 
 
-def _creation(znode: Znode) -> list[ZkCreate | ZkSet | ZkDelete]:
+def creation_of(znode: Znode) -> list[ZkCreate | ZkSet | ZkDelete]:
     if znode.in_two_steps and znode.data is not None:
         return [ZkCreate(0, znode.path, None), ZkSet(0, znode.path, znode.data, 0)]
     return [ZkCreate(0, znode.path, znode.data)]
@@ -114,14 +114,14 @@ async def plan_restoration(
         except NoNodeError:
             continue
     plan = restoration(backup, paths, held)
-    operations = await _parents(zk, paths)
+    operations = await parents_of(zk, paths)
     for znode in plan.created:
-        operations += _creation(znode)
+        operations += creation_of(znode)
     operations += [ZkSet(0, znode.path, znode.data, versions[znode.path]) for znode in plan.written]
     return plan, operations
 
 
-async def _parents(zk: ZnodeClient, paths: ClusterPaths) -> list[ZkCreate | ZkSet | ZkDelete]:
+async def parents_of(zk: ZnodeClient, paths: ClusterPaths) -> list[ZkCreate | ZkSet | ZkDelete]:
     """Create what is missing above the root."""
     parts = paths.root.split("/")[1:-1]
     above = ("/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1))

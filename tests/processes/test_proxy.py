@@ -1,0 +1,83 @@
+"""`waltz proxy run` as its page says it, on a real cluster and ZooKeeper; clients find it as they find servers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import trio
+import yaml
+
+import waltz_trio as waltz
+from tests.docs.blocks import blocks_of
+from tests.processes.cluster import Cluster, poll, running_cluster
+from tests.processes.zookeeper import ZooKeeperServer
+
+pytestmark = pytest.mark.processes
+
+PAGE = "docs/operations/proxy.md"
+
+
+def files_of_page(cluster: Cluster, zookeeper: str) -> tuple[Path, list[str]]:
+    """The files and the command of the page, with the places of this machine in them."""
+    proxy_block, command, client_block = (block for block in blocks_of(PAGE) if block.language in ("yaml", "sh"))
+    proxy, client = yaml.safe_load(proxy_block.text), yaml.safe_load(client_block.text)
+    assert cluster.tls is not None
+    cluster.tls.issue("proxy")
+    for keys in (proxy, client):
+        for key, value in keys.items():
+            if str(value).startswith("zookeeper."):
+                keys[key] = zookeeper
+            elif str(value).startswith("/etc/waltz/"):
+                keys[key] = str(cluster.tls.directory / Path(value).name)
+    ports = {key: cluster.ports.take() for key in ("server.port", "server.jetty.port")}
+    cluster.addresses["proxy"] = ports
+    proxy |= {"server.host": "127.0.0.1", "server.advertisedEndpoint": f"127.0.0.1:{ports['server.port']}", **ports}
+    path = cluster.directory / "proxy.yml"
+    path.write_text(yaml.safe_dump(proxy))
+    client_path = cluster.directory / "region-client.yml"
+    client_path.write_text(yaml.safe_dump({**client, "client.connectTimeout": 60_000}))
+    words = shlex.split(command.text)
+    assert words[0] == "waltz"
+    assert words[-1] == "proxy.yml"
+    return client_path, [*words[1:-1], str(path)]
+
+
+def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    where = zookeeper.fresh_chroot()
+    with running_cluster(tmp_path, where, partitions=2, servers=2) as cluster:
+        client_file, words = files_of_page(cluster, where)
+        cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
+        cluster.start("proxy")
+        poll("the proxy is healthy", lambda: bool(health(cluster).get("healthy")))
+        assert set(health(cluster)["partitions"]) == {"0", "1"}
+        trio.run(append_and_read, client_file, cluster.client_file)
+        for name in cluster.server_names:
+            cluster.children[name].kill()
+        poll("the proxy says that it is cut off", lambda: not health(cluster)["healthy"])
+        trio.run(read_only, client_file)
+        cluster.start(*cluster.server_names)
+        trio.run(append_and_read, client_file, cluster.client_file)
+        cluster.children["proxy"].stop()
+
+
+def health(cluster: Cluster) -> dict[str, dict[str, int]]:
+    answer = cluster.get("proxy", "/health")
+    return answer["proxy-health-check"] if answer else {}
+
+
+async def append_and_read(through: Path, direct: Path) -> None:
+    with trio.fail_after(60):
+        async with waltz.open_client(through) as near, waltz.open_client(direct) as home:
+            receipt = await near.append(1, waltz.Append(b"from the region"))
+            for client in (home, near):
+                async with client.feed(1, after=receipt - 1) as feed:
+                    assert (await anext(feed)).load() == b"from the region"
+            assert await near.committed_mark(1) == receipt
+
+
+async def read_only(through: Path) -> None:
+    with trio.fail_after(60):
+        async with waltz.open_client(through) as near, near.feed(1, after=-1) as feed:
+            assert (await anext(feed)).load() == b"from the region"

@@ -1,0 +1,199 @@
+"""A proxy between real clients and a whole cluster in this process: feeds, appends, conflicts, loss of the upstream."""
+
+# ruff: noqa: SIM117 - the lives of processes and of clients are nested on purpose
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import waltz_trio as waltz
+from waltz_core.base.errors import ConfigError
+from waltz_trio.config.config import Config
+from waltz_trio.node.embedded import HOST, ROOT, EmbeddedCluster, embedded_cluster
+from waltz_trio.node.proxy import ProxyProcess
+
+OWN_ROOT = "/region/proxy"
+
+
+def proxy_config(**keys: object) -> Config:
+    return Config(
+        {
+            "zookeeper.connectString": "unused",
+            "zookeeper.sessionTimeout": 2_000,
+            "cluster.root": OWN_ROOT,
+            "server.port": 0,
+            "server.host": HOST,
+            "server.advertisedEndpoint": None,
+            "proxy.upstream.root": ROOT,
+            **keys,
+        },
+        "proxy.yml",
+    )
+
+
+@asynccontextmanager
+async def running(cluster: EmbeddedCluster, **keys: object) -> AsyncIterator[ProxyProcess]:
+    proxy = ProxyProcess(proxy_config(**keys), cluster.znodes)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.run)
+        yield proxy
+        proxy.kill()
+
+
+def url_of(proxy: ProxyProcess) -> str:
+    assert proxy.endpoint is not None
+    return f"waltz://{HOST}:{proxy.endpoint.port}?verify=off"
+
+
+async def read(client: waltz.Client, count: int, partition: int = 0) -> list[bytes]:
+    payloads: list[bytes] = []
+    async with client.feed(partition, after=-1) as feed:
+        async for batch in feed.batches(100):
+            payloads += [txn.load() for txn in batch]
+            if len(payloads) >= count:
+                return payloads
+    raise AssertionError
+
+
+async def test_what_is_appended_at_either_end_is_fed_at_both() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster) as proxy:
+            async with waltz.open_client(cluster.url) as direct, waltz.open_client(url_of(proxy)) as through:
+                assert direct.client_id != through.client_id
+                for number in range(20):
+                    client = (direct, through)[number % 2]
+                    assert await client.append(0, waltz.Append(b"%d" % number)) == number
+                expected = [b"%d" % number for number in range(20)]
+                assert await read(direct, 20) == await read(through, 20) == expected
+                assert await through.committed_mark(0) == 19
+
+
+async def test_a_conflict_is_told_as_by_the_server() -> None:
+    """The locks are checked upstream, and the refusal, with its reason, finds its way back."""
+    lock = waltz.Lock("account", 7)
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+            async with waltz.open_client(cluster.url) as direct, waltz.open_client(url_of(proxy)) as through:
+                await direct.append(0, waltz.Append(b"first", write=[lock]), based_on=-1)
+                with pytest.raises(waltz.LockConflictError) as caught:
+                    await through.append(0, waltz.Append(b"stale", write=[lock]), based_on=-1)
+                assert caught.value.blocking_id == 0
+                await through.append(0, waltz.Append(b"second", write=[lock]), based_on=0)
+                assert await read(through, 2) == [b"first", b"second"]
+
+
+async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+            async with waltz.open_client(cluster.url) as direct:
+                for number in range(200):
+                    await direct.send(0, waltz.Append(b"%d" % number))
+                await direct.committed_mark(0)
+                expected = [b"%d" % number for number in range(200)]
+                async with trio.open_nursery() as nursery:
+
+                    async def reader() -> None:
+                        async with waltz.open_client(url_of(proxy)) as client:
+                            assert await read(client, 200) == expected
+
+                    for _ in range(10):
+                        nursery.start_soon(reader)
+            snapshot = proxy.snapshot()
+            assert snapshot is not None
+            assert 200 <= snapshot.fetched < 600, "ten readers of 200 transactions"
+            server = cluster.server(0)
+            assert server is not None
+            upstream = server.snapshot()
+            assert upstream is not None
+            feeds = upstream.partitions[0].live_feeds + upstream.partitions[0].lagging_feeds
+            assert feeds <= 2, "that of the proxy, and that of the client that appends"
+
+
+async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_under_way() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+            async with waltz.open_client(url_of(proxy)) as writer:
+                for number in range(10):
+                    await writer.append(0, waltz.Append(b"%d" % number))
+                assert len(await read(writer, 10)) == 10
+                await cluster.kill_server(0)
+                while proxy.health()[0]:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                async with waltz.open_client(url_of(proxy)) as fresh:
+                    assert await read(fresh, 10) == [b"%d" % number for number in range(10)]
+                    with trio.move_on_after(0.5) as scope:
+                        await fresh.committed_mark(0)
+                    assert scope.cancelled_caught, "a committed mark is never told from memory"
+                    await cluster.restart_server(0)
+                    assert await fresh.committed_mark(0) == 9
+                await writer.append(0, waltz.Append(b"10"))
+                assert len(await read(writer, 11)) == 11
+
+
+async def test_a_root_that_is_not_a_proxys_is_refused() -> None:
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster:
+            config = proxy_config(**{"cluster.root": ROOT, "proxy.upstream.root": "/other"})
+            with pytest.raises(ConfigError, match="is not a proxy's"):
+                await ProxyProcess(config, cluster.znodes).run()
+            with pytest.raises(ConfigError, match="a proxy has a root of its own"):
+                await ProxyProcess(proxy_config(**{"cluster.root": ROOT}), cluster.znodes).run()
+
+
+async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
+    """Each append is in the log once if its client was told so, and not at all if it was told that it is not."""
+    told: dict[bytes, bool] = {}
+
+    async def load(client: waltz.Client, who: str, partition: int, stop: trio.Event) -> None:
+        number, seen = 0, -1
+        while not stop.is_set():
+            name = f"{who}/{partition}/{number}".encode()
+            number += 1
+            try:
+                lock = waltz.Lock(f"l{partition}", number % 3)
+                seen = await client.append(partition, waltz.Append(name, write=[lock]), based_on=seen)
+            except waltz.LockConflictError as conflict:
+                told[name] = False
+                seen = max(seen, conflict.blocking_id)
+            except waltz.NotCommittedError:
+                told[name] = False
+            else:
+                told[name] = True
+
+    with trio.fail_after(120):
+        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster) as proxy:
+            assert proxy.endpoint is not None
+            port = proxy.endpoint.port
+            async with waltz.open_client(url_of(proxy)) as one, waltz.open_client(url_of(proxy)) as two:
+                for client in (one, two):
+                    for partition in range(2):
+                        await client.append(partition, waltz.Append(b"begin"))
+                stop = trio.Event()
+                async with trio.open_nursery() as nursery:
+                    for partition in range(2):
+                        nursery.start_soon(load, one, "one", partition, stop)
+                        nursery.start_soon(load, two, "two", partition, stop)
+                    for round_ in range(3):
+                        await trio.sleep(0.5)
+                        await cluster.kill_server(round_ % 2)
+                        await trio.sleep(0.5)
+                        await cluster.restart_server(round_ % 2)
+                    proxy.kill()
+                    async with running(cluster, **{"server.port": port}) as again:
+                        before = len(told)
+                        while len(told) < before + 20:  # noqa: ASYNC110
+                            await trio.sleep(0.05)
+                        stop.set()
+                        async with waltz.open_client(cluster.url) as direct:
+                            logs = [await read(direct, await direct.committed_mark(p) + 1, p) for p in range(2)]
+                            through = [await read(one, len(logs[p]), p) for p in range(2)]
+                        assert again.snapshot() is not None
+            entries = [entry for log in logs for entry in log if entry != b"begin"]
+            assert through == logs
+            assert len(set(entries)) == len(entries), "nothing is there twice"
+            assert {name for name, committed in told.items() if committed} <= set(entries)
+            assert not {name for name, committed in told.items() if not committed} & set(entries)
+            assert len(entries) > 100

@@ -1,0 +1,57 @@
+"""What a proxy keeps in its root."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltz_core.base.errors import ProtocolError
+from waltz_core.proxy.state import (
+    BLOCK_SIZE,
+    ProxyState,
+    block_behind,
+    decode_proxy_state,
+    encode_proxy_state,
+)
+
+STATE = ProxyState(11, 1, ((11, 10 + BLOCK_SIZE),), "cluster", 4, 77)
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode_proxy_state(encode_proxy_state(STATE)) == STATE
+
+
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[]", b"{}", b'{"blocks": []}', b'{"blocks": 3}'])))
+def test_anything_else_is_refused_by_a_clear_error(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="no state of a proxy"):
+        decode_proxy_state(data)
+
+
+def test_a_state_that_contradicts_itself_is_refused() -> None:
+    for blocks in ((), ((5, 4),), ((5, 9),)):
+        with pytest.raises(ProtocolError):
+            decode_proxy_state(encode_proxy_state(ProxyState(11, 1, blocks, "cluster", 4, 77)))
+
+
+def test_ids_of_clients_are_those_of_its_blocks_but_its_own() -> None:
+    assert not STATE.includes(11)
+    assert STATE.includes(12)
+    assert STATE.includes(10 + BLOCK_SIZE)
+    assert not STATE.includes(11 + BLOCK_SIZE)
+
+
+def test_each_start_numbers_its_connections_above_those_of_the_one_before() -> None:
+    later = STATE.started()
+    assert later.first_connection - STATE.first_connection == 1 << 32
+    with pytest.raises(ProtocolError, match="started"):
+        ProxyState(11, (1 << 30) - 1, STATE.blocks, "cluster", 4, 77).started()
+
+
+def test_blocks_are_taken_behind_the_counter_while_there_are_ids() -> None:
+    assert block_behind(10) == (11, 10 + BLOCK_SIZE)
+    assert STATE.is_short(10 + BLOCK_SIZE // 2 + 1)
+    assert not STATE.is_short(11)
+    for counter in (-5, (1 << 31) - 1):
+        with pytest.raises(ProtocolError, match="no 65536 client ids"):
+            block_behind(counter)

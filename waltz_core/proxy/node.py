@@ -1,0 +1,408 @@
+"""The machine of a proxy: a server for its clients, and one client of the cluster upstream.
+
+    clients ──▶ ClientPort ──▶ ProxyRequests ──▶ ProxyPartition ──▶ Upstream ──▶ servers of the cluster
+                    ▲                └─▶ ProxyAnswers  │  ▲             │
+                    └───────── replies, feeds ─────────┘  └── feed ─────┘
+    its own root in ZooKeeper ◀── ProxyClusterPort             Upstream ◀── the ZooKeeper of the cluster
+
+    STARTING ── the client machine has joined the cluster ──▶ PARTITIONS ── per partition: mark and log start are
+    known ──▶ its feed is opened there ──▶ served ── (the upstream connection comes and goes) ──▶ …
+
+Who connects is greeted, decoded, held back and limited by the port of a server; feeds, windows, ranges and payloads are
+the ones of a server too. What a partition of a proxy does otherwise, and why that is right, stands in `partition.py`.
+Events of connections belong to the side that opened them: dialed ones have negative numbers. Events of the ZooKeeper
+of the cluster come as `FromUpstream`, requests to it leave as `ToUpstream`.
+
+It ends when what it has given out cannot be what the cluster says: another cluster answers at its address, the log
+there is shorter than here, or begins behind the end of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from waltz_core.base.contract import Rng, Tickets, earliest
+from waltz_core.base.edge import (
+    Accepted,
+    Closed,
+    Dialed,
+    Ended,
+    Received,
+    Shutdown,
+    WallClock,
+    Writable,
+    ZkChanged,
+    ZkChildren,
+    ZkCreate,
+    ZkDelete,
+    ZkDone,
+    ZkEvent,
+    ZkFailed,
+    ZkGet,
+    ZkMulti,
+    ZkRequest,
+    ZkSet,
+    ZkStateChanged,
+)
+from waltz_core.base.ids import Endpoint
+from waltz_core.base.record import record
+from waltz_core.client.calls import (
+    Carried,
+    ClusterLost,
+    Committed,
+    Consumed,
+    Deliver,
+    Effect,
+    Failed,
+    Fetched,
+    Flushed,
+    GenerationRaised,
+    Joined,
+    MarkRead,
+    Open,
+    Phase,
+    ReadMark,
+    RecordsCarried,
+    StatusChanged,
+)
+from waltz_core.client.membership import ZkMembership
+from waltz_core.client.node import ClientEvent
+from waltz_core.client.settings import ClientSettings
+from waltz_core.proxy.cluster import ProxyClusterPort
+from waltz_core.proxy.partition import PROBE, ProxyPartition
+from waltz_core.proxy.partitions import ProxyPartitions
+from waltz_core.proxy.requests import ProxyAnswers, ProxyRequests
+from waltz_core.proxy.state import ProxyState
+from waltz_core.proxy.upstream import Upstream
+from waltz_core.server.client_port import ClientPort
+from waltz_core.server.config import ServerConfig
+from waltz_core.server.context import Alarm, AlarmKey, IdStep, NodeContext, PartitionAlarm, PreferenceStep, ServerEffect
+
+_BEGIN = 0  # the question for the mark at which a feed begins; rounds have higher numbers
+_CODEC = frozenset({5})  # upstream: ranges of records, and the word that we carry others
+_LOST = {
+    Phase.CLIENT_AHEAD: "the log upstream is shorter than what was given out here: was the cluster restored?",
+    Phase.BEFORE_START: "the log upstream begins behind the end of what is here: start this proxy anew",
+}
+
+
+@record
+class FromUpstream:
+    """What the ZooKeeper of the cluster says."""
+
+    event: ZkEvent
+
+
+@record
+class ToUpstream:
+    """A request to it."""
+
+    request: ZkRequest
+
+
+@record
+class BlocksTaken:
+    """The blocks of client ids, of which there is a new one."""
+
+    blocks: tuple[tuple[int, int], ...]
+
+
+@record
+class ProxyConfig:
+    """What a proxy needs to know: what a server does, and where the cluster is."""
+
+    server: ServerConfig
+    upstream_root: str
+    upstream_where: str  # connect string, for people
+    upstream: ClientSettings
+
+
+@record
+class ProxyPartitionSnapshot:
+    """One partition for metrics, health and people."""
+
+    partition_id: int
+    phase: str  # of the client machine
+    high_water_mark: int | None
+    age_ms: int | None  # since the server said that there was nothing behind that; None: it was never heard
+    generation: int
+    queued: int
+    live_feeds: int
+    lagging_feeds: int
+    trouble: str
+
+
+@record
+class ProxySnapshot:
+    """A proxy for metrics, health and people."""
+
+    endpoint: Endpoint
+    connections: int
+    upstream_connections: int
+    partitions: tuple[ProxyPartitionSnapshot, ...]
+    zookeeper: str
+    data_cache_misses: int
+    fetched: int  # records read upstream
+
+
+ProxyEvent: TypeAlias = (
+    Accepted | Dialed | Received | Writable | Closed | ZkEvent | FromUpstream | BlocksTaken | Shutdown | WallClock
+)
+ProxyEffect: TypeAlias = ServerEffect | ToUpstream
+
+
+class ProxyNode:
+    """Composition of the proxy: which part gets which event, in which order."""
+
+    def __init__(self, config: ProxyConfig, state: ProxyState, fresh_above: int, rng: Rng) -> None:
+        self._context = context = NodeContext(config.server, rng)
+        self._state = state
+        self._out = context.out
+        self._alarms = context.alarms
+        self._pending = context.pending
+        self._partitions = ProxyPartitions(context)
+        self._clients = ClientPort(context, self._partitions)
+        self._cluster = ProxyClusterPort(context, self._partitions)
+        answers = ProxyAnswers(self._clients, self._partitions, self._cluster)
+        self._requests = ProxyRequests(context, self._clients, self._partitions, answers, self._is_known)
+        settings = attrs.evolve(config.upstream, carries_others=True, first_connection=state.first_connection)
+        membership = ZkMembership(config.upstream_root, Tickets(), rng, config.upstream_where, client_id=state.identity)
+        self._client = Upstream(membership, settings, rng, versions=_CODEC)
+        self._told: list[ClientEvent] = []  # events of this step for the client machine
+        self._generations: dict[int, int] = {}
+        self._published = True  # they are in our root, or on their way
+        self._ended = False
+        self._fetched = 0
+        self._partitions.open(state.num_partitions, fresh_above)
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            Received: self._on_received,
+            Writable: self._on_writable,
+            Accepted: self._clients.accepted,
+            Dialed: lambda now, event: self._told.append(event),
+            Closed: self._on_closed,
+            ZkDone: self._on_zk_answer,
+            ZkFailed: self._on_zk_answer,
+            ZkChanged: self._on_zk,
+            ZkStateChanged: self._on_zk,
+            FromUpstream: lambda now, event: self._told.append(event.event),
+            BlocksTaken: self._on_blocks,
+            Shutdown: lambda now, event: self._cluster.leave(now),
+            WallClock: lambda now, event: None,  # nothing here is told by the clock
+        }
+
+    # ---- machine -----------------------------------------------------------------------------
+
+    def step(self, now: int, events: Sequence[ProxyEvent], out: list[ProxyEffect]) -> None:
+        """Handle a batch of events; see `waltz_core.base.contract`."""
+        to_upstream: list[ProxyEffect] = []
+        for event in events:
+            self._handlers[type(event)](now, event)
+        for conn, batch in self._clients.turns(now):
+            self._requests.dispatch(now, conn, batch)
+        for key in self._alarms.due(now):
+            self._on_alarm(now, key)
+        if self._cluster.ended is not None:
+            self._end(self._cluster.ended)
+        self._clients.deliver()
+        self._clients.send_backlogs()
+        self._settle(now, to_upstream)
+        if not self._published:
+            self._published = True
+            self._cluster.publish(now, self._generations)
+        self._clients.hold_back(now)
+        self._clients.flush(now)
+        effects: list[ServerEffect] = []
+        self._out.drain(effects)
+        out += effects
+        out += to_upstream
+
+    def deadline(self) -> int | None:
+        """When the next step is due without events."""
+        return earliest(self._alarms.next(), self._client.deadline())
+
+    def _settle(self, now: int, to_upstream: list[ProxyEffect]) -> None:
+        """Let the client machine and the touched partitions work until nothing moves any more."""
+        self._step_client(now, to_upstream)
+        while work := self._partitions.take():
+            for partition in work:
+                partition.flush(now, self._client)
+                self._clients.deliver()
+                self._partitions.worked(partition)
+            self._step_client(now, to_upstream)
+
+    def _step_client(self, now: int, to_upstream: list[ProxyEffect]) -> None:
+        told, self._told = self._told, []
+        effects: list[Effect] = []
+        self._client.step(now, told, effects)
+        for effect in effects:
+            self._on_effect(now, effect, to_upstream)
+        self._clients.deliver()
+        if self._told:
+            self._step_client(now, to_upstream)
+
+    def _on_effect(self, now: int, effect: Effect, to_upstream: list[ProxyEffect]) -> None:
+        match effect:
+            case Deliver(number, run):
+                self._touched(number).delivered(now, effect)
+                self._told.append(Consumed(number, run[-1].transaction_id))
+            case Carried(number):
+                self._touched(number).carried(effect)
+            case RecordsCarried(number):
+                self._on_records(now, effect)
+            case StatusChanged(number, phase):
+                self._touched(number).phase_changed(phase)
+                if phase in _LOST:
+                    self._end(f"partition {number}: {_LOST[phase]}")
+            case MarkRead(number, mark, tokens):
+                self._on_mark(now, self._touched(number), mark, tokens)
+            case GenerationRaised(number, generation):
+                self._touched(number).generation = self._generations[number] = generation
+                self._published = False
+            case Joined():
+                self._on_joined(effect)
+            case ClusterLost(reason):
+                self._end(reason)
+            case ZkGet() | ZkChildren() | ZkCreate() | ZkSet() | ZkDelete() | ZkMulti():
+                to_upstream.append(ToUpstream(effect))
+            case Committed() | Failed() | Flushed() | Fetched():
+                raise AssertionError(f"nobody asked for {effect}")
+            case _:
+                self._out.put(effect)
+
+    def _on_alarm(self, now: int, key: AlarmKey) -> None:
+        match key:
+            case PartitionAlarm(number):
+                self._partitions.touch(number)
+            case Alarm.CLUSTER:
+                self._cluster.handle(now, ())
+            case Alarm.CLIENT_IDS:
+                self._cluster.ids_due()
+            case Alarm.PREFERENCES:
+                self._cluster.preferences_due()
+            case Alarm.GREETINGS:
+                self._clients.greetings_due(now)
+            case Alarm.ADMISSION:
+                self._clients.admission_due(now)
+            case _:
+                assert key is Alarm.REST, key  # every step looks at it
+
+    # ---- upstream ------------------------------------------------------------------------------
+
+    def _touched(self, number: int) -> ProxyPartition:
+        self._partitions.touch(number)
+        return self._partitions.served[number]
+
+    def _on_joined(self, joined: Joined) -> None:
+        """The cluster answers: it must be the one that our root is for."""
+        expected = self._state.name, self._state.num_partitions
+        present = joined.cluster, joined.partition_count
+        if present != expected:
+            wanted, there = ("{!r} with {} partitions".format(*pair) for pair in (expected, present))
+            self._end(f"this root is a proxy's of cluster {wanted}, but upstream is {there}: give it a root of its own")
+            return
+        self._told += [ReadMark(number, _BEGIN) for number in self._partitions.served]
+
+    def _on_mark(self, now: int, partition: ProxyPartition, mark: int, tokens: Sequence[object]) -> None:
+        rounds = [token for token in tokens if isinstance(token, int)]
+        if partition.source.known:
+            partition.marked(max(rounds), mark)
+        else:
+            # A mark of which all is given up below says nothing: where the log begins comes with the first read.
+            partition.begins_behind = mark
+            self._client.read(now, partition.partition_id, PROBE, mark + 1, 0)
+
+    def _on_records(self, now: int, answer: RecordsCarried) -> None:
+        partition = self._touched(answer.partition)
+        self._fetched += len(answer.records or ())
+        if partition.source.known:
+            partition.fetched(answer)
+        elif answer.records is None:
+            self._told.append(ReadMark(answer.partition, _BEGIN))
+        else:
+            partition.begin(answer.log_start)
+            self._told.append(Open(answer.partition, partition.mark, deliver=True))
+
+    # ---- events ------------------------------------------------------------------------------
+
+    def _is_known(self, client_id: int) -> bool:
+        return self._state.includes(client_id)
+
+    def _on_received(self, now: int, event: Received) -> None:
+        if event.conn < 0:
+            self._told.append(event)
+            return
+        arrived = self._clients.received(now, event)
+        if arrived is not None:
+            self._requests.dispatch(now, *arrived)
+            self._clients.handled(arrived[0])
+
+    def _on_writable(self, now: int, event: Writable) -> None:
+        if event.conn < 0:
+            self._told.append(event)
+            self._partitions.touch_waiting()
+        else:
+            self._clients.writable(event)
+
+    def _on_closed(self, now: int, event: Closed) -> None:
+        if event.conn < 0:
+            self._told.append(event)
+        else:
+            self._clients.closed(now, event)
+            self._cluster.gone(event.conn)
+
+    def _on_zk_answer(self, now: int, event: ZkDone | ZkFailed) -> None:
+        match self._pending.take(event.ticket):
+            case IdStep() as step:
+                self._cluster.ids_answered(now, event, step)
+            case PreferenceStep() as step:
+                self._cluster.preferences_answered(now, event, step)
+            case _:
+                self._cluster.handle(now, (event,))
+        self._clients.deliver()
+
+    def _on_zk(self, now: int, event: ZkChanged | ZkStateChanged) -> None:
+        self._cluster.handle(now, (event,))
+        self._clients.deliver()
+
+    def _on_blocks(self, now: int, event: BlocksTaken) -> None:
+        self._state = attrs.evolve(self._state, blocks=event.blocks)
+
+    # ---- for people and metrics --------------------------------------------------------------
+
+    def snapshot(self, now: int) -> ProxySnapshot:
+        """State for metrics, health and people."""
+        return ProxySnapshot(
+            self._context.config.endpoint,
+            len(self._clients),
+            self._client.connected,
+            tuple(_snapshot_of(now, partition) for partition in self._partitions.served.values()),
+            self._context.cluster.zookeeper,
+            self._context.data_cache.misses,
+            self._fetched,
+        )
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _end(self, reason: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._clients.close_all(reason or "the proxy ends")
+            self._out.put(Ended(reason))
+
+
+def _snapshot_of(now: int, partition: ProxyPartition) -> ProxyPartitionSnapshot:
+    live, lagging = partition.feeds.feed.lag()
+    return ProxyPartitionSnapshot(
+        partition.partition_id,
+        partition.phase.value,
+        partition.high_water_mark,
+        None if partition.heard_at is None else now - partition.heard_at,
+        partition.generation,
+        partition.queued,
+        live,
+        lagging,
+        partition.trouble(),
+    )

@@ -1,0 +1,93 @@
+"""The partitions of a proxy: all of the cluster, and which of them have work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from waltz_core.proxy.partition import ProxyPartition
+from waltz_core.server.context import NodeContext
+from waltz_core.server.peer import Peer
+
+_QUEUE_PARTS = 4  # a partition may queue this many payload limits before its clients are held back
+
+
+class ProxyPartitions:
+    """Partition id → what stands for it here. What the root of the proxy says of owners changes nothing."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self.served: dict[int, ProxyPartition] = {}
+        self.crowded: dict[int, ProxyPartition] = {}  # those where too many appends wait for upstream
+        self.undecided: tuple[int, ...] = ()  # verdicts are awaited upstream, not here
+        self._touched: dict[int, None] = {}
+
+    def get(self, partition_id: int) -> ProxyPartition | None:
+        """The partition, if the cluster has it."""
+        return self.served.get(partition_id)
+
+    def open(self, count: int, fresh_above: int) -> None:
+        """The cluster has so many."""
+        self.served = {number: ProxyPartition(number, self._context, fresh_above) for number in range(count)}
+        for partition in self.served.values():
+            partition.feeds.limit(self._context.config.feed_cache_bytes // max(1, count))
+
+    # ---- what the root of the proxy says -------------------------------------------------------
+
+    def own(self, now: int, owned: tuple[tuple[int, int], ...]) -> None:
+        """It says what we have written there."""
+
+    def replicas_changed(self, now: int) -> None:
+        """There are none."""
+
+    def doubt(self, doubtful: bool) -> None:
+        """Nobody else commits anything because of what stands there."""
+
+    # ---- connections of clients ----------------------------------------------------------------
+
+    def gone(self, peer: Peer, partition_ids: Iterable[int]) -> None:
+        """A connection that asked something of these partitions has ended."""
+        for partition_id in partition_ids:
+            self.served[partition_id].gone(peer)
+
+    def writable(self, conn: int, partition_ids: Iterable[int], writable: bool) -> None:
+        """The same stopped or started taking data."""
+        for partition_id in partition_ids:
+            self.served[partition_id].writable(conn, writable)
+            if writable:
+                self.touch(partition_id)
+
+    def greedy(self, client_id: int) -> bool:
+        """Whether a client has more than its fair part of what waits in a crowded partition."""
+        return any(partition.greedy(client_id, *self._limits()) for partition in self.crowded.values())
+
+    def hinders(self, client_id: int) -> bool:
+        """Whose turn it is, is the upstream server's business."""
+        return False
+
+    def _limits(self) -> tuple[int, int]:
+        config = self._context.config
+        return config.queue_count_max, config.payload_size_max * _QUEUE_PARTS
+
+    # ---- work ----------------------------------------------------------------------------------
+
+    def touch(self, partition_id: int) -> None:
+        """Something happened to a partition."""
+        self._touched[partition_id] = None
+
+    def touch_waiting(self) -> None:
+        """A connection upstream can take more."""
+        for partition in self.served.values():
+            if partition.waits:
+                self.touch(partition.partition_id)
+
+    def take(self) -> list[ProxyPartition]:
+        """Those that have work."""
+        touched, self._touched = self._touched, {}
+        return [self.served[partition_id] for partition_id in touched if partition_id in self.served]
+
+    def worked(self, partition: ProxyPartition) -> None:
+        """A partition has worked: whether too much waits in it."""
+        if partition.crowded(*self._limits()):
+            self.crowded[partition.partition_id] = partition
+        else:
+            self.crowded.pop(partition.partition_id, None)

@@ -1,0 +1,285 @@
+"""The client inside a proxy: it follows the feeds of all partitions, and carries what others append and read.
+
+    proxy ── appends, flushes ──► CarrierPartition ──► server      one connection, so appends, flushes, the feed and
+      ▲                                                  │         refusals keep their order
+      ├── Deliver, Carried, in that order ◄──────────────┤
+      └── RecordsCarried ◄── RecordReads ◄───────────────┘         over the other connection, with its questions
+
+It mounts under an id of its own that outlives the process, and numbers its connections on from those of the process
+before (`ClientSettings.first_connection`). So its mount shuts out every append that an earlier connection of the proxy
+still has under way, wherever its bytes are: they are dropped at the server, and what is in its queue is decided before
+the mount is answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from waltz_core.base.contract import earliest
+from waltz_core.base.ids import ReqId, req_sequence
+from waltz_core.base.log import Record
+from waltz_core.client.calls import Carried, GenerationRaised, Phase, RecordsCarried
+from waltz_core.client.context import ClientContext
+from waltz_core.client.link import Link
+from waltz_core.client.node import ClientNode
+from waltz_core.client.partition import ClientPartition
+from waltz_core.client.partitions import Partitions
+from waltz_core.client.patience import Patience
+from waltz_core.client.payload_reads import PayloadReads, sound_records
+from waltz_core.client.read_link import ReadLink
+from waltz_core.client.reads import PartitionReads
+from waltz_core.wire.client_messages import (
+    AppendRefused,
+    AppendRequest,
+    ErrorCode,
+    ErrorResponse,
+    FlushRequest,
+    FlushResponse,
+    LockFailure,
+    MountResponse,
+    NamedAppendRequest,
+    RecordRangeRequest,
+    RecordRangeResponse,
+)
+
+_PAUSE_MS = 500  # before a read is tried again that the server cannot answer yet
+
+_Read = tuple[int, int, int]
+"""Token, first id, count."""
+
+
+class RecordReads(PayloadReads):
+    """Whole records of one partition, read by ranges until they come or the server says that it cannot."""
+
+    __slots__ = ("_again_at", "_asked", "_told", "_unsent")
+
+    def __init__(self, partition: int, context: ClientContext, link: ReadLink) -> None:
+        super().__init__(partition, context, link)
+        self._told = context.out
+        self._unsent: deque[_Read] = deque()
+        self._asked: dict[int, _Read] = {}  # by the number of the request
+        self._again_at: int | None = None
+
+    def read(self, now: int, token: int, first: int, count: int) -> None:
+        """Ask for records; `RecordsCarried` answers, perhaps with fewer. None: just where the log begins."""
+        self._unsent.append((token, first, count))
+        self.send(now)
+
+    def send(self, now: int) -> None:
+        """Ask for what was not asked for yet."""
+        link = self._link.usable
+        if link is None or (self._again_at is not None and now < self._again_at):
+            return
+        self._again_at = None
+        if not self._asked:
+            self._progress_at = now
+        while self._unsent:
+            read = self._unsent.popleft()
+            number = self._link.take()
+            self._asked[number] = read
+            last = read[1] + read[2] - 1
+            link.send(RecordRangeRequest(self._link.req_id(number), read[1], last, read[2], 0, False))
+
+    def link_lost(self) -> None:
+        """No answer comes over the old connection any more: everything is asked again."""
+        self._unsent.extendleft(reversed(self._asked.values()))
+        self._asked.clear()
+
+    def range_answered(self, now: int, response: RecordRangeResponse) -> None:
+        """Hand records on.
+
+        Raises:
+            ProtocolError: data that does not match its checksum; the connection is to be given up.
+        """
+        read = self._asked.get(req_sequence(response.req_id))
+        if read is None:
+            return
+        token, first, count = read
+        records: Sequence[Record] = response.records[:count]
+        sound = sound_records(records, first)  # nothing is changed before all of it is known to be what was sent
+        del self._asked[req_sequence(response.req_id)]
+        self._progress_at = now
+        if sound or not count:
+            self._told.put(RecordsCarried(self._partition, token, records[:sound], response.log_start))
+        else:
+            self._put_back(now, read)  # it is committed, and this server does not know it yet
+
+    def refused(self, now: int, req_id: ReqId, *, later: bool) -> bool:
+        """The server cannot answer a read, or not yet; False if it is none of ours."""
+        read = self._asked.pop(req_sequence(req_id), None) if self._link.is_ours(req_id) else None
+        if read is None:
+            return False
+        self._progress_at = now
+        if later:
+            self._put_back(now, read)
+        else:
+            self._told.put(RecordsCarried(self._partition, read[0], None, -1))
+        return True
+
+    def _put_back(self, now: int, read: _Read) -> None:
+        self._unsent.append(read)
+        self._again_at = now + _PAUSE_MS
+
+    def deadline(self) -> int | None:
+        """When a pause ends."""
+        return self._again_at if self._unsent else None
+
+    def due(self, now: int) -> None:
+        """End a pause, if it is time."""
+        self.send(now)
+
+    def owed_since(self) -> int | None:
+        """Since when the server owes an answer."""
+        return self._progress_at if self._asked else None
+
+
+class CarrierReads(PartitionReads):
+    """Records and the committed mark of one partition."""
+
+    make_payloads: ClassVar[type[PayloadReads]] = RecordReads
+
+    __slots__ = ()
+
+    @property
+    def records(self) -> RecordReads:
+        """What reads records."""
+        assert isinstance(self.payloads, RecordReads)
+        return self.payloads
+
+    def on_refused(self, now: int, req_id: ReqId, *, later: bool) -> bool:
+        """The server refuses a request, `later` if it may be able to answer it then; False if it is none of ours."""
+        return self.records.refused(now, req_id, later=later) or (later and self.marks.refused(now, req_id))
+
+
+class CarrierPatience(Patience):
+    """A flush that was carried is owed an answer, as an own append is."""
+
+    __slots__ = ("flushed_at",)
+
+    flushed_at: int | None  # since when an answer is owed; None: nothing is
+
+    def ends_at(self) -> int | None:
+        """When an answer is so late that something must be wrong."""
+        mounted = self._standing.phase is Phase.MOUNTED
+        flush = self.flushed_at + self._settings.silence_ms if mounted and self.flushed_at is not None else None
+        return earliest(super().ends_at(), flush)
+
+
+class CarrierPartition(ClientPartition):
+    """One partition: its feed is the proxy's, and so are the answers to what it carries."""
+
+    make_patience: ClassVar[type[Patience]] = CarrierPatience
+
+    __slots__ = ("_told",)
+
+    def __init__(self, partition: int, context: ClientContext) -> None:
+        super().__init__(partition, context)
+        self._told = context.out
+        self._flushes.flushed_at = None
+
+    @property
+    def _flushes(self) -> CarrierPatience:
+        assert isinstance(self._patience, CarrierPatience)
+        return self._patience
+
+    @property
+    def way(self) -> Link | None:
+        """The connection, while it carries."""
+        standing = self._standing
+        if standing.phase is not Phase.MOUNTED or standing.link is None or not standing.link.writable:
+            return None
+        return standing.link
+
+    def barrier(self, now: int) -> ReqId | None:
+        """Ask behind everything that was carried; the answer comes with this id. None while nothing can be sent."""
+        link = self.way
+        if link is None:
+            return None
+        req_id = self._standing.next_req_id()
+        link.send(FlushRequest(req_id))
+        if self._flushes.flushed_at is None:
+            self._flushes.flushed_at = now
+        return req_id
+
+    def place(self, now: int, link: Link | None, generation: int) -> None:
+        """The partition lives on this connection from now on, or on none, under this generation."""
+        if generation > self._standing.generation:
+            self._told.put(GenerationRaised(self.partition, generation))
+        super().place(now, link, generation)
+
+    def on_lock_failure(self, now: int, message: LockFailure) -> None:
+        """An append of somebody was refused because of its locks."""
+        self._told.put(Carried(self.partition, message))
+
+    def on_refused(self, now: int, message: AppendRefused) -> None:
+        """An append of somebody was refused, perhaps because our mount is not known any more."""
+        super().on_refused(now, message)
+        self._told.put(Carried(self.partition, message))
+
+    def on_flush_response(self, now: int, message: FlushResponse) -> None:
+        """Everything before a flush is decided."""
+        self._flushes.flushed_at = None
+        self._told.put(Carried(self.partition, message))
+
+    def on_mount_response(self, now: int, response: MountResponse) -> None:
+        """The server has brought us up to its mark, or cannot; nothing is owed for what was flushed before."""
+        self._flushes.flushed_at = None
+        super().on_mount_response(now, response)
+
+    def on_not_allowed(self, now: int, req_id: ReqId, text: str) -> None:
+        """Our role does not include a request: our own mount, or the append of somebody."""
+        if not self._mounting.not_allowed(now, req_id):
+            self._told.put(Carried(self.partition, ErrorResponse(req_id, ErrorCode.NOT_ALLOWED, text)))
+
+    def on_link_lost(self, now: int) -> None:
+        """The connection it lives on is gone; nothing is owed over it."""
+        self._flushes.flushed_at = None
+        super().on_link_lost(now)
+
+
+class CarrierPartitions(Partitions):
+    """All partitions of the cluster."""
+
+    make_partition: ClassVar[type[ClientPartition]] = CarrierPartition
+    make_reads: ClassVar[type[PartitionReads]] = CarrierReads
+
+
+class Upstream(ClientNode):
+    """The client of a proxy; calls and effects as of every client, and what it carries."""
+
+    make_partitions: ClassVar[type[Partitions]] = CarrierPartitions
+
+    def carrier(self, partition_id: int) -> CarrierPartition | None:
+        """A partition, if it is open."""
+        partition = self.partitions.get(partition_id)
+        assert partition is None or isinstance(partition, CarrierPartition)
+        return partition
+
+    def read(self, now: int, partition_id: int, token: int, first: int, count: int) -> None:
+        """Read records; `RecordsCarried` answers."""
+        reads = self._partitions.reads_of(now, partition_id)
+        assert isinstance(reads, CarrierReads)
+        reads.records.read(now, token, first, count)
+
+    def barrier(self, now: int, partition_id: int) -> ReqId | None:
+        """Ask behind everything that was carried for a partition; None while that cannot be sent."""
+        partition = self.carrier(partition_id)
+        if partition is None:
+            return None
+        self._schedule.touch(partition)
+        return partition.barrier(now)
+
+    def carry(self, partition_id: int, append: AppendRequest | NamedAppendRequest) -> bool:
+        """Send an append of somebody; False while that cannot be sent."""
+        partition = self.carrier(partition_id)
+        way = None if partition is None else partition.way
+        if way is None:
+            return False
+        way.send(append)
+        return True
+
+    def ask_mark(self, now: int, partition_id: int, number: int) -> None:
+        """Ask for the committed mark; `MarkRead` answers with this number as its token."""
+        self._partitions.reads_of(now, partition_id).marks.read(now, number)
