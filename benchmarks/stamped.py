@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from waltz_core.base.edge import Received
-from waltz_core.storage.effects import DiskBatch, SyncFile, WriteAt
-from waltz_trio.base.mailbox import Mailbox
+from waltz_core.storage.effects import SyncFile, WriteAt
 from waltz_trio.base.pump import Pump
 from waltz_trio.client.client import Client
 from waltz_trio.client.pending import Pending
 from waltz_trio.net.channel import Channel, TlsPipe
 from waltz_trio.net.driver import NodeDriver
+from waltz_trio.node.storage_node import StorageProcess
 from waltz_trio.storage.disk import Disk
 
 STAMPS: defaultdict[str, list[int]] = defaultdict(list)  # what happened → when, in ns
@@ -83,11 +83,11 @@ def observe() -> None:
     before(Pump, "run_once", "step")
     before(NodeDriver, "_perform", "stepped")
     after(Channel, "_encrypt", "encrypted")
-    before(Disk, "perform", "queued", lambda disk, effect: type(effect) is DiskBatch)
+    before(Disk, "offer", "queued")
     before(Disk, "_carry_out", "taken")
     after(Disk, "_apply", "written", lambda disk, operation: type(operation) is WriteAt)
     after(Disk, "_apply", "synced", lambda disk, operation: type(operation) is SyncFile)
-    before(Mailbox, "_arrive", "answered")
+    before(StorageProcess, "_post_all", "answered")
 
 
 def main() -> None:
