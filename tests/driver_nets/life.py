@@ -234,7 +234,7 @@ class Life:
         for machine in self.machines:
             machine.quiet = True
         for driver in self.drivers:
-            driver.pump._rouse()
+            driver.pump.run_once()  # it may just have woken for a deadline that is none any more, and sleep again
         with trio.fail_after(PATIENCE):
             while not any(self._ended) and not self._arrived():  # noqa: ASYNC110  virtual time
                 await trio.sleep(0.5)
