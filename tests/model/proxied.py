@@ -17,6 +17,7 @@ from waltz_core.base.edge import Ended, Port, ZkCreate, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
 from waltz_core.operations.backup import ClusterBackup, cluster_znodes
+from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite
 from waltz_core.proxy.node import FromUpstream, ProxyConfig, ProxyNode, ToUpstream
 from waltz_core.proxy.state import ProxyState, block_behind, decode_proxy_state, encode_proxy_state
 from waltz_core.server.config import ServerConfig
@@ -33,6 +34,8 @@ from waltz_testing.simulation.world import SimNode, World
 
 OWN_ROOT = "/region"
 ENDPOINT = Endpoint("proxy", 6000)
+_ROT = 0.1  # share of reads of its disk that are not what was written
+_FULL = 0.01  # share of writes that fail
 
 
 class ProxiedApp(App):
@@ -69,6 +72,9 @@ class SimProxy:
         self.node = SimNode(world, "proxy", self._machine)
         self.node.listening = {Port.CLIENT: ENDPOINT}
         self.node.plugins[ToUpstream] = self._to_upstream
+        self.node.plugins |= dict.fromkeys((CacheWrite, CacheRead, CacheDrop), self._on_disk)
+        self.rng = Random(f"{world.seed}/proxy/disk")
+        self.files: dict[int, bytearray] = {}
         self.node.on_crash = lambda: self.session.crash()
         self.session = SimNode(world, "proxy-session", lambda: _Session(self))
         self._starts = 0
@@ -98,13 +104,31 @@ class SimProxy:
         state = decode_proxy_state(zookeeper.read(path) or b"").started()
         zookeeper.write([ZkSet(0, path, encode_proxy_state(state), -1)])
         given = decode_id_counter(zookeeper.read(cluster_paths(OWN_ROOT).client_ids) or b"")
-        config = ProxyConfig(ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=20_000), ROOT, "", ClientSettings())
+        config = ProxyConfig(
+            ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=20_000), ROOT, "", ClientSettings(), 50_000
+        )
+        self.files.clear()
         return ProxyNode(config, state, given, Random(f"{self.world.seed}/proxy/{self._starts}"))
 
     def _to_upstream(self, effect: ToUpstream) -> None:
         if self.session.alive:
             self.session.machine.requests.append(effect.request)
             self.session.post(None)
+
+    def _on_disk(self, effect: CacheEffect) -> None:
+        if isinstance(effect, CacheRead):
+            place = effect.place
+            data = bytearray(self.files.get(place.file, b"")[place.offset : place.offset + place.size])
+            if data and self.rng.random() < _ROT:
+                data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+            answer = CacheData(effect.partition_id, effect.token, bytes(data) or None)
+            self.node.post_later(self.rng.randrange(20), answer)
+        elif isinstance(effect, CacheDrop):
+            self.files.pop(effect.file, None)
+        elif self.rng.random() < _FULL:
+            self.node.post(CacheFailed("no space left"))
+        else:
+            self.files.setdefault(effect.file, bytearray()).extend(effect.data)
 
     @property
     def ended(self) -> Ended | None:

@@ -37,6 +37,7 @@ _SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _PROXY = ("tests/unit/proxy/test_partition.py", "tests/unit/proxy/test_upstream.py", "tests/unit/proxy/test_state.py")
+_PROXY_CACHE = ("tests/unit/proxy/test_cache.py",)
 _SWEEP = ("tests/model/test_crash_sweep.py",)
 _ARCHIVE = ("tests/spark/test_archive.py",)
 _AUDIT = ("tests/spark/test_audit.py",)
@@ -1242,6 +1243,20 @@ AIMED: tuple[Mutant, ...] = (
         "        return client_id != self.identity and any(",
         "        return any(",
         _PROXY,
+    ),
+    Mutant(
+        "damaged entry of the cache of a proxy believed",
+        "proxy.cache",
+        " or crc32(memoryview(data)[_CHECKED_FROM:]) != checksum:",
+        ":",
+        _PROXY_CACHE,
+    ),
+    Mutant(
+        "entry of another place in the cache of a proxy believed",
+        "proxy.cache",
+        "    if (magic, partition, first, count) != expected or crc32",
+        "    if crc32",
+        _PROXY_CACHE,
     ),
 )
 """A survivor names a missing test."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -197,3 +198,43 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
             assert {name for name, committed in told.items() if committed} <= set(entries)
             assert not {name for name, committed in told.items() if not committed} & set(entries)
             assert len(entries) > 100
+
+
+async def test_what_memory_does_not_hold_comes_from_the_disk_until_that_fails(tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    small = {"proxy.cache.directory": str(directory), "server.transactionDataCacheSize": 1}
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1) as cluster:
+            async with waltz.open_client(cluster.url) as direct:
+                for number in range(100):
+                    await direct.send(0, waltz.Append(b"%d" % number))
+                await direct.committed_mark(0)
+            expected = [b"%d" % number for number in range(100)]
+            async with running(cluster, **small) as proxy:
+                with pytest.raises(ConfigError, match="another proxy uses"):
+                    await ProxyProcess(proxy_config(**small), cluster.znodes).run()
+                async with waltz.open_client(url_of(proxy)) as client:
+                    assert await read(client, 100) == expected
+                    first = fetched(proxy)
+                    assert await read(client, 100) == expected
+                    assert fetched(proxy) == first, "the second time it came from the disk"
+                    for path in directory.glob("cache-*"):
+                        path.write_bytes(b"x" * path.stat().st_size)
+                    assert await read(client, 100) == expected
+                    assert fetched(proxy) > first, "what is damaged is read upstream"
+                    directory.rename(tmp_path / "gone")
+                    assert await read(client, 100) == expected
+                    assert await read(client, 100) == expected
+                    snapshot = proxy.snapshot()
+                    assert snapshot is not None
+                    assert snapshot.cache_bytes == 0, "it was given up"
+            directory.mkdir()
+            (directory / "precious").touch()
+            with pytest.raises(ConfigError, match="'precious', which is not of a cache"):
+                await ProxyProcess(proxy_config(**small), cluster.znodes).run()
+
+
+def fetched(proxy: ProxyProcess) -> int:
+    snapshot = proxy.snapshot()
+    assert snapshot is not None
+    return snapshot.fetched

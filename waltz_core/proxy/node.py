@@ -30,7 +30,9 @@ from waltz_core.base.edge import (
     Closed,
     Dialed,
     Ended,
+    Level,
     Received,
+    Report,
     Shutdown,
     WallClock,
     Writable,
@@ -71,6 +73,7 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import ZkMembership
 from waltz_core.client.node import ClientEvent
 from waltz_core.client.settings import ClientSettings
+from waltz_core.proxy.cache import CacheData, CacheEffect, CacheFailed
 from waltz_core.proxy.cluster import ProxyClusterPort
 from waltz_core.proxy.partition import PROBE, ProxyPartition
 from waltz_core.proxy.partitions import ProxyPartitions
@@ -118,6 +121,7 @@ class ProxyConfig:
     upstream_root: str
     upstream_where: str  # connect string, for people
     upstream: ClientSettings
+    cache_bytes: int = 0  # on the disk; 0: nothing is kept there
 
 
 @record
@@ -146,12 +150,24 @@ class ProxySnapshot:
     zookeeper: str
     data_cache_misses: int
     fetched: int  # records read upstream
+    cache_bytes: int  # on the disk
 
 
 ProxyEvent: TypeAlias = (
-    Accepted | Dialed | Received | Writable | Closed | ZkEvent | FromUpstream | BlocksTaken | Shutdown | WallClock
+    Accepted
+    | Dialed
+    | Received
+    | Writable
+    | Closed
+    | ZkEvent
+    | FromUpstream
+    | BlocksTaken
+    | CacheData
+    | CacheFailed
+    | Shutdown
+    | WallClock
 )
-ProxyEffect: TypeAlias = ServerEffect | ToUpstream
+ProxyEffect: TypeAlias = ServerEffect | ToUpstream | CacheEffect
 
 
 class ProxyNode:
@@ -163,7 +179,7 @@ class ProxyNode:
         self._out = context.out
         self._alarms = context.alarms
         self._pending = context.pending
-        self._partitions = ProxyPartitions(context)
+        self._partitions = ProxyPartitions(context, config.cache_bytes)
         self._clients = ClientPort(context, self._partitions)
         self._cluster = ProxyClusterPort(context, self._partitions)
         answers = ProxyAnswers(self._clients, self._partitions, self._cluster)
@@ -189,6 +205,8 @@ class ProxyNode:
             ZkStateChanged: self._on_zk,
             FromUpstream: lambda now, event: self._told.append(event.event),
             BlocksTaken: self._on_blocks,
+            CacheData: self._on_cached,
+            CacheFailed: self._on_cache_failed,
             Shutdown: lambda now, event: self._cluster.leave(now),
             WallClock: lambda now, event: None,  # nothing here is told by the clock
         }
@@ -197,7 +215,7 @@ class ProxyNode:
 
     def step(self, now: int, events: Sequence[ProxyEvent], out: list[ProxyEffect]) -> None:
         """Handle a batch of events; see `waltz_core.base.contract`."""
-        to_upstream: list[ProxyEffect] = []
+        leaving: list[ProxyEffect] = []
         for event in events:
             self._handlers[type(event)](now, event)
         for conn, batch in self._clients.turns(now):
@@ -208,7 +226,7 @@ class ProxyNode:
             self._end(self._cluster.ended)
         self._clients.deliver()
         self._clients.send_backlogs()
-        self._settle(now, to_upstream)
+        self._settle(now, leaving)
         if not self._published:
             self._published = True
             self._cluster.publish(now, self._generations)
@@ -217,33 +235,34 @@ class ProxyNode:
         effects: list[ServerEffect] = []
         self._out.drain(effects)
         out += effects
-        out += to_upstream
+        out += leaving
 
     def deadline(self) -> int | None:
         """When the next step is due without events."""
         return earliest(self._alarms.next(), self._client.deadline())
 
-    def _settle(self, now: int, to_upstream: list[ProxyEffect]) -> None:
+    def _settle(self, now: int, leaving: list[ProxyEffect]) -> None:
         """Let the client machine and the touched partitions work until nothing moves any more."""
-        self._step_client(now, to_upstream)
+        self._step_client(now, leaving)
         while work := self._partitions.take():
             for partition in work:
                 partition.flush(now, self._client)
                 self._clients.deliver()
                 self._partitions.worked(partition)
-            self._step_client(now, to_upstream)
+                leaving += partition.disk.take()
+            self._step_client(now, leaving)
 
-    def _step_client(self, now: int, to_upstream: list[ProxyEffect]) -> None:
+    def _step_client(self, now: int, leaving: list[ProxyEffect]) -> None:
         told, self._told = self._told, []
         effects: list[Effect] = []
         self._client.step(now, told, effects)
         for effect in effects:
-            self._on_effect(now, effect, to_upstream)
+            self._on_effect(now, effect, leaving)
         self._clients.deliver()
         if self._told:
-            self._step_client(now, to_upstream)
+            self._step_client(now, leaving)
 
-    def _on_effect(self, now: int, effect: Effect, to_upstream: list[ProxyEffect]) -> None:
+    def _on_effect(self, now: int, effect: Effect, leaving: list[ProxyEffect]) -> None:
         match effect:
             case Deliver(number, run):
                 self._touched(number).delivered(now, effect)
@@ -266,7 +285,7 @@ class ProxyNode:
             case ClusterLost(reason):
                 self._end(reason)
             case ZkGet() | ZkChildren() | ZkCreate() | ZkSet() | ZkDelete() | ZkMulti():
-                to_upstream.append(ToUpstream(effect))
+                leaving.append(ToUpstream(effect))
             case Committed() | Failed() | Flushed() | Fetched():
                 raise AssertionError(f"nobody asked for {effect}")
             case _:
@@ -370,6 +389,14 @@ class ProxyNode:
     def _on_blocks(self, now: int, event: BlocksTaken) -> None:
         self._state = attrs.evolve(self._state, blocks=event.blocks)
 
+    def _on_cached(self, now: int, event: CacheData) -> None:
+        self._touched(event.partition_id).source.cached(event)
+
+    def _on_cache_failed(self, now: int, event: CacheFailed) -> None:
+        self._partitions.kept.close()
+        text = f"the cache on the disk is given up: {event.reason}; what it held is read upstream again"
+        self._out.put(Report(Level.WARNING, text))
+
     # ---- for people and metrics --------------------------------------------------------------
 
     def snapshot(self, now: int) -> ProxySnapshot:
@@ -382,6 +409,7 @@ class ProxyNode:
             self._context.cluster.zookeeper,
             self._context.data_cache.misses,
             self._fetched,
+            self._partitions.kept.size,
         )
 
     # ---- the end -----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Pending
 from waltz_core.base.record import record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
+from waltz_core.proxy.cache import CacheEffect, CacheIndex
 from waltz_core.proxy.source import FetchWanted, MarkWanted, ReadNote, UpstreamSource
 from waltz_core.server.context import NodeContext, PartitionAlarm, PartitionDue, ReadFor, Reply
 from waltz_core.server.feeds import Feeds, Flush, Mount
@@ -92,7 +93,7 @@ class _Queued:
 class ProxyPartition:
     """A partition that the upstream cluster serves."""
 
-    def __init__(self, partition_id: int, context: NodeContext, fresh_above: int) -> None:
+    def __init__(self, partition_id: int, context: NodeContext, fresh_above: int, kept: CacheIndex) -> None:
         config = context.config.partition(partition_id)
         self.partition_id = partition_id
         self.mark = -1
@@ -104,13 +105,14 @@ class ProxyPartition:
         self._config = config
         self._alarms = context.alarms
         self._alarm = PartitionAlarm(partition_id, PartitionDue.WORK)
-        self._wanted: Outbox[FetchWanted | MarkWanted] = Outbox()
+        self._wanted: Outbox[FetchWanted | MarkWanted | CacheEffect] = Outbox()
         self._clients = context.clients
+        self.disk: Outbox[CacheEffect] = Outbox()  # what the disk is to do, for the process
         self._notes: Outbox[ReadNote] = Outbox()
         self._members = Members()
         self._fresh_above = fresh_above
         reading: Pending[ReadFor] = Pending(context.tickets)
-        self.source = UpstreamSource(partition_id, context.data_cache, context.tickets, self._wanted, self._notes)
+        self.source = UpstreamSource(partition_id, context.data_cache, kept, context.tickets, self._wanted, self._notes)
         self._log_start = LogBeginning(config.archive, context, partition_id)
         self.feeds = Feeds(partition_id, config, context, self.source, self._log_start, reading)
         self.reads = Reads(partition_id, config, context, self.source, reading, self.feeds)
@@ -403,8 +405,10 @@ class ProxyPartition:
         for wanted in self._wanted.take():
             if isinstance(wanted, FetchWanted):
                 upstream.read(now, self.partition_id, wanted.token, wanted.first, wanted.count)
-            else:
+            elif isinstance(wanted, MarkWanted):
                 upstream.ask_mark(now, self.partition_id, wanted.number)
+            else:
+                self.disk.put(wanted)
         self._send(now, upstream)
         due = now if self._notes else earliest(self.feeds.feed.deadline(now), self.reads.deadline(now))
         self._alarms.set(self._alarm, earliest(due, self._heartbeat_at()))

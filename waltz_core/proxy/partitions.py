@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from waltz_core.proxy.cache import CacheIndex
 from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.server.context import NodeContext
 from waltz_core.server.peer import Peer
@@ -14,8 +15,9 @@ _QUEUE_PARTS = 4  # a partition may queue this many payload limits before its cl
 class ProxyPartitions:
     """Partition id → what stands for it here. What the root of the proxy says of owners changes nothing."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, cache_bytes: int) -> None:
         self._context = context
+        self.kept = CacheIndex(cache_bytes)  # on the disk
         self.served: dict[int, ProxyPartition] = {}
         self.crowded: dict[int, ProxyPartition] = {}  # those where too many appends wait for upstream
         self.undecided: tuple[int, ...] = ()  # verdicts are awaited upstream, not here
@@ -27,7 +29,7 @@ class ProxyPartitions:
 
     def open(self, count: int, fresh_above: int) -> None:
         """The cluster has so many."""
-        self.served = {number: ProxyPartition(number, self._context, fresh_above) for number in range(count)}
+        self.served = {number: ProxyPartition(number, self._context, fresh_above, self.kept) for number in range(count)}
         for partition in self.served.values():
             partition.feeds.limit(self._context.config.feed_cache_bytes // max(1, count))
 

@@ -1,7 +1,8 @@
 """What a partition of a proxy is read from: the upstream server, each record once for all who ask at the same time.
 
-    read ──▶ covered by a fetch under way? ── yes ──▶ waits for it ──▶ answered from what came, or read again
-                       └── no ──▶ fetch ──▶ the server ──▶ cache ──▶ all who wait for it
+    read ──▶ in memory? ── no ──▶ covered by a fetch under way? ── yes ──▶ waits for it ──▶ answered, or read again
+                                       └── no ──▶ fetch ──▶ the disk, if it is there ── damaged ──┐
+                                                    └─────▶ the server ──▶ memory, disk ◀─────────┘
 
 A round of questions for the committed mark goes upstream as one question that leaves after the round began. It counts
 as confirmed once our own mark has reached the answer: what is told then is a committed mark, and no older one.
@@ -16,6 +17,7 @@ from waltz_core.base.log import Record, RecordHeader
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
 from waltz_core.client.calls import RecordsCarried
+from waltz_core.proxy.cache import CacheData, CacheEffect, CacheIndex, CacheRead, Place, decode_entry
 from waltz_core.server.data_cache import DataCache
 from waltz_core.store.session import SessionState
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
@@ -35,13 +37,6 @@ class FetchWanted:
 
 
 @record
-class MarkWanted:
-    """Ask upstream for the committed mark; `UpstreamSource.marked` gets the answer to this round."""
-
-    number: int
-
-
-@record
 class _Waiter:
     token: int
     first: int
@@ -54,6 +49,14 @@ class _Fetch:
     first: int
     count: int
     waiters: list[_Waiter]
+    place: Place | None = None  # on the disk
+
+
+@record
+class MarkWanted:
+    """Ask upstream for the committed mark; `UpstreamSource.marked` gets the answer to this round."""
+
+    number: int
 
 
 class UpstreamSource:
@@ -63,14 +66,16 @@ class UpstreamSource:
         self,
         partition_id: int,
         cache: DataCache,
+        kept: CacheIndex,
         tickets: Tickets,
-        wanted: Emits[FetchWanted | MarkWanted],
+        wanted: Emits[FetchWanted | MarkWanted | CacheEffect],
         notes: Outbox[ReadNote],
     ) -> None:
         self.partition_id = partition_id
         self.known = False  # where the log ends was heard
         self.reason = "the upstream server has not answered yet"
         self._cache = cache
+        self._kept = kept  # on the disk, by all partitions
         self._tickets = tickets
         self._wanted = wanted
         self._notes = notes
@@ -142,6 +147,11 @@ class UpstreamSource:
 
     def _fetch(self, waiter: _Waiter) -> None:
         token = self._tickets.take()
+        place = self._kept.find(self.partition_id, waiter.first)
+        if place is not None:
+            self._fetches[token] = _Fetch(place.first, place.count, [waiter], place)
+            self._wanted.put(CacheRead(self.partition_id, token, place))
+            return
         self._fetches[token] = _Fetch(waiter.first, waiter.count, [waiter])
         self._wanted.put(FetchWanted(token, waiter.first, waiter.count))
 
@@ -155,7 +165,10 @@ class UpstreamSource:
             for waiter in fetch.waiters:
                 self._notes.put(ReadFailed(waiter.token, f"transaction {waiter.first} cannot be read: {text}"))
             return
-        records = answer.records
+        self._wanted.put_all(self._kept.add(self.partition_id, fetch.first, answer.records))
+        self._arrived(fetch, answer.records)
+
+    def _arrived(self, fetch: _Fetch, records: Sequence[Record]) -> None:
         self._cache.add(self.partition_id, fetch.first, records)
         for waiter in fetch.waiters:
             at = waiter.first - fetch.first
@@ -163,6 +176,19 @@ class UpstreamSource:
                 self._answer(waiter, records[at : at + waiter.count])
             else:
                 self._read(waiter)
+
+    def cached(self, answer: CacheData) -> None:
+        """The disk has answered a fetch: with what was written, or it is fetched upstream."""
+        fetch = self._fetches.pop(answer.token, None)
+        if fetch is None or fetch.place is None:
+            return
+        records = None if answer.data is None else decode_entry(answer.data, self.partition_id, fetch.place)
+        if records is None:
+            self._kept.forget(self.partition_id, fetch.place)
+            for waiter in fetch.waiters:
+                self._read(waiter)
+        else:
+            self._arrived(fetch, records)
 
     def _answer(self, waiter: _Waiter, records: Sequence[Record]) -> None:
         if waiter.headers_only:

@@ -16,6 +16,7 @@ from waltz_core.base.edge import Level, Port, ZkEvent
 from waltz_core.base.errors import ClusterError, ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
+from waltz_core.proxy.cache import CacheDrop, CacheRead, CacheWrite
 from waltz_core.proxy.node import BlocksTaken, FromUpstream, ProxyConfig, ProxyNode, ProxySnapshot, ToUpstream
 from waltz_core.proxy.state import ProxyState
 from waltz_core.zookeeper.paths import cluster_paths
@@ -26,6 +27,7 @@ from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind, canonical_host
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.process import Kind, NodeProcess
+from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
 from waltz_trio.node.settings import NodeSettings, ProxySettings, proxy_settings
 from waltz_trio.zk.client import UnavailableError, ZnodeClient, open_znode_client
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
@@ -51,6 +53,7 @@ class ProxyProcess(NodeProcess):
         self._upstream: ZnodeStore | None = None
         self._machine: ProxyNode | None = None
         self._state: ProxyState | None = None
+        self._cache: ProxyCache | None = None
         self._seen: ProxySnapshot | None = None
 
     def snapshot(self) -> ProxySnapshot | None:
@@ -90,7 +93,10 @@ class ProxyProcess(NodeProcess):
             raise ConfigError(f"the proxy cannot start in its root {settings.server.node.root}: {error}") from error
         client = ClientSettings(frame_size_max=settings.server.machine.storage_frame_size_max)
         server = attrs.evolve(settings.server.machine, endpoint=self.endpoint)
-        config = ProxyConfig(server, settings.upstream_root, settings.upstream, client)
+        if settings.cache_directory is not None:
+            self._cache = ProxyCache(settings.cache_directory, self._on_cache_events)
+        size = 0 if self._cache is None else settings.cache_size
+        config = ProxyConfig(server, settings.upstream_root, settings.upstream, client, size)
         self._machine = ProxyNode(config, self._state, last_id, random.Random())
         return self._machine
 
@@ -112,14 +118,17 @@ class ProxyProcess(NodeProcess):
             return await start_in_root(own, paths)
 
     def _plugins(self) -> Mapping[type, Callable[[Any], None]]:
-        return {ToUpstream: self._on_to_upstream}
+        plugins: dict[type, Callable[[Any], None]] = {ToUpstream: self._on_to_upstream}
+        if self._cache is not None:
+            plugins |= dict.fromkeys((CacheWrite, CacheRead, CacheDrop), self._cache.perform)
+        return plugins
 
     def _on_to_upstream(self, effect: ToUpstream) -> None:
         assert self._upstream is not None
         self._upstream.submit([effect.request])
 
     def _background(self) -> Iterable[Callable[[], Awaitable[object]]]:
-        return (self._keep_ids,)
+        return (self._keep_ids,) if self._cache is None else (self._keep_ids, self._cache.run)
 
     @asynccontextmanager
     async def _serving(self, driver: NodeDriver, context: ssl.SSLContext, nursery: trio.Nursery) -> AsyncIterator[None]:
@@ -144,6 +153,10 @@ class ProxyProcess(NodeProcess):
             driver.znodes = self._own = own
             self._upstream = upstream
             yield
+
+    def _on_cache_events(self, events: Sequence[CacheEvent]) -> None:
+        assert self._driver is not None
+        self._driver.post_all(events)
 
     def _on_upstream_events(self, events: Sequence[ZkEvent]) -> None:
         assert self._driver is not None
@@ -183,6 +196,8 @@ class ProxyProcess(NodeProcess):
     async def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.close()
+        if self._cache is not None:
+            self._cache.close()
 
     # ---- health and metrics ----------------------------------------------------------------------
 
@@ -210,6 +225,7 @@ class ProxyProcess(NodeProcess):
         gauge("connections", lambda seen: seen.connections)
         gauge("upstream-connections", lambda seen: seen.upstream_connections)
         gauge("transactions-fetched", lambda seen: seen.fetched)
+        gauge("cache-bytes", lambda seen: seen.cache_bytes)
         gauge("age-ms", lambda seen: {str(p.partition_id): p.age_ms for p in seen.partitions}, "partition")
         gauge("high-water-mark", _marks, "partition")
         gauge("append-queue-size", lambda seen: {str(p.partition_id): p.queued for p in seen.partitions}, "partition")

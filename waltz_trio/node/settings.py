@@ -80,6 +80,8 @@ class ProxySettings:
     upstream: str  # connect string of its ZooKeeper
     upstream_root: str
     upstream_tls: TlsSettings
+    cache_directory: Path | None
+    cache_size: int
 
 
 @attrs.frozen
@@ -180,7 +182,15 @@ def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings
     upstream, root = config.text_or_none("proxy.upstream.connectString") or own, root.rstrip("/")
     if (upstream, root) == (own, server.node.root):
         raise ConfigError(f"cluster.root and proxy.upstream.root are both {root}: a proxy has a root of its own")
-    return ProxySettings(server, upstream, root, tls_settings(config, "client.ssl."))
+    directory = config.text_or_none("proxy.cache.directory")
+    return ProxySettings(
+        server,
+        upstream,
+        root,
+        tls_settings(config, "client.ssl."),
+        None if directory is None else Path(directory),
+        config.number("proxy.cache.size"),
+    )
 
 
 def storage_settings(config: Config, warn: Callable[[str], None]) -> StorageSettings:

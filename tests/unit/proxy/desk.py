@@ -10,6 +10,7 @@ from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import Record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
+from waltz_core.proxy.cache import CacheIndex
 from waltz_core.proxy.partition import Append, ProxyPartition
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import NodeContext, Reply
@@ -57,9 +58,9 @@ class FakeUpstream:
 class Desk:
     """The partition, its upstream, and what clients are told."""
 
-    def __init__(self, *, mark: int = 9, connected: bool = True) -> None:
-        self.context = NodeContext(ServerConfig("/own", Endpoint("proxy", 1)), random.Random(1))
-        self.partition = ProxyPartition(0, self.context, FRESH_ABOVE)
+    def __init__(self, *, mark: int = 9, connected: bool = True, cache_bytes: int = 0, **server: int) -> None:
+        self.context = NodeContext(ServerConfig("/own", Endpoint("proxy", 1), **server), random.Random(1))
+        self.partition = ProxyPartition(0, self.context, FRESH_ABOVE, CacheIndex(cache_bytes))
         self.partition.generation = GENERATION
         self.upstream = FakeUpstream()
         self.told: list[object] = []

@@ -1,0 +1,127 @@
+"""The files of a proxy's cache: one thread does what it is asked, in order. Rules: `waltz_core/proxy/cache.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from waltz_core.base.errors import ConfigError
+from waltz_core.proxy.cache import CacheData, CacheDrop, CacheEffect, CacheFailed, CacheRead, CacheWrite
+
+_PREFIX = "cache-"
+_LOCK = "lock"
+_DIRECTORY_KEY = "proxy.cache.directory"
+
+CacheEvent = CacheData | CacheFailed
+
+
+class ProxyCache:
+    """A directory that holds nothing else; what an earlier process left in it is deleted."""
+
+    def __init__(self, directory: Path, post: Callable[[Sequence[CacheEvent]], None]) -> None:
+        """Take the directory.
+
+        Raises:
+            ConfigError: it cannot be used, another process uses it, or it holds something else.
+        """
+        self._directory = directory
+        self._post = post
+        self._waiting: list[CacheEffect] = []
+        self._wanted = trio.Event()
+        self._failed = False
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            strange = [path.name for path in directory.iterdir() if not _is_ours(path.name)]
+            if strange:
+                text = f"{directory} holds {sorted(strange)[0]!r}, which is not of a cache"
+                raise ConfigError(f"{_DIRECTORY_KEY}: {text}: give the cache a directory of its own")
+            self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            self._take_lock()
+            self._clear()
+        except OSError as error:
+            raise ConfigError(f"{_DIRECTORY_KEY}: {directory} cannot be used: {error.strerror}") from error
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise ConfigError(f"{_DIRECTORY_KEY}: another proxy uses {self._directory}") from None
+
+    def _clear(self) -> None:
+        for path in self._directory.glob(f"{_PREFIX}*"):
+            path.unlink()
+
+    def perform(self, effect: CacheEffect) -> None:
+        """Do something soon, after what was asked before."""
+        self._waiting.append(effect)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Do what is asked."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            work, self._waiting = self._waiting, []
+            self._post(await trio.to_thread.run_sync(self._do, work))
+
+    def _do(self, work: Sequence[CacheEffect]) -> list[CacheEvent]:
+        events: list[CacheEvent] = []
+        for effect in work:
+            if isinstance(effect, CacheRead):
+                events.append(CacheData(effect.partition_id, effect.token, self._read(effect)))
+                continue
+            try:
+                self._change(effect)
+            except OSError as error:
+                if not self._failed:
+                    events.append(CacheFailed(f"{error.strerror}: {self._path(effect.file)}"))
+                self._failed = True
+                with contextlib.suppress(OSError):
+                    self._clear()
+        return events
+
+    def _read(self, effect: CacheRead) -> bytes | None:
+        try:
+            number = os.open(self._path(effect.place.file), os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            return os.pread(number, effect.place.size, effect.place.offset)
+        except OSError:
+            return None
+        finally:
+            os.close(number)
+
+    def _change(self, effect: CacheWrite | CacheDrop) -> None:
+        path = self._path(effect.file)
+        if isinstance(effect, CacheDrop):
+            path.unlink(missing_ok=True)
+            return
+        if self._failed:
+            return
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            left = memoryview(effect.data)
+            while left:
+                left = left[os.write(number, left) :]
+        finally:
+            os.close(number)
+
+    def _path(self, file: int) -> Path:
+        return self._directory / f"{_PREFIX}{file}"
+
+    def close(self) -> None:
+        """Delete what is there, and let the directory go."""
+        with contextlib.suppress(OSError):
+            self._clear()
+        os.close(self._lock)
+
+
+def _is_ours(name: str) -> bool:
+    return name == _LOCK or (name.startswith(_PREFIX) and name[len(_PREFIX) :].isdecimal())
