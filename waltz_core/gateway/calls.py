@@ -6,6 +6,7 @@ GET  /topics/T/partition?of=KEY                 which partition a key belongs to
 GET  /topics/T/partitions/P/mark                the committed mark
 GET  /topics/T/partitions/P/records?first=…     a range of records
 GET  /topics/T/partitions/P/feed?after=…        records from a mark on, as server-sent events or by WebSocket
+GET  /topics/T/partitions/P/socket              a WebSocket: appends, and with after=… a feed
 POST /topics/T/partitions/P/append              one record, with locks
 """
 
@@ -98,6 +99,14 @@ class FollowFeed:
 
 
 @record
+class OpenSocket:
+    """A WebSocket for appends to a partition, and for its feed."""
+
+    place: Place
+    feed: FollowFeed | None
+
+
+@record
 class Append:
     """One record."""
 
@@ -111,7 +120,7 @@ class Append:
     key: Key | None
 
 
-Call: TypeAlias = ListTopics | ShowTopic | FindPartition | ReadMark | ReadRecords | FollowFeed | Append
+Call: TypeAlias = ListTopics | ShowTopic | FindPartition | ReadMark | ReadRecords | FollowFeed | OpenSocket | Append
 
 
 @record
@@ -157,6 +166,10 @@ def route(topics: Topics, asked: Asked) -> Call | Place:
             first = _whole(_one(asked, "first"), "first", 0, _ID_MAX)
             count = _whole(_one(asked, "count", str(_COUNT)), "count", 1, COUNT_MAX)
             return ReadRecords(place_of(topic, number), first, count, _form(asked))
+        case ["partitions", number, "socket"]:
+            _only(asked, "GET", "after", "payload")
+            place = place_of(topic, number)
+            return OpenSocket(place, FollowFeed(place, _after(asked), _form(asked)) if "after" in asked.query else None)
         case ["partitions", number, "feed"]:
             _only(asked, "GET", "after", "payload")
             return FollowFeed(place_of(topic, number), _after(asked), _form(asked))
@@ -219,6 +232,9 @@ def access_problem(caller: Caller, call: Call | Place) -> Problem | None:
             allowed, what = caller.knows(topic.name), "use"
         case ReadRecords(Place(topic)) | FollowFeed(Place(topic)):
             allowed, what = caller.reads(topic.name), "read"
+        case OpenSocket(Place(topic), feed):
+            allowed = caller.knows(topic.name) if feed is None else caller.reads(topic.name)
+            what = "use" if feed is None else "read"
     if allowed:
         return None
     if not caller.knows(topic.name):
@@ -256,6 +272,23 @@ def read_append(place: Place, content_type: str, body: bytes) -> Append:
     except ValueError as error:
         raise refused(400, "bad-json", f"the body is no JSON: {error}") from None
     return append_of(place, value)
+
+
+def read_message(caller: Caller, place: Place, text: str) -> tuple[int | str | None, Append | Problem]:
+    """An append from a message of a WebSocket, and the text or number by which its caller names it."""
+    try:
+        value = json_text.parse(text)
+    except ValueError as error:
+        return None, Problem(400, "bad-json", f"the message is no JSON: {error}")
+    ref = value.pop("ref", None) if isinstance(value, dict) else None
+    if type(ref) is not int and (type(ref) is not str or len(ref) > 200):
+        return None, Problem(
+            400, "bad-append", "a message has ref, a whole number or short text that its answer repeats"
+        )
+    try:
+        return ref, access_problem(caller, place) or append_of(place, value)
+    except RequestError as error:
+        return ref, error.problem
 
 
 def append_of(place: Place, value: Any) -> Append:

@@ -19,6 +19,7 @@ from waltz_core.base.record import record
 from waltz_core.gateway.problems import Problem
 
 ALL = "*"
+_BEARER = "bearer."
 
 
 @record
@@ -155,6 +156,12 @@ def token_hash(token: str) -> str:
 
 
 def bearer(headers: Mapping[str, str]) -> str | None:
-    """The token of a request, None if it has none."""
+    """The token of a request, None if it has none.
+
+    The WebSocket of a page can set no header but the protocols that it offers: there one is `bearer.TOKEN`.
+    """
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    offered = [protocol.strip() for protocol in headers.get("sec-websocket-protocol", "").split(",")]
+    return next((each.removeprefix(_BEARER) for each in offered if each.startswith(_BEARER) and each != _BEARER), None)

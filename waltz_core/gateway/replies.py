@@ -146,6 +146,25 @@ def problem_event(problem: Problem) -> str:
     return f"event: problem\ndata: {json_text.write(members_of(problem))}\n\n"
 
 
+# ---- messages of a WebSocket ---------------------------------------------------------------------------
+
+
+def record_message(each: Record, form: Form) -> str:
+    """A record of the feed."""
+    return f'{{"record":{record_text(each, form)}}}'
+
+
+def append_message(ref: int | str, place: Place, done: Done) -> str:
+    """An append that is in the log; `ref` is what its caller named it by."""
+    return json_text.write({"append": append_members(place, done), "ref": ref})
+
+
+def problem_message(problem: Problem, ref: int | str | None = None) -> str:
+    """A problem of an append, or, without `ref`, of the feed or of a message that names none."""
+    named = {} if ref is None else {"ref": ref}
+    return json_text.write({"problem": members_of(problem), **named})
+
+
 # ---- errors of the client ------------------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ _EXTRAS = {  # what of this distribution brings a module that a client does not 
     "fsspec": "s3",
     "s3fs": "s3",
     "grpc": "connect",
+    "wsproto": "gateway",
 }
 
 

@@ -6,7 +6,7 @@ which waits while he does not read: a gateway holds a few payloads of each, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import trio
@@ -14,7 +14,7 @@ import trio
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.log import MARKER_HEADER
-from waltz_core.gateway import calls, replies
+from waltz_core.gateway import calls, openapi, replies
 from waltz_core.gateway.door import PREFLIGHT, Caller, Door, Visit, bearer
 from waltz_core.gateway.keyed import Done
 from waltz_core.gateway.problems import Problem, RequestError
@@ -24,7 +24,8 @@ from waltz_core.gateway.topics import Place
 from waltz_trio.config.gateway import GatewaySettings
 from waltz_trio.gateway.appends import Appends
 from waltz_trio.gateway.clusters import Cluster
-from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream
+from waltz_trio.gateway.sockets import Put, Socket
+from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream, Upgrade
 
 _RANGE_BYTES = 4 << 20  # of one answer; what is left out is read by the next request
 _ALIVE = 15.0  # seconds between signs of life in a feed that has nothing to say
@@ -67,6 +68,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
         self._topics = settings.topics
         self._prefetch = settings.prefetch
+        self._body_max = settings.body_max
         self._timeout = settings.request_timeout
         self._report = report
         self._door = Door(settings.rules, settings.origins)
@@ -99,6 +101,8 @@ class Gateway:
                 call = calls.read_append(call, request.headers.get("content-type", ""), request.body)
             if isinstance(call, calls.FollowFeed):
                 return await self._follow(call, shared)
+            if isinstance(call, calls.OpenSocket):
+                return await self._open_socket(caller, call, request, shared)
             return _response(await self._reply(caller, call), shared)
         except RequestError as error:
             return _response(replies.of_problem(error.problem), shared)
@@ -113,6 +117,10 @@ class Gateway:
         if request.method == "OPTIONS":
             problem = self._door.page_problem(visit)
             return Reply(204, "text/plain", "", PREFLIGHT) if problem is None else replies.of_problem(problem)
+        told = openapi.page(request.path) if request.method in ("GET", "HEAD") else None
+        if told is not None:
+            problem = self._door.page_problem(visit)
+            return told if problem is None else replies.of_problem(problem)
         caller = self._door.enter(visit)
         if isinstance(caller, Problem):
             return replies.of_problem(caller)
@@ -139,7 +147,7 @@ class Gateway:
             case calls.Append(place):
                 result = await self._appends.append(caller.who, call, self._cluster(place))
                 return replies.of_append(place, result) if isinstance(result, Done) else replies.of_problem(result)
-            case calls.FollowFeed():
+            case calls.FollowFeed() | calls.OpenSocket():
                 raise AssertionError("a feed is no single reply")
 
     def _cluster(self, place: Place) -> Cluster:
@@ -176,23 +184,80 @@ class Gateway:
         return records
 
     async def _follow(self, call: calls.FollowFeed, shared: tuple[tuple[str, str], ...]) -> Answer:
-        mark = await self._mark(call.place)
-        problem = calls.feed_problem(call, mark)
-        if problem is not None:
-            return _response(replies.of_problem(problem), shared)
-        after = mark if call.after is None else call.after
+        after = await self._begin(call)
+        if isinstance(after, Problem):
+            return _response(replies.of_problem(after), shared)
 
         async def feed(send: Send) -> None:
             await send(b": from " + str(after).encode() + b" on\n\n")
+
+            async def put(record: Record) -> None:
+                await send(replies.event_text(record, call.form).encode())
+
+            async def idle() -> None:
+                await send(b": still here\n\n")
+
             try:
-                await self._push(call, after, send)
+                await self._push(call, after, put, idle)
             except WaltzError as error:
                 await send(replies.problem_event(replies.problem_of(error)).encode())
 
         return Stream("text/event-stream", feed, (("Cache-Control", "no-cache"), *shared))
 
-    async def _push(self, call: calls.FollowFeed, after: int, send: Send) -> None:
-        """Send records as they are committed, until somebody goes away."""
+    async def _begin(self, call: calls.FollowFeed) -> int | Problem:
+        """The mark behind which a feed begins."""
+        mark = await self._mark(call.place)
+        return calls.feed_problem(call, mark) or (mark if call.after is None else call.after)
+
+    async def _open_socket(
+        self, caller: Caller, call: calls.OpenSocket, request: Request, shared: tuple[tuple[str, str], ...]
+    ) -> Answer:
+        if request.headers.get("upgrade", "").lower() != "websocket":
+            problem = Problem(426, "no-websocket", "this is for a WebSocket: Upgrade: websocket")
+            return _response(replies.of_problem(problem), (("Upgrade", "websocket"), *shared))
+        following, after = call.feed, -1
+        if following is not None:
+            begin = await self._begin(following)
+            if isinstance(begin, Problem):
+                return _response(replies.of_problem(begin), shared)
+            after = begin
+
+        async def feed(put: Put) -> None:
+            assert following is not None
+            try:
+                await self._push(
+                    following, after, lambda each: put(replies.record_message(each, following.form)), socket.ping
+                )
+            except WaltzError as error:
+                await put(replies.problem_message(replies.problem_of(error)))
+
+        async def answer(text: str) -> str:
+            ref, append = calls.read_message(caller, call.place, text)
+            if isinstance(append, Problem) or ref is None:
+                assert isinstance(append, Problem)
+                return replies.problem_message(append, ref)
+            result = await self._appends.append(caller.who, append, self._cluster(call.place))
+            if isinstance(result, Problem):
+                return replies.problem_message(result, ref)
+            return replies.append_message(ref, call.place, result)
+
+        socket = Socket(
+            request.headers,
+            request.path,
+            size_max=self._body_max,
+            answer=answer,
+            feed=None if following is None else feed,
+        )
+        return Upgrade(socket.serve)
+
+    async def _push(
+        self,
+        call: calls.FollowFeed,
+        after: int,
+        put: Callable[[Record], Awaitable[None]],
+        idle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Hand out records as they are committed, until somebody goes away; say now and then that there are none."""
         place = call.place
         async with (
             self._cluster(place).reader(place.partition) as client,
@@ -203,10 +268,9 @@ class Gateway:
                 with trio.move_on_after(_ALIVE):
                     transaction = await anext(feed)
                 if transaction is None:
-                    await send(b": still here\n\n")
+                    await idle()
                 else:
-                    record = Record(transaction.id, transaction.header, transaction.load())
-                    await send(replies.event_text(record, call.form).encode())
+                    await put(Record(transaction.id, transaction.header, transaction.load()))
 
 
 def _visit(request: Request) -> Visit:

@@ -87,7 +87,34 @@ class Stream:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Answer: TypeAlias = Response | Stream
+class Bodies:
+    """Bytes of all bodies that a port holds."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._size = 0
+
+    def take(self, size: int) -> bool:
+        """Count bytes before they are kept; False if there is no room for them."""
+        if self._size + size > self._size_max:
+            return False
+        self._size += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """They are kept no longer."""
+        self._size -= size
+
+
+@record
+class Upgrade:
+    """The connection goes on in another protocol: `serve` has it, what was read behind the request, and the count of
+    what all callers send."""
+
+    serve: Callable[[trio.abc.Stream, bytes, Bodies], Awaitable[None]]
+
+
+Answer: TypeAlias = Response | Stream | Upgrade
 Handler: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
 
 
@@ -117,22 +144,6 @@ class _BadRequestError(Exception):
     def __init__(self, status: HTTPStatus, why: str = "") -> None:
         super().__init__(why or status.phrase)
         self.status = status
-
-
-class _Bodies:
-    """Bytes of all bodies that are held."""
-
-    def __init__(self, size_max: int) -> None:
-        self._size_max = size_max
-        self._size = 0
-
-    def take(self, size: int) -> None:
-        if self._size + size > self._size_max:
-            raise _BadRequestError(HTTPStatus.SERVICE_UNAVAILABLE, "this port holds as many bodies as it may")
-        self._size += size
-
-    def give_back(self, size: int) -> None:
-        self._size -= size
 
 
 def text(body: str, *, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> Response:
@@ -232,7 +243,7 @@ class HttpServer:
         self._limits = limits or _small()
         self._admit = admit or (lambda request: None)
         self._refuse = refuse or refusal
-        self._bodies = _Bodies(self._limits.bodies_max)
+        self._bodies = Bodies(self._limits.bodies_max)
         self._handler = handler
         self._report = report or (lambda level, text: None)
         self._complain = Complaints(self._report).put
@@ -306,6 +317,9 @@ class HttpServer:
             place = self._open.pop(sock, None)  # it waits for us, not we for it: it does not make room for others
             self._streams += 1
             try:
+                if isinstance(answer, Upgrade):
+                    await connection.upgrade(answer, self._bodies)
+                    return
                 await connection.stream(answer)
             finally:
                 self._streams -= 1
@@ -335,7 +349,8 @@ class HttpServer:
         held: list[int] = []
 
         def take(size: int) -> None:
-            self._bodies.take(size)
+            if not self._bodies.take(size):
+                raise _BadRequestError(HTTPStatus.SERVICE_UNAVAILABLE, "this port holds as many bodies as it may")
             held.append(size)
 
         try:
@@ -353,11 +368,11 @@ class HttpServer:
     async def _handled(self, request: Request) -> Answer:
         try:
             answer = self._handler(request)
-            if not isinstance(answer, Response | Stream):
+            if not isinstance(answer, Response | Stream | Upgrade):
                 answer = await answer
         except Exception as error:
             return self._failed(request, error)
-        if isinstance(answer, Stream) and self._streams >= self._limits.streams_max:
+        if not isinstance(answer, Response) and self._streams >= self._limits.streams_max:
             return self._refuse(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"{self._limits.streams_max} readers receive events already"
             )
@@ -505,6 +520,10 @@ class _Connection:
             await self._stream.send_all(data)
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
+
+    async def upgrade(self, answer: Upgrade, bodies: Bodies) -> None:
+        """Hand the connection over, with what was read behind the request."""
+        await answer.serve(self._stream, self._http.trailing_data[0], bodies)
 
     async def stream(self, answer: Stream) -> None:
         """Send an answer piece by piece, until it or the reader ends."""

@@ -1,0 +1,483 @@
+"""A gateway over raw sockets, on a cluster in this process: what is asked, what is hostile, what is too much."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    Ping,
+    RejectConnection,
+    TextMessage,
+)
+from wsproto.events import Request as Handshake
+
+import waltz_trio as waltz
+from waltz_core.gateway.door import token_hash
+from waltz_trio.config.config import Config
+from waltz_trio.config.gateway import gateway_settings
+from waltz_trio.gateway.service import Gateway, http_limits, refuse
+from waltz_trio.net.http import HttpServer
+from waltz_trio.net.ports import HeldPorts
+from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
+
+PATIENCE = 60
+AT = "/topics/pay/partitions/0"
+_POST = f"POST {AT}/append HTTP/1.1\r\nHost: localhost\r\n".encode()
+
+
+@attrs.frozen
+class Answer:
+    status: int
+    head: str
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@attrs.frozen
+class Desk:
+    """A gateway that runs, and how it is asked."""
+
+    port: int
+    complaints: list[str]
+    gave_up: trio.Event  # on a connection that was too slow
+
+    async def raw(self, data: bytes) -> Answer:
+        """Send, and read to the end of the connection."""
+        with trio.fail_after(PATIENCE):
+            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+                await stream.send_all(data)
+                answer = b"".join([piece async for piece in stream])
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return Answer(int(head.split()[1]), head.decode().lower(), body)
+
+    async def ask(self, path: str, body: object = None, method: str = "", **headers: str) -> Answer:
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1", "Connection: close"]
+        given = {"Host": "localhost", "Content-Type": "application/json", **headers}
+        lines += [f"{name.replace('_', '-')}: {text}" for name, text in given.items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(data)}")
+        return await self.raw("\r\n".join([*lines, "", ""]).encode() + data)
+
+    async def append(self, body: object, **headers: str) -> Answer:
+        return await self.ask(f"{AT}/append", body, **headers)
+
+    @asynccontextmanager
+    async def events(self, path: str, **headers: str) -> AsyncIterator[Events]:
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+            lines = [f"GET {path} HTTP/1.1", "Host: localhost", *(f"{name}: {text}" for name, text in headers.items())]
+            await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+            yield Events(stream)
+
+
+class Events:
+    """The data of server-sent events."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._held = b""
+        self._lines: list[str] = []
+
+    async def next(self) -> str:
+        with trio.fail_after(PATIENCE):
+            while not self._lines:
+                piece = await self._stream.receive_some()
+                assert piece, "the feed has ended"
+                *lines, self._held = (self._held + piece).split(b"\n")
+                self._lines += [line[6:].decode() for line in lines if line.startswith(b"data: ")]
+        return self._lines.pop(0)
+
+
+@asynccontextmanager
+async def gateway(cluster_url: str, **keys: object) -> AsyncIterator[Desk]:
+    complaints: list[str] = []
+    gave_up = trio.Event()
+    topics = [
+        {"name": "pay", "cluster": cluster_url, "partitions": "0-1"},
+        {"name": "audit", "cluster": cluster_url, "partitions": "2"},
+    ]
+    given = {f"gateway.{name}": value for name, value in keys.items()}
+    settings = gateway_settings(Config({"gateway.topics": topics, **given}))
+    async with trio.open_nursery() as nursery:
+
+        def report(level: object, text: str) -> None:
+            complaints.append(text)
+            if "too slow" in text:
+                gave_up.set()
+
+        made = Gateway(settings, nursery, report)
+        server = HttpServer(made.handle, report, limits=http_limits(settings), admit=made.admit, refuse=refuse)
+        port = server.listen("127.0.0.1", 0, "gateway.port")
+        nursery.start_soon(server.run)
+        yield Desk(port, complaints, gave_up)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
+    async with embedded_cluster(tmp_path / "data", partitions=3) as made:
+        yield made
+
+
+@pytest.fixture
+async def desk(cluster: EmbeddedCluster) -> AsyncIterator[Desk]:
+    async with gateway(cluster.url, bodySizeMax=200_000) as made:
+        yield made
+    assert not [line for line in made.complaints if "error" in line.lower()], made.complaints
+
+
+async def test_what_is_appended_is_read_followed_and_found_by_its_key(desk: Desk) -> None:
+    assert (await desk.ask(f"{AT}/mark")).json()["mark"] == -1
+    body = b'{"json": {"n": 1.10}, "header": 7, "key": "-1:a"}'
+    first = await desk.append(body)
+    assert (first.status, first.json()) == (201, {"topic": "pay", "partition": 0, "id": 0, "repeated": False})
+    again = await desk.append(body)
+    assert (again.status, again.json()["id"], again.json()["repeated"]) == (200, 0, True)
+    other = await desk.append({"json": {"n": 1.1}, "header": 7, "key": "-1:a"})
+    assert (other.status, other.json()["code"], other.json()["id"]) == (409, "key-reused", 0)
+    assert (await desk.append({"base64": "/w=="})).json()["id"] == 1
+    records = (await desk.ask(f"{AT}/records?first=0&payload=json")).body.decode()
+    assert (
+        '{"id":0,"header":7,"json":{"n":1.10,"idempotencyKey":"-1:a"}},{"id":1,"header":0,"base64":"/w=="}' in records
+    )
+    assert (await desk.ask(f"{AT}/records?first=2")).json()["records"] == []
+    assert [each["id"] for each in (await desk.ask(f"{AT}/records?first=1&count=9")).json()["records"]] == [1]
+    async with desk.events(f"{AT}/feed?after=tail", **{"Last-Event-ID": "0"}) as events:
+        assert json.loads(await events.next()) == {"id": 1, "header": 0, "base64": "/w=="}
+        assert (await desk.append({"text": "later"})).status == 201
+        assert base64.b64decode(json.loads(await events.next())["base64"]) == b"later"
+
+
+async def test_a_decision_on_an_old_state_is_refused(desk: Desk) -> None:
+    locked = {"text": "x", "locks": {"write": [["account", 7]]}, "mark": -1}
+    assert (await desk.append(locked)).status == 201
+    refused = await desk.append(locked)
+    assert (refused.status, refused.json()["code"], refused.json()["outcome"]) == (409, "lock-conflict", "refused")
+    assert (await desk.append({**locked, "mark": 1})).json()["code"] == "mark-ahead"
+    assert (await desk.append({**locked, "mark": 0})).status == 201
+
+
+async def test_repeats_at_the_same_time_commit_once(cluster: EmbeddedCluster) -> None:
+    ids: list[int] = []
+    async with gateway(cluster.url) as one, gateway(cluster.url) as other, trio.open_nursery() as nursery:
+
+        async def repeat(desk: Desk) -> None:
+            ids.append((await desk.append({"json": {"n": 1}, "key": "-1:same"})).json()["id"])
+
+        for _ in range(10):
+            nursery.start_soon(repeat, one)
+            nursery.start_soon(repeat, other)
+    async with waltz.open_client(cluster.url) as client:
+        assert (set(ids), len(ids), await client.committed_mark(0)) == ({ids[0]}, 20, ids[0])
+
+
+async def test_a_repeat_finds_its_key_among_others(desk: Desk) -> None:
+    assert (await desk.append({"json": {"n": 1}, "key": "-1:a"})).status == 201
+    for number in range(5):
+        assert (await desk.append({"json": {"n": number}, "key": f"0:b{number}"})).status == 201
+    found = await desk.append({"json": {"n": 1}, "key": "-1:a"})
+    assert (found.json()["id"], found.json()["repeated"]) == (0, True)
+
+
+# ---- who may ---------------------------------------------------------------------------------------------
+
+
+async def test_roles_are_kept_to(cluster: EmbeddedCluster) -> None:
+    access = [
+        {"tokenSha256": token_hash("r"), "name": "reader", "read": ["pay"]},
+        {"tokenSha256": token_hash("w"), "name": "writer", "append": ["pay"]},
+    ]
+    async with gateway(cluster.url, access=access) as desk:
+        body = {"text": "x"}
+        assert (await desk.append(body)).status == 401
+        assert "www-authenticate: bearer" in (await desk.append(body)).head
+        assert (await desk.append(body, Authorization="Bearer no")).status == 401
+        refused = await desk.append(body, Authorization="Bearer r")
+        assert (refused.status, refused.json()["detail"]) == (403, "reader may not append to topic pay")
+        assert (await desk.append(body, Authorization="Bearer w")).status == 201
+        assert (await desk.ask(f"{AT}/records?first=0", Authorization="Bearer w")).status == 403
+        assert (await desk.ask(f"{AT}/feed?after=-1", Authorization="Bearer w")).status == 403
+        assert (await desk.ask(f"{AT}/records?first=0", Authorization="Bearer r")).status == 200
+        assert (await desk.ask("/topics/audit", Authorization="Bearer r")).status == 404
+        topics = (await desk.ask("/topics", Authorization="Bearer r")).json()["topics"]
+        assert [topic["topic"] for topic in topics] == ["pay"]
+
+
+async def test_pages_of_other_sites_are_let_in_by_name_alone(cluster: EmbeddedCluster) -> None:
+    async with gateway(cluster.url, origins=["https://shop.example"]) as desk:
+        shared = await desk.append({"text": "x"}, Origin="https://shop.example", Sec_Fetch_Site="cross-site")
+        assert shared.status == 201
+        assert "access-control-allow-origin: https://shop.example" in shared.head
+        before = await desk.ask(f"{AT}/append", method="OPTIONS", Origin="https://shop.example")
+        assert (before.status, before.body) == (204, b"")
+        assert "access-control-allow-methods: get, post" in before.head
+        for origin in ("https://evil.example", "null"):
+            refused = await desk.append({"text": "x"}, Origin=origin)
+            assert (refused.status, refused.json()["code"]) == (403, "foreign-page")
+            assert "allow-origin" not in refused.head
+            assert (await desk.ask(f"{AT}/append", method="OPTIONS", Origin=origin)).status == 403
+        rebound = await desk.append({"text": "x"}, Host="evil.example")
+        assert (rebound.status, rebound.json()["code"]) == (421, "wrong-host")
+        assert (await desk.ask(f"{AT}/mark")).json()["mark"] == 0
+
+
+# ---- what is hostile -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hostile", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (_POST + b"Content-Length: 200001\r\n\r\n", 413),
+        (_POST + b"Content-Length: -1\r\n\r\n", 400),
+        (_POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (
+            _POST + b"Transfer-Encoding: chunked\r\n\r\n"
+            + (b"4000\r\n" + b" " * 0x4000 + b"\r\n") * 20,
+            413,
+        ),
+        (b"GET /topics HTTP/1.1\r\nHost: localhost\r\nX: a\r\n\tb: c\r\nX\x00: d\r\n\r\n", 400),
+        (b"GET /topics HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /topics/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /topics/%2e%2e%2f%2e%2e%2fetc%2fpasswd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /topics/a%0d%0aSet-Cookie:%20x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /topics HTTP/1.1\r\n\r\n", 400),
+        (b"DELETE /topics/pay HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
+    ],
+)  # fmt: skip
+async def test_hostile_requests_get_an_answer_as_json_and_leave_nothing(
+    desk: Desk, hostile: bytes, status: int
+) -> None:
+    answer = await desk.raw(hostile)
+    assert answer.status == status
+    assert answer.json()["status"] == status
+    assert "set-cookie" not in answer.head
+    assert (await desk.ask(f"{AT}/mark")).json()["mark"] == -1
+
+
+async def test_a_body_is_not_read_of_who_may_not_append(cluster: EmbeddedCluster) -> None:
+    async with gateway(cluster.url, access=[]) as desk:
+        head = b"POST /topics/pay/partitions/0/append HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+        assert (await desk.raw(head)).status == 401, "answered without one byte of the body"
+
+
+async def test_a_large_body_is_asked_for(desk: Desk) -> None:
+    body = json.dumps({"text": "x" * 100_000}).encode()
+    head = (
+        f"POST {AT}/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+        await stream.send_all(head.encode())
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 Continue\r\n")
+        await stream.send_all(body)
+        assert b"".join([piece async for piece in stream]).startswith(b"HTTP/1.1 201 ")
+
+
+async def test_bodies_that_are_held_are_counted_for_all(cluster: EmbeddedCluster) -> None:
+    async with gateway(cluster.url, bytesMax=3000) as desk:
+        head = f"POST {AT}/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+        async with await trio.open_tcp_stream("127.0.0.1", desk.port) as slow:
+            await slow.send_all(head + b"Content-Length: 2500\r\n\r\n" + b" " * 2400)
+            with trio.fail_after(PATIENCE):
+                while True:  # until the first body is held
+                    full = await desk.append({"text": "x" * 800})
+                    if full.status == 503:
+                        break
+            assert full.json()["code"] == "full"
+            assert "retry-after: 1" in full.head
+        with trio.fail_after(PATIENCE):
+            while (await desk.append({"text": "x" * 800})).status != 201:
+                pass
+
+
+async def test_feeds_are_counted(cluster: EmbeddedCluster) -> None:
+    async with gateway(cluster.url, feedsMax=1) as desk:
+        assert (await desk.append({"text": "x"})).status == 201
+        async with desk.events(f"{AT}/feed?after=-1") as events:
+            await events.next()
+            refused = await desk.ask(f"{AT}/feed?after=-1")
+            assert (refused.status, refused.json()["code"]) == (503, "full")
+            assert "retry-after: 1" in refused.head
+
+
+async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:
+    assert (await desk.append({"text": "a"})).status == 201
+    assert (await desk.append({"text": "b"})).status == 201
+    async with desk.events(f"{AT}/feed?after=-1") as one, desk.events(f"{AT}/feed?after=0") as other:
+        assert [json.loads(await one.next())["id"], json.loads(await one.next())["id"]] == [0, 1]
+        assert json.loads(await other.next())["id"] == 1
+
+
+async def test_a_feed_whose_reader_does_not_read_waits_and_is_given_up(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltz_trio.net.http._IDLE", 1.0)
+    async with gateway(cluster.url, prefetch=2) as desk:
+        for _ in range(40):
+            assert (await desk.append({"text": "x" * 100_000})).status == 201
+        handed = 0
+
+        def count(*_: object) -> str:
+            nonlocal handed
+            handed += 1
+            return "data: " + "x" * 100_000 + "\n\n"
+
+        monkeypatch.setattr("waltz_core.gateway.replies.event_text", count)
+        async with desk.events(f"{AT}/feed?after=-1"):
+            with trio.fail_after(PATIENCE):
+                await desk.gave_up.wait()
+            assert handed < 40
+
+
+async def test_a_cluster_that_does_not_answer_is_said_in_time(tmp_path: Path) -> None:
+    with HeldPorts() as ports:
+        nobody = f"waltz://127.0.0.1:{ports.take()}?verify=off"
+    async with gateway(nobody, requestTimeout=500) as desk:
+        mark = await desk.ask(f"{AT}/mark")
+        assert (mark.status, mark.json()["code"]) == (504, "too-slow")
+        append = await desk.append({"text": "x"})
+        assert (append.status, append.json()["outcome"]) == (504, "refused")
+        assert "retry-after: 2" in append.head
+    async with gateway(str(tmp_path / "missing.yml")) as desk:
+        append = await desk.append({"text": "x"})
+        assert (append.status, append.json()["code"], append.json()["outcome"]) == (
+            503,
+            "cluster-unreachable",
+            "refused",
+        )
+        assert str(tmp_path) not in append.body.decode()
+        assert any("missing.yml" in line for line in desk.complaints)
+
+
+async def test_appends_whose_outcome_is_not_heard_are_unknown_and_counted_until_it_is(tmp_path: Path) -> None:
+    async with (
+        embedded_cluster(tmp_path / "data", partitions=3, storage_nodes=1) as cluster,
+        gateway(cluster.url, requestTimeout=500, appendsPerCaller=2) as desk,
+    ):
+        assert (await desk.append({"text": "x"})).status == 201
+        await cluster.stop_storage(0)
+        answers = [await desk.append({"json": {}, "key": f"0:k{number}"}) for number in range(3)]
+        assert [answer.status for answer in answers] == [504, 504, 429]
+        assert [answer.json()["outcome"] for answer in answers] == ["unknown", "unknown", "refused"]
+        assert "retry-after: 1" in answers[2].head
+        await cluster.restart_storage(0)
+        with trio.fail_after(PATIENCE):
+            while (again := await desk.append({"json": {}, "key": "0:k0"})).status not in (200, 201):
+                pass
+        records = (await desk.ask(f"{AT}/records?first=0&payload=json")).json()["records"]
+        keys = [each["json"]["idempotencyKey"] for each in records[1:]]
+        assert sorted(set(keys)) == sorted(keys), "no key is there twice"
+        assert records[again.json()["id"]]["json"]["idempotencyKey"] == "0:k0"
+
+
+# ---- WebSocket -------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """The other side of a WebSocket."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.ws = WSConnection(ConnectionType.CLIENT)
+        self.held: list[Event] = []
+
+    async def send(self, event: Event) -> None:
+        await self.stream.send_all(self.ws.send(event))
+
+    async def event(self) -> Event:
+        with trio.fail_after(PATIENCE):
+            while not self.held:
+                self.ws.receive_data(bytes(await self.stream.receive_some()) or None)
+                self.held += [event for event in self.ws.events() if not isinstance(event, Ping)]
+        return self.held.pop(0)
+
+    async def json(self) -> Any:
+        text = ""
+        while True:
+            event = await self.event()
+            assert isinstance(event, TextMessage), event
+            text += event.data
+            if event.message_finished:
+                return json.loads(text)
+
+
+@asynccontextmanager
+async def peer(desk: Desk, path: str, *, protocols: tuple[str, ...] = (), origin: str = "") -> AsyncIterator[Peer]:
+    async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+        made = Peer(stream)
+        headers = [(b"Origin", origin.encode())] if origin else []
+        await made.send(Handshake(host="localhost", target=path, subprotocols=list(protocols), extra_headers=headers))
+        yield made
+
+
+async def test_a_websocket_appends_in_order_and_feeds(desk: Desk) -> None:
+    async with peer(desk, f"{AT}/socket?after=-1&payload=json") as other:
+        assert isinstance(await other.event(), AcceptConnection)
+        for number in range(3):
+            await other.send(TextMessage(json.dumps({"ref": number, "json": {"n": number}})))
+        said = [await other.json() for _ in range(6)]
+        assert [each["append"]["id"] for each in said if "append" in each] == [0, 1, 2]
+        assert [each["ref"] for each in said if "append" in each] == [0, 1, 2]
+        assert [each["record"]["json"]["n"] for each in said if "record" in each] == [0, 1, 2]
+        for text in ("{", "[]", '{"text":"x"}', '{"ref":true,"text":"x"}'):
+            await other.send(TextMessage(text))
+            assert (await other.json())["problem"]["status"] == 400
+        await other.send(TextMessage('{"ref":"a","te', message_finished=False))
+        await other.send(TextMessage('xt":1}'))
+        refused = await other.json()
+        assert (refused["ref"], refused["problem"]["code"]) == ("a", "bad-append")
+        await other.send(CloseConnection(1000))
+        assert isinstance(await other.event(), CloseConnection)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"), [(BytesMessage(b"\0"), 1003), (TextMessage("x" * 200_001), 1009), (TextMessage("ok"), 0)]
+)
+async def test_what_is_no_message_ends_a_websocket_with_its_reason(desk: Desk, event: Event, code: int) -> None:
+    async with peer(desk, f"{AT}/socket") as other:
+        assert isinstance(await other.event(), AcceptConnection)
+        await other.send(event)
+        if not code:
+            assert (await other.json())["problem"]["code"] == "bad-json"
+            await other.stream.send_all(b"\xff\xff\xff\xff")  # no frame
+            code = 1002
+        ended = await other.event()
+        assert isinstance(ended, CloseConnection)
+        assert ended.code == code
+
+
+async def test_a_websocket_is_opened_by_who_may_and_by_no_foreign_page(cluster: EmbeddedCluster) -> None:
+    access = [{"tokenSha256": token_hash("w"), "append": ["pay"]}]
+    async with gateway(cluster.url, access=access) as desk:
+        for path, protocols, origin in (
+            (f"{AT}/socket", (), ""),
+            (f"{AT}/socket?after=-1", ("waltz", "bearer.w"), ""),
+            (f"{AT}/socket", ("waltz", "bearer.no"), ""),
+            (f"{AT}/socket", ("waltz", "bearer.w"), "https://evil.example"),
+        ):
+            async with peer(desk, path, protocols=protocols, origin=origin) as other:
+                assert isinstance(await other.event(), RejectConnection)
+        async with peer(desk, f"{AT}/socket", protocols=("waltz", "bearer.w")) as other:
+            accepted = await other.event()
+            assert isinstance(accepted, AcceptConnection)
+            assert accepted.subprotocol == "waltz"
+            await other.send(TextMessage('{"ref":1,"text":"x"}'))
+            assert (await other.json())["append"]["id"] == 0
+        plain = await desk.ask(f"{AT}/socket", Authorization="Bearer w")
+        assert (plain.status, plain.json()["code"]) == (426, "no-websocket")
