@@ -327,19 +327,20 @@ async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:
 async def test_a_feed_whose_reader_does_not_read_waits_and_is_given_up(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltz_trio.net.http._IDLE", 1.0)
     async with gateway(cluster.url, prefetch=2) as desk:
         for _ in range(40):
-            assert (await desk.append({"text": "x" * 100_000})).status == 201
+            assert (await desk.append({"text": "x"})).status == 201
         handed = 0
 
         def count(*_: object) -> str:
             nonlocal handed
             handed += 1
-            return "data: " + "x" * 100_000 + "\n\n"
+            return "data: " + "x" * 1_000_000 + "\n\n"  # more in all than the system's buffers take
 
         monkeypatch.setattr("waltz_core.gateway.replies.event_text", count)
-        async with desk.events(f"{AT}/feed?after=-1"):
+        async with desk.events(f"{AT}/feed?after=-1") as events:
+            await events.next()
+            monkeypatch.setattr("waltz_trio.net.http._IDLE", 1.0)
             with trio.fail_after(PATIENCE):
                 await desk.gave_up.wait()
             assert handed < 40

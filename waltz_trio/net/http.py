@@ -24,6 +24,7 @@ import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
+from waltz_trio.base.background import first_of
 from waltz_trio.base.exposition import Form
 from waltz_trio.base.metrics import Registry
 from waltz_trio.base.version import version
@@ -285,14 +286,17 @@ class HttpServer:
             with scope, sock:  # closed even where the stream never came to be
                 async with await self._secured(sock) as stream:
                     await self._requests(_Connection(stream, peer, self._complain, self._refuse), sock)
-        except trio.TooSlowError:
-            self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            pass  # a reader that goes away is no event
         except Exception as error:  # one reader's failure ends one connection
-            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
+            self._ended(peer, first_of(error))
         finally:
             self._open.pop(sock, None)
+
+    def _ended(self, peer: str, error: BaseException) -> None:
+        if isinstance(error, trio.TooSlowError):
+            self._complain(peer, f"too slow: the HTTP connection ended after {_IDLE:.0f} s without progress")
+        elif not isinstance(error, trio.BrokenResourceError | trio.ClosedResourceError | OSError):
+            # A reader that goes away is no event.
+            self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
 
     async def _secured(self, sock: socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
