@@ -12,10 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import nbclient
 import nbformat
 import pytest
 
+from tests import notebooks
 from tests.processes.cluster import ROOT, poll
 from waltz_trio.net.ports import HeldPorts
 
@@ -90,7 +90,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTHONDEVMODE", "")
     notebook = nbformat.read(ROOT / "examples" / "bank" / "notebook.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebooks.execute(notebook, tmp_path)
     results = [
         ast.literal_eval(output["data"]["text/plain"])
         for cell in notebook.cells[1:]

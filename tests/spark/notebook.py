@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 
 import nbformat
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-LIMIT = 300  # seconds per cell
+from tests import notebooks
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     source, target = argv[0], argv[-1]
     notebook = nbformat.read(source, 4)
     try:
-        NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute()
+        notebooks.execute(notebook)
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return 1

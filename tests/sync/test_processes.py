@@ -7,8 +7,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
+import nbformat
 
+from tests import notebooks
 from tests.sync.conftest import ClusterThread
 
 FORK = """
@@ -103,10 +104,7 @@ def test_an_interrupt_ends_the_call_and_then_the_thread(cluster: ClusterThread) 
 
 
 def test_a_cell_of_a_notebook_may_block(cluster: ClusterThread, tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient")
-    import nbformat
-
     cell = f"import waltz_sync as waltz\nwith waltz.open_client({cluster.url!r}) as client:\n    print(client.cluster)"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
-    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebooks.execute(notebook, tmp_path)
     assert notebook.cells[0].outputs[0].text == "waltz dev\n"
