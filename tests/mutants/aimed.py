@@ -30,6 +30,7 @@ _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
 _EVENTS = ("tests/dcb/test_specification.py", "tests/dcb/test_simulated.py")
 _EVENT_LOCKS = ("tests/dcb/test_locks.py",)
+_GATEWAY = ("tests/unit/gateway/test_keyed.py",)
 _MERKLE = ("tests/unit/operations/test_merkle.py", "tests/unit/operations/test_transparency.py")
 _SEAL = ("tests/spark/test_seal.py",)
 _JOURNAL = ("tests/trio/test_journal.py",)
@@ -1243,6 +1244,35 @@ AIMED: tuple[Mutant, ...] = (
         "        return client_id != self.identity and any(",
         "        return any(",
         _PROXY,
+    ),
+    # ---- keys of a gateway ---------------------------------------------------------------------------------------
+    Mutant(
+        "a gateway sends an append with a key without a search up to its base",
+        "gateway.keyed",
+        "        if self._key is not None and self._base is not None:\n",
+        "        if False:\n",
+        _GATEWAY,
+    ),
+    Mutant(
+        "a gateway takes a refusal of a key for one by chance, unsearched",
+        "gateway.keyed",
+        "        self._refused = event\n        return AskMark()\n",
+        "        self._base = event.blocking_id\n        return self._again('')\n",
+        _GATEWAY,
+    ),
+    Mutant(
+        "a gateway bases appends on marks that are not committed",
+        "gateway.keyed",
+        "            if self._base <= mark:\n",
+        "            if True:\n",
+        _GATEWAY,
+    ),
+    Mutant(
+        "a gateway searches for a key from too far on",
+        "gateway.keyed",
+        "        first, self._searched = self._searched + 1, last\n",
+        "        first, self._searched = self._searched + 2, last\n",
+        _GATEWAY,
     ),
     Mutant(
         "damaged entry of the cache of a proxy believed",

@@ -6,7 +6,7 @@ which waits while he does not read: a gateway holds a few payloads of each, and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 import trio
@@ -191,8 +191,8 @@ class Gateway:
         async def feed(send: Send) -> None:
             await send(b": from " + str(after).encode() + b" on\n\n")
 
-            async def put(record: Record) -> None:
-                await send(replies.event_text(record, call.form).encode())
+            async def put(records: Sequence[Record]) -> None:
+                await send("".join([replies.event_text(each, call.form) for each in records]).encode())
 
             async def idle() -> None:
                 await send(b": still here\n\n")
@@ -224,10 +224,14 @@ class Gateway:
 
         async def feed(put: Put) -> None:
             assert following is not None
+            form = following.form
+
+            async def put_all(records: Sequence[Record]) -> None:
+                for each in records:
+                    await put(replies.record_message(each, form))
+
             try:
-                await self._push(
-                    following, after, lambda each: put(replies.record_message(each, following.form)), socket.ping
-                )
+                await self._push(following, after, put_all, socket.ping)
             except WaltzError as error:
                 await put(replies.problem_message(replies.problem_of(error)))
 
@@ -254,7 +258,7 @@ class Gateway:
         self,
         call: calls.FollowFeed,
         after: int,
-        put: Callable[[Record], Awaitable[None]],
+        put: Callable[[Sequence[Record]], Awaitable[None]],
         idle: Callable[[], Awaitable[None]],
     ) -> None:
         """Hand out records as they are committed, until somebody goes away; say now and then that there are none."""
@@ -263,14 +267,15 @@ class Gateway:
             self._cluster(place).reader(place.partition) as client,
             client.feed(place.partition, after=after, prefetch=self._prefetch) as feed,
         ):
+            batches = feed.batches(max(1, self._prefetch // 2))
             while True:
-                transaction = None
+                batch = None
                 with trio.move_on_after(_ALIVE):
-                    transaction = await anext(feed)
-                if transaction is None:
+                    batch = await anext(batches)
+                if batch is None:
                     await idle()
                 else:
-                    await put(Record(transaction.id, transaction.header, transaction.load()))
+                    await put([Record(each.id, each.header, each.load()) for each in batch])
 
 
 def _visit(request: Request) -> Visit:

@@ -37,6 +37,11 @@ class Pace:
     async def turn(self) -> bool:
         """Wait until it is one's turn; whether that took time."""
         waited = self._line.locked()
+        if not waited:
+            self._refill()
+            if self._left >= 1:  # without the line, in which even who need not wait lets others run and seem to wait
+                self._left -= 1
+                return False
         async with self._line:
             self._refill()
             if self._left < 1:
