@@ -3,9 +3,10 @@
 # ruff: noqa: SIM117 - the lives of processes and of clients are nested on purpose
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -36,10 +37,19 @@ def proxy_config(**keys: object) -> Config:
 
 
 @asynccontextmanager
-async def running(cluster: EmbeddedCluster, **keys: object) -> AsyncIterator[ProxyProcess]:
-    proxy = ProxyProcess(proxy_config(**keys), cluster.znodes)
+async def running(
+    cluster: EmbeddedCluster, keys: Mapping[str, object] | None = None, over: trio.Event | None = None
+) -> AsyncIterator[ProxyProcess]:
+    """A proxy; `over` is set when its process has ended, and its port is free."""
+    proxy = ProxyProcess(proxy_config(**(keys or {})), cluster.znodes)
+
+    async def live(*, task_status: Any) -> None:
+        await proxy.run(task_status=task_status)
+        if over is not None:
+            over.set()
+
     async with trio.open_nursery() as nursery:
-        await nursery.start(proxy.run)
+        await nursery.start(live)
         yield proxy
         proxy.kill()
 
@@ -165,7 +175,8 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
                 told[name] = True
 
     with trio.fail_after(120):
-        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster) as proxy:
+        over = trio.Event()
+        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster, over=over) as proxy:
             assert proxy.endpoint is not None
             port = proxy.endpoint.port
             async with waltz.open_client(url_of(proxy)) as one, waltz.open_client(url_of(proxy)) as two:
@@ -183,7 +194,8 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
                         await trio.sleep(0.5)
                         await cluster.restart_server(round_ % 2)
                     proxy.kill()
-                    async with running(cluster, **{"server.port": port}) as again:
+                    await over.wait()
+                    async with running(cluster, {"server.port": port}) as again:
                         before = len(told)
                         while len(told) < before + 20:  # noqa: ASYNC110
                             await trio.sleep(0.05)
@@ -210,7 +222,7 @@ async def test_what_memory_does_not_hold_comes_from_the_disk_until_that_fails(tm
                     await direct.send(0, waltz.Append(b"%d" % number))
                 await direct.committed_mark(0)
             expected = [b"%d" % number for number in range(100)]
-            async with running(cluster, **small) as proxy:
+            async with running(cluster, small) as proxy:
                 with pytest.raises(ConfigError, match="another proxy uses"):
                     await ProxyProcess(proxy_config(**small), cluster.znodes).run()
                 async with waltz.open_client(url_of(proxy)) as client:
