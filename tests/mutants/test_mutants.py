@@ -50,11 +50,11 @@ HUNT = "import json, os, time; print(json.dumps({'trying': 'test', 'seed': 'test
         ("os.kill(os.getpid(), 9)", "the process ended with status -9"),
         ("raise SystemExit('cut off')", "the process ended with status 1: cut off"),
         ("os.fork() or time.sleep(600); os._exit(3)", "the process ended with status 3"),
-        ("time.sleep(600)", "does not end"),
+        ("time.sleep(600)", "does not end"),  # interpreters start in seconds on a busy machine
     ],
 )
 def test_a_hunt_that_dies_of_the_bug_has_found_it_with_what_it_was_trying(ends: str, said: str) -> None:
-    seconds_max = 2 if said == "does not end" else 60
+    seconds_max = 15 if said == "does not end" else 60
     result = verdict("a bug", [sys.executable, "-c", HUNT + ends], seconds_max)
     assert (result["by"], result["seed"], result["said"]) == ("test", "tests/a.py::test_b", said)
 
