@@ -38,6 +38,9 @@ _ELSEWHERE = {
     "waltz_trio/demo/run.py:_write_json": "the result of a demo, for who asked for it on that command line",
     "waltz_spark/cli/main.py:_audit": "a page for people, which may be a pipe and can be made again",
     "waltz_spark/cli/main.py:_report": "as the page of the audit",
+    "waltz_trio/node/proxy_cache.py:__init__": "a lock of a cache whose content is deleted at start, never used again",
+    "waltz_trio/node/proxy_cache.py:_clear": "that deletion",
+    "waltz_trio/node/proxy_cache.py:_change": "what may be lost or torn: it is read by its checksum, or asked again",
     "waltz_spark/seal/tiles.py:write_checkpoint": "removal of a directory of what was outgrown, which may come back",
 }
 """Functions that write without the port, and why that may be."""
