@@ -146,7 +146,8 @@ class ProxyRun(Run):
         self.crashes = 0
 
     def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in super()._server_options(planned).items() if name != "versions"}
+        options = {name: value for name, value in super()._server_options(planned).items() if name != "versions"}
+        return {**options, "proxies_trusted": True}
 
     def _app(self, number: int, habits: Habits) -> App:
         kind = App if number % 2 else ProxiedApp

@@ -9,7 +9,7 @@ import pytest
 from tests.model.cluster import SimCluster
 from tests.model.test_security import ended, guarded, told
 from tests.model.test_server import Client, opened
-from waltz_core.access.roles import EVERY, Role, Rule
+from waltz_core.access.roles import EVERY, NO_ROLES, Role, Roles, Rule
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.wire import client_messages as messages
 
@@ -168,6 +168,24 @@ def test_a_forged_append_with_names_is_refused_in_its_own_words() -> None:
     answer = hostile.received[-1]
     assert (answer.req_id, answer.refusal) == (refused, messages.Refusal.NOT_ALLOWED)
     assert "is of client 7" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("trusted", "roles", "believed"), [(False, False, False), (True, False, True), (True, True, False)]
+)
+def test_who_says_that_it_is_a_proxy_is_believed_where_the_server_is_told_to_and_has_no_roles(
+    trusted: bool, roles: bool, believed: bool
+) -> None:
+    rules = Roles([Rule("*", Role.CLIENT, write=EVERY)]) if roles else NO_ROLES
+    cluster = opened(server_options={"proxies_trusted": trusted, "roles": rules})
+    hostile = Client(cluster, certificate="stranger", client_id=8)
+    bit = messages.ClientCapability.CARRIES_OTHERS
+    hostile.ask(messages.ClusterInfoRequest(hostile.req_id(), False, False, bit))
+    hostile.mount()
+    under = forged(hostile, 7, 1)
+    commits(hostile, b"its own")
+    assert (under in [one.req_id for one in hostile.feed()]) is believed
+    assert told(cluster, "under request ids of client 7") is not believed
 
 
 def test_against_0_13_2_both_attacks_succeed() -> None:

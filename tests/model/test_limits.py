@@ -26,7 +26,7 @@ _NOT_DRAWN = {
         "root", "endpoint", "preferred_partitions", "versions", "storage_versions", "archive", "roles",
         "certificates_asked", "storage_frame_size_max", "retry_min_ms", "session", "journal", "lock_table_size",
         "min_fetch_size", "feed_cache_bytes", "data_cache_bytes", "batch_count_max", "payload_size_max",
-        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms",
+        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms", "proxies_trusted",
     },
     StorageConfig: {
         "key", "partition_count", "segment_size_threshold", "queue_bytes_max", "shown_directory",

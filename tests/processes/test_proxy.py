@@ -46,7 +46,8 @@ def files_of_page(cluster: Cluster, zookeeper: str) -> tuple[Path, list[str]]:
 
 def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     where = zookeeper.fresh_chroot()
-    with running_cluster(tmp_path, where, partitions=2, servers=2) as cluster:
+    trusting = {"server.trustProxies": True}  # the page tells when
+    with running_cluster(tmp_path, where, partitions=2, servers=2, settings=trusting) as cluster:
         client_file, words = files_of_page(cluster, where)
         cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
         cluster.start("proxy")

@@ -18,6 +18,7 @@ from waltz_trio.node.embedded import HOST, ROOT, EmbeddedCluster, embedded_clust
 from waltz_trio.node.proxy import ProxyProcess
 
 OWN_ROOT = "/region/proxy"
+TRUSTING = {"server.trustProxies": True}  # there are no roles
 
 
 def proxy_config(**keys: object) -> Config:
@@ -71,7 +72,7 @@ async def read(client: waltz.Client, count: int, partition: int = 0) -> list[byt
 
 async def test_what_is_appended_at_either_end_is_fed_at_both() -> None:
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster) as proxy:
+        async with embedded_cluster(partitions=2, servers=2, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(cluster.url) as direct, waltz.open_client(url_of(proxy)) as through:
                 assert direct.client_id != through.client_id
                 for number in range(20):
@@ -86,7 +87,7 @@ async def test_a_conflict_is_told_as_by_the_server() -> None:
     """The locks are checked upstream, and the refusal, with its reason, finds its way back."""
     lock = waltz.Lock("account", 7)
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(cluster.url) as direct, waltz.open_client(url_of(proxy)) as through:
                 await direct.append(0, waltz.Append(b"first", write=[lock]), based_on=-1)
                 with pytest.raises(waltz.LockConflictError) as caught:
@@ -98,7 +99,7 @@ async def test_a_conflict_is_told_as_by_the_server() -> None:
 
 async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> None:
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(cluster.url) as direct:
                 for number in range(200):
                     await direct.send(0, waltz.Append(b"%d" % number))
@@ -125,7 +126,7 @@ async def test_many_readers_cost_upstream_one_subscription_and_one_read() -> Non
 
 async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_under_way() -> None:
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=1) as cluster, running(cluster) as proxy:
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, running(cluster) as proxy:
             async with waltz.open_client(url_of(proxy)) as writer:
                 for number in range(10):
                     await writer.append(0, waltz.Append(b"%d" % number))
@@ -146,7 +147,7 @@ async def test_without_upstream_it_serves_what_it_has_to_those_who_have_nothing_
 
 async def test_a_root_that_is_not_a_proxys_is_refused() -> None:
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=1) as cluster:
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster:
             config = proxy_config(**{"cluster.root": ROOT, "proxy.upstream.root": "/other"})
             with pytest.raises(ConfigError, match="is not a proxy's"):
                 await ProxyProcess(config, cluster.znodes).run()
@@ -176,7 +177,10 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
 
     with trio.fail_after(120):
         over = trio.Event()
-        async with embedded_cluster(partitions=2, servers=2) as cluster, running(cluster, over=over) as proxy:
+        async with (
+            embedded_cluster(partitions=2, servers=2, settings=TRUSTING) as cluster,
+            running(cluster, over=over) as proxy,
+        ):
             assert proxy.endpoint is not None
             port = proxy.endpoint.port
             async with waltz.open_client(url_of(proxy)) as one, waltz.open_client(url_of(proxy)) as two:
@@ -216,7 +220,7 @@ async def test_what_memory_does_not_hold_comes_from_the_disk_until_that_fails(tm
     directory = tmp_path / "cache"
     small = {"proxy.cache.directory": str(directory), "server.transactionDataCacheSize": 1}
     with trio.fail_after(60):
-        async with embedded_cluster(partitions=1) as cluster:
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster:
             async with waltz.open_client(cluster.url) as direct:
                 for number in range(100):
                     await direct.send(0, waltz.Append(b"%d" % number))

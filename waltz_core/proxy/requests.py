@@ -66,9 +66,7 @@ class ProxyAnswers:
             case messages.RemovePreferredPartitionRequest(req_id):
                 answer = messages.RemovePreferredPartitionResponse(req_id, False)
             case messages.ClusterInfoRequest():
-                conn.feed_windows = bool(message.capabilities & messages.ClientCapability.FEED_WINDOWS)
-                if conn.access.unrestricted:
-                    conn.carries_others = bool(message.capabilities & messages.ClientCapability.CARRIES_OTHERS)
+                self._clients.announced(conn, message.capabilities)
                 self._cluster.info(conn.conn, conn.access, message)
                 self._clients.deliver()
                 return

@@ -188,6 +188,12 @@ class ClientPort:
         """Requests that were received and not looked at; what is not decoded counts as one of each connection."""
         return len(self._turns) + len(self._behind)
 
+    def announced(self, conn: ClientConn, capabilities: int) -> None:
+        """What a client says of itself with a ClusterInfoRequest; the last one decides."""
+        conn.feed_windows = bool(capabilities & messages.ClientCapability.FEED_WINDOWS)
+        if self._config.proxies_trusted and conn.access.unrestricted:  # where roles are, the role proxy says it
+            conn.carries_others = bool(capabilities & messages.ClientCapability.CARRIES_OTHERS)
+
     # ---- connections come and go -------------------------------------------------------------
 
     def accepted(self, now: int, event: Accepted) -> None:

@@ -83,6 +83,7 @@ class ServerConfig:
     unsent_max: int = 512 << 20  # bytes of payloads that may wait for one client to take them
     queue_count_max: int = 2_000  # appends that wait in one partition before the greedy are held back
     reads_count_max: int = 10_000  # requests without an answer, in the whole server, likewise
+    proxies_trusted: bool = False  # server.trustProxies: without roles, who says that it is a proxy is believed
 
     def partition(self, partition_id: int) -> PartitionConfig:
         """Settings of one partition."""

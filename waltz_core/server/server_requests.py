@@ -72,9 +72,7 @@ class ServerRequests:
             case messages.AddPreferredPartitionRequest() | messages.RemovePreferredPartitionRequest():
                 self._on_preference(now, conn, message)
             case messages.ClusterInfoRequest():
-                conn.feed_windows = bool(message.capabilities & messages.ClientCapability.FEED_WINDOWS)
-                if conn.access.unrestricted:  # else the role proxy says it
-                    conn.carries_others = bool(message.capabilities & messages.ClientCapability.CARRIES_OTHERS)
+                self._clients.announced(conn, message.capabilities)
                 self._cluster.info(conn.conn, conn.access, message)
             case messages.LogStartRequest() | messages.SetLogStartRequest() | messages.RecordRangeRequest():
                 self._on_reader(conn, message, self._partitions.get(req_partition(message.req_id)))

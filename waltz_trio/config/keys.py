@@ -572,6 +572,14 @@ _SERVER = (
         low=1,
     ),
     Key(
+        "server.trustProxies",
+        Kind.BOOL,
+        Use.SERVER,
+        "without roles: believe whoever says that it is a proxy, and let it append under request ids of other clients",
+        default=False,
+        original=False,
+    ),
+    Key(
         "server.journal.directory",
         Kind.TEXT,
         Use.SERVER,

@@ -160,6 +160,7 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
             unsent_max=config.number("network.unsentMax"),
             queue_count_max=config.number("server.queueCountMax"),
             reads_count_max=config.number("server.readCountMax"),
+            proxies_trusted=config.flag("server.trustProxies"),
             trace_every=node.trace_every,
         ),
     )
