@@ -43,6 +43,7 @@ _KEPT = 4  # connections that it lets stand
 _ADMINISTRATION = ("SetLogStartRequest", "AddPreferredPartitionRequest", "RemovePreferredPartitionRequest")
 _APPENDS = ("AppendRequest", "NamedAppendRequest")
 _APPENDED_MAX = 1_000  # appends of a run, after which it makes no more
+_APPENDED_MAX_0132 = 100  # its storage nodes walk their whole log when it is cut: a long one outlasts the wait
 
 
 class _Peer(RawPeer):
@@ -68,6 +69,7 @@ class Hostile:
         self._rng = Random(f"{run.seed}/hostile")
         self.on = self._rng.random() < SHARE
         self._storages = run.cluster.storages[run.plan.legacy_storages :]  # those of 0.13.2 withstand nothing
+        self._appended_max = _APPENDED_MAX_0132 if run.plan.legacy_storages else _APPENDED_MAX
         self._count = 0
         self._standing: list[_Peer] = []
         self._kinds: tuple[Callable[[str, Identity], bytes], ...] = (
@@ -169,13 +171,13 @@ class Hostile:
 
     def _appends(self, protocol: str, who: Identity) -> bytes:
         """Appends that commit, more than anybody's part; of another kind of request where nothing can be appended."""
-        if protocol != "client" or len(self._flooded) > _APPENDED_MAX:
+        if protocol != "client" or len(self._flooded) >= self._appended_max:
             return self._flood(protocol, who)
         version, observer = max(PROTOCOLS[protocol].tables), self._run.observer
         who = attrs.evolve(who, generation=self._generation(who.partition))
         codec = newest(protocol)[self._rng.choice(_APPENDS)]
         frames = [self._opened(protocol, version, who)]
-        for number in range(self._rng.choice((40, 600))):
+        for number in range(min(self._rng.choice((40, 600)), self._appended_max - len(self._flooded))):
             name = len(observer.tokens)
             data = f"{HOSTILE}{self._count}/{name}/".encode()
             token = Token(name, "", who.partition, None, ((), (), ()), data)
