@@ -150,6 +150,7 @@ class Member:
         self.deciding: list[Call] = []
         self.decided: dict[Call, InFlight] = {}  # what waits to be sent, or waited in vain
         self.heard: dict[int, int] = {}  # lock → the last transaction of this process that took it
+        self.seen = -1  # the highest mark of a state that it has decided on
         self.asked: list[int] = []  # questions for the committed mark: what it was when each left
         self.commit: Commit | None = None  # to be run
         self.answer: Applied | ApplyFailed | ViewDown | None = None  # of the view, on its way
@@ -271,6 +272,7 @@ class Member:
             move = Move(call.account, amount, call.number, call.key, call.hashed)
             locks = (call.account,) if call.key is None else (call.account, 1000 + key_lock(call.key).id % 64)
             self.decided[call] = InFlight(call, self, move, database.mark, locks)
+            self.seen = max(self.seen, database.mark)
             self.tell(Decided(call, database.mark, locks))
 
     def _answer_mark(self) -> None:

@@ -107,4 +107,5 @@ def test_a_cell_of_a_notebook_may_block(cluster: ClusterThread, tmp_path: Path) 
     cell = f"import waltz_sync as waltz\nwith waltz.open_client({cluster.url!r}) as client:\n    print(client.cluster)"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     notebooks.execute(notebook, tmp_path)
-    assert notebook.cells[0].outputs[0].text == "waltz dev\n"
+    shown = [output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout"]
+    assert shown == ["waltz dev\n"]  # beside it development mode may name a slow step of the kernel

@@ -29,12 +29,18 @@ def check_application(world: ApplicationWorld, call: Call | None = None) -> None
 def check_sent(world: ApplicationWorld, append: InFlight) -> None:
     """Judge an append that is about to be sent: its process knows of nothing for which it would be refused.
 
+    What a decision has seen is forgotten; if the database is set back afterwards, the server has to refuse.
+
     Raises:
         InvariantError: it does.
     """
     for lock in append.locks:
         taken = append.member.heard.get(lock, -1)
-        _require(taken <= append.based_on, "SentOnAStateThatMayWin", f"{append}: {taken} took {lock}")
+        _require(
+            taken <= max(append.based_on, append.member.seen),
+            "SentOnAStateThatMayWin",
+            f"{append}: {taken} took {lock}",
+        )
         for other in world.flying:
             both = other.member is append.member and lock in other.locks
             _require(not both, "OneAppendAtATimePerLock", f"{append} beside {other}")
