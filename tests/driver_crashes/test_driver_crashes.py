@@ -46,7 +46,7 @@ _ELSEWHERE = {
 """Functions that write without the port, and why that may be."""
 
 
-_PARTS = 5  # of the syncs: the first is tried with the quick tests, the others take a minute
+_PARTS = 15  # of the syncs: the first is tried with the quick tests, the others take a minute
 
 
 @pytest.fixture(scope="module")

@@ -442,18 +442,38 @@ async def test_a_file_on_another_file_system_is_synced_for_itself(tmp_path: Path
         assert files.covered("6")
 
 
+def chosen(times: SyncTimes, files: int, groups: int, whole: float, each: float) -> list[bool]:
+    """Whether each of so many groups was synced as a whole, on a disk that takes so many seconds."""
+    found = []
+    for _ in range(groups):
+        found.append(times.choose(files))
+        times.took(found[-1], files, whole if found[-1] else each * files)
+    return found
+
+
 def test_the_faster_way_is_taken_and_the_other_one_tried_again() -> None:
     times = SyncTimes()
-    assert times.choose(100)
-    times.took(True, 100, 0.010)
-    assert not times.choose(100)
-    times.took(False, 100, 0.100)
-    chosen = [times.choose(100) for _ in range(100)]
-    assert chosen.count(False) in (1, 2)
-    assert sum(times.choose(2) for _ in range(100)) in (1, 2)  # two files are synced sooner than everything
-    for _ in range(50):
-        times.took(True, 100, 1.0)  # another process fills the cache
-    assert sum(times.choose(100) for _ in range(100)) in (1, 2)
+    assert chosen(times, 100, 2, 0.010, 0.0002) == [True, False]
+    assert chosen(times, 100, 1_000, 0.010, 0.0002).count(False) in range(12, 18)  # twice as slow: after 64 others
+    assert chosen(times, 2, 1_000, 0.010, 0.0002).count(True) in range(2, 6)  # two files are synced sooner
+    assert chosen(times, 100, 1_000, 1.0, 0.0002).count(True) in range(2, 8)  # another process fills the cache
+
+
+def test_the_slower_way_is_tried_the_more_seldom_the_more_it_costs() -> None:
+    """With 512 files, one group that is synced file by file can take as long as a dozen others."""
+    times = SyncTimes()
+    ways = chosen(times, 512, 10_000, 0.030, 0.0008)
+    tried = ways.count(False)
+    assert 0.41 * tried < 0.06 * 10_000 * 0.030
+    assert tried > 10
+
+
+def test_a_way_that_was_slow_once_is_tried_again() -> None:
+    times = SyncTimes()
+    chosen(times, 100, 2, 0.010, 0.0005)
+    times.took(True, 100, 60.0)
+    ways = chosen(times, 100, 4_000, 0.010, 0.0005)
+    assert all(ways[-30:])
 
 
 # ---- a batch that is alone -------------------------------------------------------------------------

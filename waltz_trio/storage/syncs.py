@@ -2,7 +2,7 @@
 
 A storage node serves hundreds of partitions, each with files of its own; one `fdatasync` after the other costs the
 device as many flushes. `syncfs` costs one, but it also writes what other processes have left in the cache of the same
-file system. So both are timed, and the cheaper one is used; the other is tried again now and then.
+file system. So both are timed, and the cheaper one is used; the other is tried again the more seldom the more it costs.
 
 What a failure means (docs/adr/0016-syncing-many-files.md): `syncfs` reports an error of *any* file of the file system,
 also of other processes, and does not say of which. It is then asked file by file, and each file answers for itself: an
@@ -21,35 +21,44 @@ from waltz_trio.storage.files import Files
 from waltz_trio.storage.group import Failures
 
 THREADS = 4  # more of them wait for the same journal of the file system
-_TRY_EVERY = 64  # groups after which the slower way is timed again
+_TRY_SHARE = 32  # of the time that syncs take, one part may go into timing the slower way again
+_SLOWER_MAX = 8  # times at which it is tried in any case: what was once that slow may have been a hiccup
 _NEWEST = 0.25  # weight of the newest time
 
 
 class SyncTimes:
     """Which way is faster for a number of files: what one sync of all costs, and what each file costs otherwise."""
 
-    __slots__ = ("_all", "_each", "_groups")
+    __slots__ = ("_all", "_each", "_spent", "_tries")
 
     def __init__(self) -> None:
         self._all: float | None = None  # seconds of one sync of the file system
         self._each: float | None = None  # seconds for each file, several at a time
-        self._groups = 0
+        self._spent = 0.0  # seconds of syncs since the slower way was tried
+        self._tries = False  # now
 
     def choose(self, count: int) -> bool:
         """Whether to sync the file system as a whole, for a group of `count` files."""
-        self._groups += 1
         if self._all is None or self._each is None:
             return self._all is None
-        faster = self._all < self._each * count
-        return faster != (self._groups % _TRY_EVERY == 0)
+        whole, each = self._all, self._each * count
+        slower = min(max(whole, each), _SLOWER_MAX * min(whole, each))
+        self._tries = self._spent >= _TRY_SHARE * slower
+        return (whole < each) != self._tries
 
     def took(self, whole: bool, count: int, seconds: float) -> None:
         """A group of `count` files took so long."""
         if whole:
-            self._all = seconds if self._all is None else self._all + _NEWEST * (seconds - self._all)
+            self._all = self._newer(self._all, seconds)
         else:
-            each = seconds / count
-            self._each = each if self._each is None else self._each + _NEWEST * (each - self._each)
+            self._each = self._newer(self._each, seconds / count)
+        self._spent = 0.0 if self._tries else self._spent + seconds
+        self._tries = False
+
+    def _newer(self, before: float | None, newest: float) -> float:
+        if before is None or (self._tries and newest < before):
+            return newest  # the next groups correct it, if that was luck
+        return before + _NEWEST * (newest - before)
 
 
 class FileSyncs:
