@@ -20,10 +20,16 @@ install: .venv/installed
 demo: install
 	$(BIN)/waltz demo run
 
+# mypy takes as long as all the others: beside them.
 check: install
+	@$(MAKE) -j2 --output-sync=target --no-print-directory check-types check-style
+
+.PHONY: check-types check-style
+check-types:
+	$(BIN)/mypy
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python -m tests.unused
 
 fix: install
@@ -31,38 +37,76 @@ fix: install
 	$(BIN)/ruff format .
 
 # Development mode: value classes are frozen, and Trio complains about what it otherwise forgives. Its checked memory
-# allocator is for extensions written in C, and would take a fifth of the time.
+# allocator is for extensions written in C, and would take a fifth of the time. Seeds are worth more in number.
+DEVELOPMENT := env PYTHONDEVMODE=1 PYTHONMALLOC=default $(BIN)/python -m pytest -q
 # What runs whole clusters for long is not measured for coverage, which would make it three times slower.
 LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model failover hostile application_layer limits fairness legacy_clients security))
-PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=5
+CORE := tests/unit tests/witness tests/model $(addprefix --ignore=,$(LONG))
+PYTEST := $(DEVELOPMENT) -n 2 --durations=5
+FUZZ := nice -n 5 $(BIN)/python -m tests.model.fuzz --jobs 2
+
+# Lanes beside each other, each a stage at a time, its output when it ends: what computes, and what waits more than it computes
+# (drivers and processes, three at a time; Spark; by files). What computes takes the time that the others leave, Spark before it.
+LANES := -j3 --output-sync=target --no-print-directory
+BEGIN = mkdir -p $(STAGES) && date +%s > $(STAGES)/began
+TOOK = echo "$(1) took $$(($$(date +%s) - $$(cat $(STAGES)/began))) s, installation apart"
+COMPUTE := nice -n 5 $(PYTEST)
 # Real processes on real clocks, beside others on the same cores: what fails is run once more, alone. It must pass then, and is named.
-STEADY = $(PYTEST) $(1) || { [ $$? = 1 ] && echo "Once more, alone, what failed beside others:" && \
-  $(BIN)/python -m pytest -q -rA --last-failed --last-failed-no-failures none $(1); } || exit 1
-# Two at a time: the core is tested on both cores; tests of drivers, processes and Spark wait more than they work, by files.
+# Its names stand in $(BESIDE), with a count at the end of the run. Each stage that waits has its own cache of what failed.
+BESIDE := build/beside-others.txt
+STAGES := build/stages
+COUNT_BESIDE = [ ! -s $(BESIDE) ] || echo "$$(wc -l < $(BESIDE)) tests failed beside others and passed alone, see $(BESIDE)"
+STEADY = $(PYTEST) $(3) -o cache_dir=$(STAGES)/$(1) $(2) || { [ $$? = 1 ] && mkdir -p $(STAGES)/$(1) && touch $(STAGES)/$(1)/again; }
+ALONE = [ ! -e $(STAGES)/$(1)/again ] || { echo "Once more, alone, what failed beside others:" && \
+  $(DEVELOPMENT) -rA -p tests.beside --beside $(BESIDE) -o cache_dir=$(STAGES)/$(1) --last-failed --last-failed-no-failures none $(2); }
+
+DRIVERS := -m 'not slow' tests/trio tests/sync tests/aio tests/testing tests/dcb tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/interop tests/histories
+SPARK := -m 'not slow' tests/spark
 # The same seeds every time: what fails here fails again.
 test: install
 	@.ci/system-packages tests
-	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
-	$(MAKE) --no-print-directory check; \
-	$(PYTEST) -m 'not slow' tests/unit tests/witness tests/model \
-	  $(addprefix --ignore=,$(LONG)) --cov --cov-report= --cov-fail-under=95; \
-	$(PYTEST) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets; \
-	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --seeds 1..150 --jobs 2; \
-	PYTHONDEVMODE= WALTZ_SPEEDUPS=0 $(BIN)/python -m tests.model.fuzz --seeds 151..200 --jobs 2; \
-	WALTZ_SPEEDUPS=0 $(PYTEST) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire; \
-	$(call STEADY,-m 'not slow' --dist loadfile tests/trio tests/sync tests/aio tests/testing tests/dcb tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/interop tests/histories); \
-	$(call STEADY,-m 'not slow' --dist loadfile tests/spark); \
-	echo "Tests took $$((SECONDS - begin)) s, installation apart"
+	@rm -rf $(BESIDE) $(STAGES); $(BEGIN)
+	@$(MAKE) $(LANES) stage-pure stage-drivers stage-spark
+	@$(call ALONE,drivers,$(DRIVERS))
+	@$(call ALONE,spark,$(SPARK))
+	@$(COUNT_BESIDE); $(call TOOK,Tests)
 
-# The slow half of the tests of processes and Spark, and 1,000 seeds that nobody has seen before this commit: they are drawn
-# from its content, so that whoever runs it again sees what CI saw.
+.PHONY: stage-core stage-clusters stage-seeds stage-pure stage-drivers stage-spark
+stage-core: check-types check-style
+	@$(COMPUTE) -m 'not slow' $(CORE)
+stage-clusters: stage-core
+	@$(COMPUTE) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets
+stage-seeds: stage-clusters
+	@$(FUZZ) --seeds 1..150
+	@export WALTZ_SPEEDUPS=0; $(FUZZ) --seeds 151..200
+stage-pure: stage-seeds
+	@export WALTZ_SPEEDUPS=0; $(COMPUTE) -m 'not slow' tests/vectors tests/unit/server tests/unit/client tests/unit/wire
+stage-drivers:
+	@$(call STEADY,drivers,$(DRIVERS),-n 3 --dist loadfile)
+stage-spark:
+	@nice -n 2 $(call STEADY,spark,$(SPARK),--dist loadfile)
+
+SLOW_DRIVERS := -m slow tests/unit tests/model tests/vectors tests/driver_crashes tests/trio tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/histories
+SLOW_SPARK := -m slow tests/spark
+# Coverage of the core, the slow half of the tests of processes and Spark, and 1,000 seeds that nobody has seen before this commit:
+# they are drawn from its content, so that whoever runs it again sees what CI saw.
 test-long: install
 	@.ci/system-packages tests
-	@begin=$$SECONDS; set -e; export PYTHONDEVMODE=1 PYTHONMALLOC=default; \
-	PYTHONDEVMODE= $(BIN)/python -m tests.model.fuzz --fresh 1000 --of-tree --jobs 2; \
-	$(call STEADY,-m slow tests/unit tests/vectors tests/driver_crashes tests/trio tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/histories); \
-	$(call STEADY,-m slow --dist loadfile tests/spark); \
-	echo "Long tests took $$((SECONDS - begin)) s, installation apart"
+	@rm -rf $(BESIDE) $(STAGES); $(BEGIN)
+	@$(MAKE) $(LANES) stage-fresh-seeds stage-slow-spark
+	@$(call ALONE,slow-drivers,$(SLOW_DRIVERS))
+	@$(call ALONE,slow-spark,$(SLOW_SPARK))
+	@$(COUNT_BESIDE); $(call TOOK,Long tests)
+
+.PHONY: stage-coverage stage-fresh-seeds stage-slow-drivers stage-slow-spark
+stage-coverage:
+	@nice -n 5 $(COMPUTE) -m 'not slow' $(CORE) --cov --cov-report= --cov-fail-under=95
+stage-fresh-seeds: stage-coverage
+	@nice -n 5 $(FUZZ) --fresh 1000 --of-tree
+stage-slow-drivers:
+	@$(call STEADY,slow-drivers,$(SLOW_DRIVERS),-n 3)
+stage-slow-spark: stage-slow-drivers
+	@$(call STEADY,slow-spark,$(SLOW_SPARK),--dist loadfile)
 
 # The site of docs/, as pages in build/site; a warning is an error, and nothing is fetched.
 docs: install

@@ -26,6 +26,8 @@ ELSEWHERE = {
 SLOW = {
     "docs/tutorial.md",
     "docs/howto/seal.md",
+    "docs/howto/seeds.md",
+    "docs/howto/saga.md",
     "docs/howto/outbox.md",
     "docs/howto/rebuild.md",
     "docs/howto/schema-change.md",

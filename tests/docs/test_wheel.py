@@ -61,8 +61,9 @@ IMPORTED_BY = {  # what others import for us
 }
 
 
-def run(*command: str | Path, status: int = 0, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=cwd)
+def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **more: str) -> str:
+    environment = {**os.environ, **more}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=cwd, env=environment)
     assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -96,13 +97,17 @@ def test_every_extra_is_described() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: building writes into the tree."""
+    """The wheel, built from a copy: building writes into the tree.
+
+    With what is installed here instead of an environment fetched for it, and without optimising what nobody measures.
+    """
     tree = tmp_path_factory.mktemp("tree")
     for name in (*PACKAGES, "examples", "tests/docs"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.c"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tree / "dist", tree)
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
+    run(*build, "-w", tree / "dist", tree, CFLAGS="-O0")
     (found,) = (tree / "dist").glob("*.whl")
     return found
 
@@ -135,8 +140,8 @@ def test_the_base_is_what_a_client_needs(programs: Path) -> None:
     ("command", "extra"),
     [
         (("demo", "run", "--seconds", "1"), "demo"),
-        (("client", "validate", "--help"), "cli"),
-        (("spark", "--help"), "spark"),
+        pytest.param(("client", "validate", "--help"), "cli", marks=pytest.mark.slow),
+        pytest.param(("spark", "--help"), "spark", marks=pytest.mark.slow),
     ],
 )
 def test_a_command_without_its_extra_names_it(programs: Path, command: tuple[str, ...], extra: str) -> None:
@@ -158,14 +163,14 @@ def test_the_first_program_runs(programs: Path, tmp_path: Path) -> None:
     "page",
     [
         "README.md",
-        "docs/howto/embedding.md",
-        "docs/howto/idempotency.md",
-        "docs/howto/many-at-once.md",
-        "docs/howto/outbox.md",
-        "docs/howto/rebuild.md",
-        "docs/howto/saga.md",
-        "docs/howto/schema-change.md",
-        "docs/howto/threads.md",
+        pytest.param("docs/howto/embedding.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/idempotency.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/many-at-once.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/outbox.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/rebuild.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/saga.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/schema-change.md", marks=pytest.mark.slow),
+        pytest.param("docs/howto/threads.md", marks=pytest.mark.slow),
     ],
 )
 def test_the_programs_of_the_pages_are_typed(programs: Path, tmp_path: Path, page: str) -> None:
@@ -211,7 +216,9 @@ def lines_refused_by_pyright(python: Path, folder: Path) -> dict[str, set[int]]:
     return refused
 
 
-@pytest.mark.parametrize("lines_refused", [lines_refused_by_mypy, lines_refused_by_pyright])
+@pytest.mark.parametrize(
+    "lines_refused", [lines_refused_by_mypy, pytest.param(lines_refused_by_pyright, marks=pytest.mark.slow)]
+)
 def test_wrong_arguments_of_submit_decide_and_views_are_refused(
     programs: Path, tmp_path: Path, lines_refused: Callable[[Path, Path], dict[str, set[int]]]
 ) -> None:

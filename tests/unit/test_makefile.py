@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -10,11 +13,16 @@ FOLDERS = sorted({path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").r
 
 
 def recipe(target: str) -> set[str]:
-    """The folders of tests that a target names."""
-    text = (ROOT / "Makefile").read_text()
-    match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
-    assert match is not None
-    return set(re.findall(r"\btests/(\w+)", match[1]))
+    """The folders of tests that a target runs, and the stages that it begins."""
+    command = ["make", "--dry-run", "--no-print-directory", f"--assume-old={ROOT / '.venv'}/installed"]
+    command += ["--assume-old=.venv/installed", target]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=outside)
+    folders = set()
+    for line in done.stdout.splitlines():
+        if "-m pytest" in line and "Once more" not in line:
+            folders |= set(re.findall(r"(?<!--ignore=)\btests/(\w+)", line))
+    return folders
 
 
 def test_every_folder_of_tests_is_run_by_make_test() -> None:
@@ -29,3 +37,21 @@ def test_every_folder_with_slow_tests_is_run_by_make_test_long() -> None:
 
 def is_slow(path: Path) -> bool:
     return "mark.slow" in path.read_text()
+
+
+def test_what_failed_beside_others_and_passes_alone_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("""
+from pathlib import Path
+ALONE = Path(__file__).with_name("alone")
+def test_good(): pass
+def test_bad(): assert False
+def test_crowded(): assert ALONE.exists()
+""")
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)]
+    command += ["-p", "no:xdist"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 1
+    (tmp_path / "alone").touch()
+    noted = tmp_path / "build" / "beside.txt"
+    again = [*command, "-p", "tests.beside", "--beside", str(noted), "--last-failed"]
+    assert subprocess.run(again, check=False, capture_output=True, cwd=ROOT).returncode == 1
+    assert noted.read_text().splitlines() == ["test_it.py::test_crowded"]
