@@ -13,6 +13,7 @@ from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.portal import Held, Portal
 from waltz_trio.client.application import ApplicationStatus
+from waltz_trio.client.arguments import KEYS, listed, rows_of
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.views import View
 
@@ -91,8 +92,8 @@ class Application(Block, Generic[S]):
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         _check_plain(decide, "decide")
         self._check_entered()
-        wanted = list(arguments)  # whatever makes them runs in the caller's thread
-        named = None if keys is None else list(keys)
+        wanted = rows_of(arguments)  # whatever makes them runs in the caller's thread
+        named = None if keys is None else listed(keys, KEYS)
 
         async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
             return await self._app.submit_many(

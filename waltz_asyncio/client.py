@@ -14,9 +14,10 @@ from waltz_asyncio.pending import Pending, PendingMany
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.portal import Held, Portal
+from waltz_trio.client.arguments import APPENDS, listed
 from waltz_trio.client.connect import ConfigLike
 from waltz_trio.client.instrument import Instrument
-from waltz_trio.client.values import Append, Receipt, Tail
+from waltz_trio.client.values import Append, Receipt, Tail, Transaction
 from waltz_trio.client.views import View
 
 S = TypeVar("S")
@@ -48,6 +49,10 @@ class Client:
         manager = look(self._portal, self._client.feed, partition, after=after, prefetch=prefetch, select=select)
         return FeedBlock(self, Held(self._portal, manager, self._held))
 
+    @documented(trio_front.Client.read)
+    async def read(self, partition: int, first: int, last: int) -> list[Transaction]:
+        return await call(self._portal, self._client.read, partition, first, last)
+
     @documented(trio_front.Client.committed_mark)
     async def committed_mark(self, partition: int) -> int:
         return await call(self._portal, self._client.committed_mark, partition)
@@ -74,7 +79,7 @@ class Client:
     async def append_many(
         self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
     ) -> list[Receipt | LockConflictError | NotCommittedError]:
-        wanted = list(appends)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
 
         async def run() -> list[Receipt | LockConflictError | NotCommittedError]:
             self._tell_mark(partition)
@@ -92,7 +97,7 @@ class Client:
 
     @documented(trio_front.Client.send_many)
     async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
-        wanted = list(appends)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
 
         async def run() -> PendingMany:
             self._tell_mark(partition)

@@ -668,14 +668,86 @@ def judge_run(run, Py_ssize_t at, seen, dict sent, order, list committed):
     return at, mark
 
 
-def encode_appends(bytearray out, head, submits, Py_ssize_t at, Py_ssize_t end, prefix, sequence, seen, bint names_told):
-    cdef Py_ssize_t size, begin, count, place, number, stop, total = 0
-    cdef long long mark, first_mark, ordinal
-    cdef int32_t header, checksum, lock, of_name
+cdef object _append_frame(
+    bytearray out, head, prefix, long long ordinal, long long mark, write, read, append, names, header, data, checksum
+):
+    # Appends one frame to `out`; its request id, or None and nothing was appended: the reference knows what to do.
+    cdef Py_ssize_t size, begin, count, place, number, stop = 0, total = 0
+    cdef int32_t head_number, sum_number, lock, of_name
     cdef unsigned char *p
     cdef const unsigned char *n
-    cdef object data, names, one, req_id
-    cdef tuple locks
+    cdef tuple locks, each
+    if (
+        not WALTZ_IS_BYTES(data)
+        or not WALTZ_IS_BYTES(names)
+        or not waltz_int32(header, &head_number)
+        or not waltz_int32(checksum, &sum_number)
+        or type(write) is not tuple
+        or type(read) is not tuple
+        or type(append) is not tuple
+    ):
+        return None
+    each = (write, read, append)
+    total = len(<tuple>write) + len(<tuple>read) + len(<tuple>append)
+    size = 7 + 25 + 12 + 8 + 4 + PyBytes_GET_SIZE(data) + PyBytes_GET_SIZE(names) + 5 * total
+    begin = PyByteArray_GET_SIZE(out)
+    PyByteArray_Resize(out, begin + size)
+    p = <unsigned char *>PyByteArray_AS_STRING(out) + begin
+    memcpy(p, PyBytes_AS_STRING(head), 7)
+    p[7] = 34
+    memcpy(p + 8, PyBytes_AS_STRING(prefix), 12)
+    put32(p + 20, <uint32_t>ordinal)
+    put64(p + 24, mark)
+    place = 32
+    n = <const unsigned char *>PyBytes_AS_STRING(names)
+    for number in range(3):
+        locks = <tuple>each[number]
+        count = len(locks)
+        put32(p + place, count)
+        place += 4
+        for lock_hash in locks:
+            if not waltz_int32(lock_hash, &lock):
+                PyByteArray_Resize(out, begin)
+                return None
+            put32(p + place, lock)
+            place += 5
+            p[place - 1] = 0
+            if PyBytes_GET_SIZE(names) == 0:
+                continue
+            if PyBytes_GET_SIZE(names) - stop < 4:
+                PyByteArray_Resize(out, begin)
+                return None
+            of_name = <int32_t>get32(n + stop)
+            if of_name == -1 and total > 1:
+                stop += 4
+                continue
+            if of_name < 0 or PyBytes_GET_SIZE(names) - stop - 12 < of_name:
+                PyByteArray_Resize(out, begin)
+                return None
+            p[place - 1] = 1
+            memcpy(p + place, n + stop, of_name + 12)
+            place += of_name + 12
+            stop += of_name + 12
+    if stop != PyBytes_GET_SIZE(names):
+        PyByteArray_Resize(out, begin)
+        return None
+    put32(p + place, head_number)
+    put32(p + place + 4, PyBytes_GET_SIZE(data))
+    place += 8
+    memcpy(p + place, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+    place += PyBytes_GET_SIZE(data)
+    put32(p + place, sum_number)
+    place += 4
+    put32(p + 3, place - 7)
+    if place != size:
+        PyByteArray_Resize(out, begin + place)
+        p = <unsigned char *>PyByteArray_AS_STRING(out) + begin
+    return PyBytes_FromStringAndSize(<const char *>p + 8, 16)
+
+
+def encode_appends(bytearray out, head, submits, Py_ssize_t at, Py_ssize_t end, prefix, sequence, seen, bint names_told):
+    cdef long long mark, first_mark, ordinal
+    cdef object names, one, req_id
     reference = REFERENCES["encode_appends"]
     if (
         type(submits) is not list
@@ -695,91 +767,19 @@ def encode_appends(bytearray out, head, submits, Py_ssize_t at, Py_ssize_t end, 
         if ordinal > 0x7FFFFFFF:
             ordinal -= 0x100000000LL
         one = <object>PyList_GET_ITEM(submits, at)
-        data, names = _submit.get(one, 5), _submit.get(one, 7)
-        usual = (
-            WALTZ_IS_BYTES(data)
-            and WALTZ_IS_BYTES(names)
-            and waltz_int32(_submit.get(one, 4), &header)
-            and waltz_int32(_submit.get(one, 6), &checksum)
-        )
         mark = first_mark
-        if _submit.get(one, 0) is not None and not waltz_long(_submit.get(one, 0), &mark):
-            usual = False
-        size = 7 + 25 + 12 + 8 + 4
-        if usual:
-            if not names_told:
-                names = _NONE
-            size += PyBytes_GET_SIZE(data) + PyBytes_GET_SIZE(names)
-            total = 0
-            for number in range(1, 4):
-                if type(_submit.get(one, number)) is not tuple:
-                    usual = False
-                    break
-                total += len(<tuple>_submit.get(one, number))
-            size += 5 * total
-        if not usual:
+        req_id = None
+        if _submit.get(one, 0) is None or waltz_long(_submit.get(one, 0), &mark):
+            names = _submit.get(one, 7) if names_told else _NONE
+            req_id = _append_frame(
+                out, head, prefix, ordinal, mark,
+                _submit.get(one, 1), _submit.get(one, 2), _submit.get(one, 3),
+                names, _submit.get(one, 4), _submit.get(one, 5), _submit.get(one, 6),
+            )
+        if req_id is None:
             made += reference(out, head, submits, at, at + 1, prefix, _wrapped(ordinal - 1), seen, names_told)
-            at += 1
-            continue
-        begin = PyByteArray_GET_SIZE(out)
-        PyByteArray_Resize(out, begin + size)
-        p = <unsigned char *>PyByteArray_AS_STRING(out) + begin
-        memcpy(p, PyBytes_AS_STRING(head), 7)
-        p[7] = 34
-        memcpy(p + 8, PyBytes_AS_STRING(prefix), 12)
-        put32(p + 20, <uint32_t>ordinal)
-        put64(p + 24, mark)
-        place = 32
-        stop = 0
-        n = <const unsigned char *>PyBytes_AS_STRING(names)
-        for number in range(1, 4):
-            locks = <tuple>_submit.get(one, number)
-            count = len(locks)
-            put32(p + place, count)
-            place += 4
-            for lock_hash in locks:
-                if not waltz_int32(lock_hash, &lock):
-                    usual = False
-                    break
-                put32(p + place, lock)
-                place += 5
-                p[place - 1] = 0
-                if PyBytes_GET_SIZE(names) == 0:
-                    continue
-                if PyBytes_GET_SIZE(names) - stop < 4:
-                    usual = False
-                    break
-                of_name = <int32_t>get32(n + stop)
-                if of_name == -1 and total > 1:
-                    stop += 4
-                    continue
-                if of_name < 0 or PyBytes_GET_SIZE(names) - stop - 12 < of_name:
-                    usual = False
-                    break
-                p[place - 1] = 1
-                memcpy(p + place, n + stop, of_name + 12)
-                place += of_name + 12
-                stop += of_name + 12
-            if not usual:
-                break
-        if not usual or stop != PyBytes_GET_SIZE(names):
-            PyByteArray_Resize(out, begin)
-            made += reference(out, head, submits, at, at + 1, prefix, _wrapped(ordinal - 1), seen, names_told)
-            at += 1
-            continue
-        put32(p + place, header)
-        put32(p + place + 4, PyBytes_GET_SIZE(data))
-        place += 8
-        memcpy(p + place, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        place += PyBytes_GET_SIZE(data)
-        put32(p + place, checksum)
-        place += 4
-        put32(p + 3, place - 7)
-        if place != size:
-            PyByteArray_Resize(out, begin + place)
-            p = <unsigned char *>PyByteArray_AS_STRING(out) + begin
-        req_id = PyBytes_FromStringAndSize(<const char *>p + 8, 16)
-        made.append(req_id)
+        else:
+            made.append(req_id)
         at += 1
     return made
 
@@ -788,10 +788,25 @@ cdef object _wrapped(long long number):
     return number if number >= -0x80000000LL else number + 0x100000000LL
 
 
+cdef Fields _locks = Fields("client_mark", "write", "read", "append", "names")
 cdef Fields _plain = Fields("value", "codec", "header", "write", "read", "append", "result")
 
 
 def take_plain(appends, at, cls, codec, size_max, room, list headers, list payloads, list checksums):
+    taken = _taken(appends, at, None, cls, codec, size_max, room, headers, payloads, checksums)
+    if taken is None:
+        return REFERENCES["take_plain"](appends, at, cls, codec, size_max, room, headers, payloads, checksums)
+    return taken
+
+
+def take_alike(appends, at, like, cls, codec, size_max, room, list headers, list payloads, list checksums):
+    taken = _taken(appends, at, like, cls, codec, size_max, room, headers, payloads, checksums)
+    if taken is None:
+        return REFERENCES["take_alike"](appends, at, like, cls, codec, size_max, room, headers, payloads, checksums)
+    return taken
+
+
+cdef object _taken(appends, at, like, cls, codec, size_max, room, list headers, list payloads, list checksums):
     cdef Py_ssize_t place, end, length
     cdef long long first, largest, wanted, size = 0
     cdef int32_t header
@@ -803,9 +818,10 @@ def take_plain(appends, at, cls, codec, size_max, room, list headers, list paylo
         or not waltz_long(room, &wanted)
         or not 0 <= first <= PyList_GET_SIZE(appends)
     ):
-        return REFERENCES["take_plain"](appends, at, cls, codec, size_max, room, headers, payloads, checksums)
+        return None
     place = first
     end = PyList_GET_SIZE(appends)
+    of_like = (None, None, None) if like is None else (like.write, like.read, like.append)
     while place < end and size < wanted:
         one = <object>PyList_GET_ITEM(appends, place)
         if type(one) is not cls or type(_plain.get(one, 1)) is not codec:
@@ -818,7 +834,10 @@ def take_plain(appends, at, cls, codec, size_max, room, list headers, list paylo
             break
         for number in range(3, 6):
             locks = _plain.get(one, number)
-            if type(locks) is not tuple or len(<tuple>locks) != 0:
+            if like is not None:
+                if locks is not (<tuple>of_like)[number - 3]:
+                    break
+            elif type(locks) is not tuple or len(<tuple>locks) != 0:
                 break
         else:
             headers.append(_plain.get(one, 2))
@@ -833,7 +852,7 @@ def take_plain(appends, at, cls, codec, size_max, room, list headers, list paylo
 
 def encode_columns(bytearray out, head, columns, at, end, prefix, sequence, mark, names_told):
     cdef Py_ssize_t row, stop, begin, length
-    cdef long long ordinal, known, first, last
+    cdef long long ordinal, known, own, first, last
     cdef int32_t header, checksum
     cdef unsigned char *p
     cdef list headers, payloads, checksums
@@ -864,9 +883,24 @@ def encode_columns(bytearray out, head, columns, at, end, prefix, sequence, mark
             not WALTZ_IS_BYTES(data)
             or not waltz_int32(<object>PyList_GET_ITEM(headers, row), &header)
             or not waltz_int32(<object>PyList_GET_ITEM(checksums, row), &checksum)
-            or (locks and row in locks)
         ):
             made += reference(out, head, columns, row, row + 1, prefix, _wrapped(ordinal - 1), mark, names_told)
+            continue
+        of_row = (<dict>locks).get(row) if locks else None
+        if of_row is not None:
+            own = known
+            req_id = None
+            if _locks.get(of_row, 0) is None or waltz_long(_locks.get(of_row, 0), &own):
+                req_id = _append_frame(
+                    out, head, prefix, ordinal, own,
+                    _locks.get(of_row, 1), _locks.get(of_row, 2), _locks.get(of_row, 3),
+                    _locks.get(of_row, 4) if names_told else _NONE,
+                    <object>PyList_GET_ITEM(headers, row), data, <object>PyList_GET_ITEM(checksums, row),
+                )
+            if req_id is None:
+                made += reference(out, head, columns, row, row + 1, prefix, _wrapped(ordinal - 1), mark, names_told)
+            else:
+                made.append(req_id)
             continue
         length = PyBytes_GET_SIZE(data)
         begin = PyByteArray_GET_SIZE(out)

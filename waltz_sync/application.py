@@ -12,6 +12,7 @@ from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.pending import Submission
 from waltz_sync.portal import Block, Held, Portal
 from waltz_trio.client.application import ApplicationStatus
+from waltz_trio.client.arguments import KEYS, listed, rows_of
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.views import View
 
@@ -152,8 +153,8 @@ class Application(Block["Application[S]"], Generic[S]):
         """
         _check_plain(decide, "decide")
         self._check_entered()
-        wanted = list(arguments)  # whatever makes them runs in the caller's thread
-        named = None if keys is None else list(keys)
+        wanted = rows_of(arguments)  # whatever makes them runs in the caller's thread
+        named = None if keys is None else listed(keys, KEYS)
 
         async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
             return await self._app.submit_many(

@@ -13,9 +13,10 @@ from waltz_sync.application import Application
 from waltz_sync.feed import Feed
 from waltz_sync.pending import Pending, PendingMany
 from waltz_sync.portal import Block, Held, Portal, check_timeout
+from waltz_trio.client.arguments import APPENDS, listed
 from waltz_trio.client.connect import ConfigLike
 from waltz_trio.client.instrument import Instrument
-from waltz_trio.client.values import Append, Receipt, Tail
+from waltz_trio.client.values import Append, Receipt, Tail, Transaction
 from waltz_trio.client.views import View
 
 S = TypeVar("S")
@@ -31,6 +32,7 @@ _MANY_LATE = (
 _SEND_LATE = "nothing was appended: too much is under way (client.sendWindow)"
 _FLUSH_LATE = "some appends have no outcome yet; they stay under way, and flush() may be called again"
 _READY_LATE = "not every partition is mounted; `status` says why. Mounting goes on"
+_READ_LATE = "not all of them could be read in time; ask for fewer, or give it more time"
 _MARK_LATE = "no server could tell the committed mark; `status` says what the partition waits for"
 _OPEN_LATE = "the cluster has not answered"
 
@@ -74,6 +76,27 @@ class Client:
         check_timeout(timeout)
         manager = self._portal.look(self._client.feed, partition, after=after, prefetch=prefetch, select=select)
         return _FeedBlock(self, Held(self._portal, manager, self._held), timeout)
+
+    def read(self, partition: int, first: int, last: int, *, timeout: float | None = None) -> list[Transaction]:
+        """Transactions `first` to `last`, both included, with their payloads; no feed is needed, nor disturbed.
+
+        Those that are not committed yet are left out: whatever was acknowledged before this call is there. Servers
+        that archive by themselves give out what is below the log start, too. Markers of the pipeline are passed over.
+
+        Args:
+            partition: which one.
+            first: id of the first, from 0 on.
+            last: id of the last. All of them are held in memory: read long logs in pieces, or by a feed.
+            timeout: seconds to wait.
+
+        Raises:
+            TimeoutError: not all were read within `timeout` seconds.
+            BeforeStartError: the log begins behind `first`, and no archive is read through.
+            PartitionUnavailableError: the server refuses: no replica has a sound copy, or our role may not read.
+            PartitionNotFoundError: no such partition.
+            FeedBusyError: the server is of 0.13.2, which has no such reading, and a feed of the partition is open.
+        """
+        return self._portal.call(self._client.read, timeout, _READ_LATE, partition, first, last)
 
     def committed_mark(self, partition: int, *, timeout: float | None = None) -> int:
         """The server's committed mark: -1 for an empty log. Waits until a server answers.
@@ -160,7 +183,7 @@ class Client:
             PartitionNotFoundError: no such partition.
         """
         self._portal.check()
-        wanted = list(appends)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
 
         async def run() -> list[Receipt | LockConflictError | NotCommittedError]:
             self._tell_mark(partition)
@@ -197,7 +220,7 @@ class Client:
         are those of the `PendingMany`. After a TimeoutError some may have been sent.
         """
         self._portal.check()
-        wanted = list(appends)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
 
         async def run() -> PendingMany:
             self._tell_mark(partition)

@@ -19,7 +19,7 @@ import trio
 from waltz_core.base.edge import Closed, Dial, Dialed, Port, Received, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.driver import NodeDriver
-from waltz_trio.net.tls import ClientTls, TlsSettings, server_context
+from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 
 class Echo:
@@ -77,7 +77,7 @@ async def measure(size: int, in_flight: int, seconds: float) -> dict[str, float]
     async with trio.open_nursery() as nursery:
         server = NodeDriver(Echo(), name="echo")
         await nursery.start(server.run)
-        number = server.listen(Port.CLIENT, "127.0.0.1", 0, server_context(TlsSettings()), "port")
+        number = server.listen(Port.CLIENT, "127.0.0.1", 0, ServerTls(TlsSettings()), "port")
         machine = Caller(Endpoint("127.0.0.1", number), size, in_flight)
         client = NodeDriver(machine, name="caller", client_tls=ClientTls(TlsSettings(verify=False)))
         await nursery.start(client.run)

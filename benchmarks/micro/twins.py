@@ -16,14 +16,14 @@ import waltz_speedups
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.twins import REFERENCES
 from waltz_core.client.calls import Submit
-from waltz_core.client.columns import Columns
+from waltz_core.client.columns import Columns, RowLocks
 from waltz_core.wire import runs
 from waltz_core.wire.client_messages import FeedData, NamedAppendRequest
 from waltz_core.wire.lock_names import pack_text
 from waltz_core.wire.named_append import decode_named_append
 from waltz_core.wire.primitives import checksum_of
 from waltz_trio.client.codecs import Raw
-from waltz_trio.client.values import Append
+from waltz_trio.client.values import Append, lock_hashes
 
 COUNT = 500
 ROUNDS = 30
@@ -71,8 +71,13 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
 
     asked = [submits(0), submits(1)]
     plain, columns = [Append(DATA) for _ in range(COUNT)], Columns()
+    fence = (("sink", 7),)
+    fenced, locked = [Append(DATA, read=fence) for _ in range(COUNT)], Columns()
+    names: list[bytes] = []
+    under = RowLocks(None, (), lock_hashes(fence, names), (), names[0])
     for _ in range(COUNT):
         columns.add(0, DATA)
+        locked.add(0, DATA, under)
     outcomes = [(at + 1, at) for at in range(COUNT)]
     return {
         "client: encode appends": (
@@ -90,6 +95,14 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
         "client: encode columns": (
             "encode_columns",
             lambda: (bytearray(), HEAD, columns, 0, COUNT, PREFIX, 0, -1, True),
+        ),
+        "client: gather appends under one lock": (
+            "take_alike",
+            lambda: (fenced, 0, fenced[0], Append, Raw, 1 << 20, 1 << 30, [], [], []),
+        ),
+        "client: encode columns under one lock": (
+            "encode_columns",
+            lambda: (bytearray(), HEAD, locked, 0, COUNT, PREFIX, 0, -1, True),
         ),
         "client: outcomes of rows": ("take_rows", lambda: (outcomes, 0, 1, COUNT + 1, [None] * COUNT, 0)),
         "client: cut the feed": ("cut_feed", lambda: (feed, 0, [], FeedData)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from tests.model.small_server import ServerConn, SmallLog, SmallServer
 from tests.payloads import numbered
 from waltz_core.base.edge import CloseConn, Closed, Dial, Dialed, Received, Send, Writable
 from waltz_core.base.ids import Endpoint
+from waltz_core.base.log import Record
 from waltz_core.client.calls import (
     CloseClient,
     Committed,
@@ -24,11 +26,14 @@ from waltz_core.client.calls import (
     Fetched,
     Flush,
     Flushed,
+    ForgetRecords,
     MarkRead,
     Open,
     Phase,
     ReadMark,
+    ReadRecords,
     Reason,
+    RecordsCarried,
     StopFeed,
     Submit,
 )
@@ -77,6 +82,9 @@ class SimClient:
         self.wanted: set[tuple[int, int]] = set()
         self.mark_calls: dict[int, tuple[int, int]] = {}  # token → partition, its mark when the call began
         self.marks_asked = 0
+        self.records_asked: dict[int, tuple[int, range]] = {}  # token → partition, ids
+        self.reads = 0
+        self.records_read = 0
         self.step()
 
     def step(self, *events: Any) -> None:
@@ -126,6 +134,21 @@ class SimClient:
                     self.fetched[partition, transaction_id] = data
             case MarkRead(partition=partition, mark=mark, tokens=tokens):
                 self._mark_read(partition, mark, tokens)
+
+            case RecordsCarried(partition=partition, token=token, records=records):
+                assert isinstance(token, int)
+                self._records_read(*self.records_asked.pop(token), partition, records)
+
+    def _records_read(self, asked: int, ids: range, partition: int, records: Sequence[Record] | None) -> None:
+        assert asked == partition
+        if records is None:
+            return  # damaged at this server, or it knows no ranges
+        assert 0 < len(records) <= len(ids), "a read of committed records was answered by none"
+        for transaction_id, record in zip(ids, records, strict=False):
+            made = self.world.logs[partition].records[transaction_id]
+            found = (record.transaction_id, record.req_id, record.header, record.data)
+            assert found == (transaction_id, made.req_id, made.header, made.data)
+        self.records_read += len(records)
 
     def _mark_read(self, partition: int, mark: int, tokens: tuple[object, ...]) -> None:
         for token in tokens:
@@ -179,6 +202,16 @@ class SimClient:
             fresh = tuple(t for t in sorted(wanted) if (partition, t) not in self.wanted)
             self.wanted.update((partition, t) for t in fresh)
             self.step(Fetch(partition, fresh))
+            self._read_records(partition, min(wanted), mark)
+
+    def _read_records(self, partition: int, first: int, mark: int) -> None:
+        self.reads += 1
+        ids = range(first, min(mark, first + self.reads % 7) + 1)
+        self.records_asked[self.reads] = partition, ids
+        self.step(ReadRecords(partition, self.reads, first, len(ids)))
+        if self.reads % 5 == 0 and self.reads in self.records_asked:
+            del self.records_asked[self.reads]
+            self.step(ForgetRecords(partition, self.reads))
 
     # ---- the network ---------------------------------------------------------------------------
 
@@ -299,6 +332,7 @@ class World:
             assert set(client.flushed) == set(client.flushes)
             assert set(client.fetched) == client.wanted
             assert not client.mark_calls
+            assert not client.records_asked
             for partition, feed in client.feeds.items():
                 assert not feed.open or feed.delivered == self.logs[partition].mark, (feed, self.logs[partition].mark)
         for partition, log in self.logs.items():
@@ -317,6 +351,7 @@ class World:
             and set(client.flushed) == set(client.flushes)
             and set(client.fetched) == client.wanted
             and not client.mark_calls
+            and not client.records_asked
             and all(
                 not feed.open or feed.delivered == self.logs[partition].mark for partition, feed in client.feeds.items()
             )

@@ -23,6 +23,7 @@ from waltz_core.server.appender import Appender, Committed, Refused, Verdict
 from waltz_core.wire.client_messages import AppendRequest
 from waltz_spark.write.epochs import (
     Append,
+    AppendRun,
     Attempt,
     Different,
     Done,
@@ -125,6 +126,8 @@ class Client:
         self.scans: deque[Scan] = deque()
         self.unsent: deque[tuple[int, AppendRequest]] = deque()
         self.unjudged: dict[int, None] = {}
+        self.of_runs: set[int] = set()  # tokens
+        self.longest = 1  # verdicts that were given together
         self.result: Effect | None = None
         self.steps = 0
         world.clients += 1
@@ -147,13 +150,12 @@ class Client:
         while self.out:
             effect = self.out.pop(0)
             if isinstance(effect, Append):
-                self._sequence += 1
-                req_id = make_req_id(self.client_id, 0, 0, self._sequence)
-                mark = -1 if effect.mark is None else effect.mark
-                locks = hashes(effect.write), hashes(effect.read), hashes(effect.add)
-                request = AppendRequest(req_id, mark, *locks, effect.header, effect.data, 0)
-                self.unsent.append((effect.token, request))
-                self.unjudged[effect.token] = None
+                self._append(effect)
+            elif isinstance(effect, AppendRun):
+                for token, row in enumerate(effect.rows, start=effect.first):
+                    assert row.plain
+                    self.of_runs.add(token)
+                    self._append(Append(token, row.header, row.data, (), effect.read, (), effect.mark))
             elif isinstance(effect, Scan):
                 self.scans.append(effect)
             else:
@@ -163,6 +165,15 @@ class Client:
             offered = [self.rows.popleft() for _ in range(min(count, len(self.rows)))]
             self.writer.offer(offered, self.out, last=not self.rows)
             self._act()
+
+    def _append(self, effect: Append) -> None:
+        self._sequence += 1
+        req_id = make_req_id(self.client_id, 0, 0, self._sequence)
+        mark = -1 if effect.mark is None else effect.mark
+        locks = hashes(effect.write), hashes(effect.read), hashes(effect.add)
+        request = AppendRequest(req_id, mark, *locks, effect.header, effect.data, 0)
+        self.unsent.append((effect.token, request))
+        self.unjudged[effect.token] = None
 
     # ---- what may happen to it
 
@@ -178,7 +189,15 @@ class Client:
             return False
         token, committed, number = waiting.popleft()
         del self.unjudged[token]
-        (self.writer.committed if committed else self.writer.refused)(token, number, self.out)
+        count = 1
+        if committed and token in self.of_runs and self.world.rng.random() < 0.7:
+            while waiting and waiting[0] == (token + count, True, number + count) and token + count in self.of_runs:
+                del self.unjudged[waiting.popleft()[0]]
+                count += 1
+            self.writer.committed_run(token, number, count, self.out)
+        else:
+            (self.writer.committed if committed else self.writer.refused)(token, number, self.out)
+        self.longest = max(self.longest, count)
         self._act()
         return True
 
@@ -569,5 +588,53 @@ def test_at_least_once_sends_again_what_is_lost() -> None:
     writer.committed(2, 5, out)
     writer.offer([], out, last=True)
     writer.committed(3, 6, out)
-    assert [one.data for one in out if isinstance(one, Append)] == [b"a", b"b", b"a"]
-    assert out[-1] == Done(6)
+    together, again, end = out
+    assert together == AppendRun(1, [Row(0, b"a"), Row(0, b"b")], (), None)
+    assert again == Append(3, 0, b"a", (), (), (), None)
+    assert end == Done(6)
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("kind", [EpochWriter, ResendingWriter])
+def test_plain_rows_leave_together_and_those_with_locks_alone(kind: type[Any]) -> None:
+    out: list[Effect] = []
+    if kind is EpochWriter:
+        writer = kind(Attempt("sink", 0, "a", 0), -1)
+        writer.start(out)
+        writer.committed(1, 0, out)
+        writer.scanned(0, out)
+    else:
+        writer = kind()
+        writer.start(out)
+    out.clear()
+    rows = [Row(0, b"a"), Row(0, b"b"), Row(0, b"c", add=(("x", 1),)), Row(0, b"d")]
+    writer.offer(rows, out)
+    assert [type(effect) for effect in out] == [AppendRun, Append, AppendRun]
+    assert [list(effect.rows) for effect in out if isinstance(effect, AppendRun)] == [rows[:2], rows[3:]]
+
+
+def test_a_run_of_large_rows_is_cut() -> None:
+    out: list[Effect] = []
+    rows = [Row(0, bytes(600_000)) for _ in range(5)]
+    ResendingWriter().offer(rows, out)
+    assert [(effect.first, len(effect.rows)) for effect in out if isinstance(effect, AppendRun)] == [
+        (1, 2),
+        (3, 2),
+        (5, 1),
+    ]
+
+
+def test_verdicts_come_by_runs() -> None:
+    world = World(0, slots=5000)
+    client = world.start(0, [Row(0, b"%d" % at) for at in range(20)])
+    while client.result is None:
+        client.scan()
+        while client.send():
+            pass
+        world.server.settle()
+        client.hear()
+    assert client.result == Done(20)
+    assert client.longest > 1
+    assert (client.writer.appended, written(world).total()) == (20, 20)

@@ -82,6 +82,13 @@ def view_at(path: Path, apply: Any = note) -> waltz_trio.SqliteView:
         (lambda client, app: client.append(9, something(None)), waltz_trio.PartitionNotFoundError, "has 0 to 1"),
         (lambda client, app: app.submit(something, partition=1), ValueError, r"not materialized here, but 0: name it"),
         (lambda client, app: app.submit(lambda state: 5, partition=0), TypeError, "an Append or None, not 5"),
+        (
+            lambda client, app: app.submit(something, partition=0, retry=3),
+            TypeError,
+            r"expected a Retry, found 3 \(int\)",
+        ),
+        (lambda client, app: app.submit_many(something, [1], partition=0), TypeError, "for one argument each"),
+        (lambda client, app: client.append_many(0, something(None)), TypeError, "expected a list of appends, found"),
         (lambda client, app: app.submit(lambda state: state[7], partition=0), LookupError, "7"),
     ],
 )

@@ -35,6 +35,7 @@ WAITS = {  # what waits takes a time-out
     "Client.feed",
     "Client.flush",
     "Client.materialize",
+    "Client.read",
     "Client.ready",
     "Client.send",
     "Client.send_many",
@@ -52,6 +53,7 @@ ADDED = {
     "Feed.fetch",  # for Transaction.fetch, which is of Trio
     "Feed.markers",  # an attribute there, which a class does not show
 }
+MISTAKES = ("Block", "AsyncOnly")  # bases whose members only say how it is written
 MISSING = {"Feed.__enter__", "Feed.__exit__"}  # of what `Client.feed` gives, which is entered as there
 
 
@@ -61,7 +63,7 @@ def members(front: Any, name: str, renamed: dict[str, str] = RENAMED) -> dict[st
     if not inspect.isclass(target):
         return {name: target}
     found = {}
-    bases = [base for base in target.__mro__ if base.__module__.startswith("waltz_") and base.__name__ != "Block"]
+    bases = [base for base in target.__mro__ if base.__module__.startswith("waltz_") and base.__name__ not in MISTAKES]
     for member, value in ((member, value) for base in reversed(bases) for member, value in vars(base).items()):
         if not member.startswith("_") or member in RENAMED or member in RENAMED.values():
             found[f"{name}.{renamed.get(member, member)}"] = value

@@ -238,7 +238,7 @@ async def test_nonsense_is_refused() -> None:
                 async with client.materialize(waltz.DictView(apply), [0]):
                     pass
         for options in ({"on_poison": "ignore"}, {"batch_limit": 0}, {"max_in_flight": 0}):
-            with pytest.raises(ValueError, match="not "):
+            with pytest.raises(ValueError, match=r"on_poison is one of|is at least 1, not 0"):
                 async with client.materialize(waltz.DictView(apply), [0], **options):  # type: ignore[arg-type]
                     pass
         with pytest.raises(waltz.PartitionNotFoundError):
@@ -255,6 +255,62 @@ async def test_an_exception_of_decide_comes_out_and_the_slot_is_given_back() -> 
                 with pytest.raises(KeyError):
                     await bank.submit(broken, partition=0)
             assert await bank.submit(deposit, 1, 1, partition=0) is not None
+
+
+@pytest.mark.parametrize("kind", ["dict", "sqlite"])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_what_is_no_ordinary_exception_of_decide_is_for_its_caller_alone(
+    kind: str, error: BaseException, tmp_path: Path
+) -> None:
+    outcomes: list[object] = []
+
+    async def main() -> None:
+        def leaves(state: Any) -> waltz.Append:
+            raise error
+
+        sqlite = waltz.SqliteView(tmp_path / "bank.db", lambda txn, db: None)
+        view: Any = sqlite if kind == "sqlite" else waltz.DictView(apply)
+        async with (
+            small_cluster() as cluster,
+            waltz.open_client(cluster.url) as client,
+            client.materialize(view, [0]) as bank,
+        ):
+            with trio.fail_after(20), pytest.raises(type(error)) as raised:
+                await bank.submit(leaves, partition=0)
+            assert raised.value is error
+
+            async def submit(decide: Any) -> None:
+                try:
+                    outcomes.append(await bank.submit(decide, partition=0))
+                except BaseException as caught:
+                    outcomes.append(caught)
+
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:  # decided together
+                    for decide in (leaves, lambda state: waltz.Append(b"1")):
+                        nursery.start_soon(submit, decide)
+            assert len(outcomes) == 2
+            assert any(each is error for each in outcomes)
+            assert any(isinstance(each, waltz.Receipt) for each in outcomes)
+
+    trio.run(main)
+    assert len(outcomes) == 2
+
+
+def test_a_program_that_ends_itself_in_apply_ends_with_that() -> None:
+    def leaves(txn: waltz.Transaction, state: Any) -> None:
+        raise SystemExit(3)
+
+    async def main() -> None:
+        async with small_cluster() as cluster:
+            cluster.commit(0, [b"x"])
+            async with waltz.open_client(cluster.url) as client, client.materialize(waltz.DictView(leaves), [0]):
+                await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as raised:  # of the nursery of the model cluster
+        trio.run(main)
+    (inner,) = raised.value.exceptions
+    assert isinstance(inner, SystemExit)
 
 
 # ---- declines and reads that know everything -----------------------------------------------------

@@ -234,3 +234,114 @@ async def test_locks_that_are_remembered_are_bounded() -> None:
             await client.append(0, waltz.Append(b"", append=locks))
         assert client._appends._homes is not None
         assert len(client._appends._homes) == 10_000
+
+
+# ---- what ended a whole client, or said nothing that helps -------------------------------------------
+
+
+async def test_a_mark_that_no_log_can_have_is_refused_before_it_is_sent() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for mark in (1 << 63, 1 << 70):
+            with pytest.raises(ValueError, match=re.escape("a mark is at most 2**63 - 1")):
+                await client.append(0, waltz.Append(b"", write=[("x", 1)]), based_on=mark)
+            with pytest.raises(ValueError, match="after: a mark is at most"):
+                client.feed(0, after=mark)
+        with trio.fail_after(20):
+            assert await client.append(0, waltz.Append(b"", write=[("x", 1)]), based_on=-1) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda app: app.submit(make, partition=0, retry=3), "expected a Retry, found 3 (int); write retry=Retry("),
+        (lambda app: app.submit(make, partition=0, retry=None), "expected a Retry, found None"),
+        (lambda app: app.submit(None, partition=0), "expected a function that gets the state and decides, found None"),
+        (lambda app: app.submit(make({}), partition=0), "not submit(withdraw(...))"),
+        (lambda app: app.submit(make, partition=0, submission="x"), "write submission=Submission()"),
+        (lambda app: app.submit(lambda state: later(state), partition=0), "hand in the `async def` function itself"),
+        (lambda app: app.submit_many(make, [1, 2], partition=0), "and [(7,), (8,)] for one argument each"),
+        (lambda app: app.submit_many(make, ["ab"], partition=0), "and [(7,), (8,)] for one argument each"),
+        (lambda app: app.submit_many(make, 3, partition=0), "expected a list of tuples of arguments, found 3 (int)"),
+        (lambda app: app.submit_many(None, [()], partition=0), "expected a function that gets the state and decides"),
+        (lambda app: app.submit_many(make, [()], partition=0, keys=3), "expected a list of keys, found 3 (int)"),
+        (lambda app: app.caught_up(0, to="x"), "to is a whole number, found 'x' (str)"),
+        (lambda app: app.read(None, partition=0), "expected a function of the state, found None"),
+    ],
+)
+async def test_what_cannot_be_submitted_is_said_and_ends_nothing(call: Any, text: str) -> None:
+    async with (
+        small_cluster() as cluster,
+        waltz.open_client(cluster.url) as client,
+        client.materialize(waltz.DictView(lambda txn, state: None), [0]) as app,
+    ):
+        with trio.fail_after(20):
+            with pytest.raises(TypeError, match=re.escape(text)):
+                await call(app)
+            assert await app.submit(make, partition=0) == 0
+
+
+def make(state: Any) -> waltz.Append:
+    return waltz.Append(b"x")
+
+
+async def later(state: Any) -> waltz.Append:
+    return waltz.Append(b"x")
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "text"),
+    [
+        (waltz.DictView, {}, "expected a view, found the class DictView; make one of it: materialize(DictView(...))"),
+        (make, {}, "which has no load_mark; write materialize(DictView(apply))"),
+        (None, {"batch_limit": "5"}, "batch_limit is a whole number, found '5' (str)"),
+        (None, {"max_in_flight": 1.5}, "max_in_flight is a whole number, found 1.5 (float)"),
+    ],
+)
+async def test_what_cannot_be_materialized_is_refused_where_it_is_written(view: Any, options: Any, text: str) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(TypeError, match=re.escape(text)):
+            client.materialize(view or waltz.DictView(lambda txn, state: None), [0], **options)
+
+
+async def test_an_application_that_is_not_entered_shows_the_line_that_does() -> None:
+    line = re.escape("write: async with client.materialize(...) as app:")
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        app: Any = client.materialize(waltz.DictView(lambda txn, state: None), [0])
+        with pytest.raises(TypeError, match="`async` is missing before `with`; " + line), app:
+            pass
+        with pytest.raises(TypeError, match="entered, not awaited; " + line):
+            await app
+
+
+@pytest.mark.parametrize("several", [waltz.Append(b"x"), None, 3])
+async def test_appends_that_are_no_list_are_refused(several: Any) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for call in (client.append_many, client.send_many):
+            with pytest.raises(TypeError, match=r"expected a list of appends, found .*; write send_many\(3, \["):
+                await call(0, several)
+
+
+async def test_what_select_raises_is_for_its_loop_and_ends_no_client() -> None:
+    def select(header: int) -> bool:
+        if header == 3:
+            raise KeyError(header)
+        return True
+
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        for header in (1, 2):
+            await client.append(0, waltz.Append(b"x", header=header))
+        with trio.fail_after(20):
+            async with client.feed(0, after=-1, select=select) as feed:
+                assert [(await anext(feed)).id for _ in range(2)] == [0, 1]
+                await client.append(0, waltz.Append(b"x", header=3))
+                with pytest.raises(KeyError, match="3"):
+                    await anext(feed)
+            async with client.feed(0, after=1) as feed:
+                assert (await anext(feed)).header == 3
+
+
+@pytest.mark.parametrize("select", [3, "header", later])
+async def test_a_select_that_cannot_choose_is_refused(select: Any) -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with pytest.raises(TypeError, match=r"select must be a (plain )?function"):
+            client.feed(0, after=-1, select=select)

@@ -116,3 +116,40 @@ async def test_failures_inside_groups_of_one_are_unwrapped() -> None:
     assert only(ExceptionGroup("g", [ExceptionGroup("g", [error])])) is error
     pair = ExceptionGroup("g", [error, error])
     assert only(pair) is pair
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), BaseExceptionGroup("two", [SystemExit(3)])])
+def test_what_interrupts_a_task_comes_out_of_every_block_around_it(error: BaseException) -> None:
+    """The body is cancelled because of it. Had it gone on with that cancellation, the program would end in silence."""
+    leaf = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+
+    async def interrupted() -> None:
+        raise error
+
+    async def main() -> None:
+        async with background("outer"), background("inner") as tasks:
+            tasks.start_soon(interrupted)
+            await trio.sleep_forever()
+
+    with pytest.raises(type(leaf)) as caught:
+        trio.run(main)
+    assert caught.value is leaf
+
+
+async def test_a_task_that_is_cancelled_interrupts_nobody() -> None:
+    async def cancelled() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+
+    with trio.fail_after(20):
+        async with background("it") as tasks:
+            tasks.start_soon(cancelled)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.01) as scope:
+            async with background("it") as tasks:
+                tasks.start_soon(trio.sleep_forever)
+                await trio.sleep_forever()
+        assert scope.cancelled_caught

@@ -110,6 +110,18 @@ async def test_many_sends_have_one_waiter_and_outcomes_by_runs() -> None:
         assert client._appends.unjudged_size == 0
 
 
+async def test_many_sends_with_the_same_tuple_of_locks_have_each_of_them() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        await client.append(0, waltz.Append(b"taken", append=[("x", 1)]))
+        free, taken, once = (("y", 2),), (("x", 1),), iter([("x", 1)])
+        appends = [waltz.Append(b"%d" % n, read=taken if 300 <= n < 600 else free) for n in range(900)]
+        appends += [waltz.Append(b"once", read=once), waltz.Append(b"again", read=once)]  # the second has no lock
+        outcomes = await client.append_many(0, appends, based_on=-1)
+        refused = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, waltz.LockConflictError)]
+        assert refused == [*range(300, 600), 900]
+        assert [made.data for made in cluster.logs[0].records][-1] == b"again"
+
+
 async def test_outcomes_by_runs_part_where_others_committed_in_between() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         first = await client.send_many(0, [waltz.Append(b"a"), waltz.Append(b"b")])
@@ -613,3 +625,54 @@ def test_a_mapping_verifies_its_peers() -> None:
     setup = read_config(values)
     assert setup.tls.settings.pin_loopback
     assert read_config(setup.config).tls.settings.pin_loopback is False
+
+
+# ---- reading by ids ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+async def test_transactions_are_read_by_their_ids_beside_a_feed_or_without(ranges: bool) -> None:
+    """A server without ranges is read by a feed, of which there is one for each partition."""
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.view.names = ranges
+        with trio.fail_after(20):
+            assert await client.read(0, 0, 10) == []
+            for number in range(250):  # the model gives out 100 at a time
+                await client.send(0, waltz.Append(b"%d" % number, header=MARKER_HEADER if number == 200 else number))
+            await client.flush(0)
+            read = await client.read(0, 3, 7)
+            assert [(each.id, each.header, each.load()) for each in read] == [(n, n, b"%d" % n) for n in range(3, 8)]
+            assert [each.id for each in await client.read(0, 0, 1 << 40)] == [n for n in range(250) if n != 200]
+            assert [each.id for each in await client.read(0, 199, 200)] == [199]
+            assert await client.read(0, 250, 300) == await client.read(0, 5, 4) == await client.read(1, 0, 0) == []
+            async with client.feed(0, after=-1) as feed:
+                assert (await anext(feed)).id == 0
+                if ranges:
+                    assert [each.id for each in await client.read(0, 8, 8)] == [8]
+                else:
+                    with pytest.raises(waltz.FeedBusyError):
+                        await client.read(0, 8, 8)
+                assert (await anext(feed)).id == 1
+        with pytest.raises(ValueError, match="transaction ids begin at 0, not -1"):
+            await client.read(0, -1, 5)
+        with pytest.raises(waltz.PartitionNotFoundError):
+            await client.read(7, 0, 5)
+        with pytest.raises(TypeError, match="last is a whole number, found 'x'"):
+            await client.read(0, 0, "x")  # type: ignore[arg-type]
+
+
+async def test_a_read_that_is_refused_says_why_and_one_that_is_left_leaves_nothing() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.view.names = True
+        await client.append(0, RAW)
+        cluster.nodes[0].server.fails_reads = lambda transaction_id: True
+        with trio.fail_after(20), pytest.raises(waltz.PartitionUnavailableError, match="not now"):
+            await client.read(0, 0, 0)
+        cluster.nodes[0].muted = True
+        with trio.move_on_after(0.05):
+            await client.read(0, 0, 0)
+        assert not len(client._reads._records)
+        assert not len(client._reads._marks)
+        cluster.nodes[0].muted = False
+    with pytest.raises(waltz.ClientClosedError):
+        await client.read(0, 0, 0)

@@ -172,3 +172,11 @@ def test_a_file_argument_is_required_where_it_is_named(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         options(command=command)
     assert capsys.readouterr().err == "Error: Missing required argument: FILE (see tool --help)\n"
+
+
+@pytest.mark.parametrize("text", ["abc", "1e3", "", "2147483648", "-2147483649"])
+def test_a_number_that_is_none_is_told_with_its_option(text: str) -> None:
+    with pytest.raises(UsageError) as found:
+        Arguments({"wait": text}).number("wait", 0)
+    told = f'For input string: "{text}" (--wait: expected a whole number, at most 2147483647)'
+    assert str(found.value) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -534,3 +535,48 @@ def test_a_state_that_cannot_be_put_back_is_never_used_half_changed() -> None:
     with pytest.raises(waltz.ApplyError) as found:
         view.read(0, lambda state: state.seen, ())
     assert "half changed" in found.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"path": None}, TypeError, "path: expected the path of a file, found None (NoneType); write SqliteView("),
+        ({"path": 3}, TypeError, "path: expected the path of a file, found 3 (int)"),
+        ({"schema": ["CREATE TABLE x (y)"]}, TypeError, "schema is a text, found ['CREATE TABLE x (y)'] (list)"),
+        ({"name": 3}, TypeError, "name is a text, found 3 (int)"),
+        ({"name": " "}, waltz.ConfigError, "name=' ' tells a view from no other"),
+        ({"busy_timeout": "5"}, TypeError, "busy_timeout is a number of seconds, found '5' (str)"),
+        ({"busy_timeout": -1}, ValueError, "busy_timeout is from 0 to 86400 seconds, not -1"),
+        ({"busy_timeout": float("nan")}, ValueError, "busy_timeout is from 0 to 86400 seconds, not nan"),
+        ({"keys": lambda txn: None}, TypeError, "write keys=Keys(key_of)"),
+    ],
+)
+def test_what_makes_no_view_is_refused_when_it_is_made(
+    options: dict[str, Any], error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        waltz.SqliteView(**{"path": tmp_path / "view.db", "apply": lambda txn, db: None, **options})
+
+
+def test_what_makes_no_view_in_memory_or_on_a_server_is_refused_when_it_is_made() -> None:
+    def apply(txn: waltz.Transaction, state: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"keys: expected Keys, found"):
+        waltz.DictView(apply, keys=apply)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"found the class dict; write dict\(\)"):
+        waltz.DictView(apply, dict)  # type: ignore[arg-type]
+    with pytest.raises(waltz.ConfigError, match="expected mysql://user"):
+        waltz.MySqlView("mysql:/database", apply)
+    with pytest.raises(TypeError, match="where: expected mysql://user"):
+        waltz.MySqlView(3, apply)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="conninfo: expected a text"):
+        waltz.PostgresView(b"dbname=x", apply)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "other.db")
+    db.execute("PRAGMA max_page_count = 3")
+    with pytest.raises(sqlite3.OperationalError, match="database or disk is full") as full:
+        db.executescript("CREATE TABLE x (data); INSERT INTO x VALUES (zeroblob(100000))")
+    db.close()
+    assert waltz.SqliteView(tmp_path / "view.db", lambda txn, db: None).is_transient(full.value)

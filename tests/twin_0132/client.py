@@ -80,7 +80,7 @@ class MarkReads0132(MarkReads):
 
     def _ask(self, now: int) -> None:
         super()._ask(now)
-        self._at = None
+        self.again_at = None
 
 
 class PartitionReads0132(PartitionReads):

@@ -330,6 +330,29 @@ def test_a_run_of_plain_appends_is_taken_at_once(twins: ModuleType) -> None:
     assert payloads == [b"%d" % number for number in range(2, 10)]
 
 
+_SHARED = ((), (("a", 1),), (("a", 1), ("b", 2)))
+
+
+@given(
+    rows=st.lists(st.tuples(DATA, *[st.sampled_from([*_SHARED, (), [("a", 1)]])] * 3), max_size=5),
+    like=st.tuples(*[st.sampled_from(_SHARED)] * 3),
+    at=st.integers(0, 5),
+)
+def test_appends_with_the_very_locks_of_another_go_into_columns(
+    twins: ModuleType, rows: list[Any], like: tuple[Any, ...], at: int
+) -> None:
+    appends = [Append(data, write=write, read=read, append=adds) for data, write, read, adds in rows]
+    model = Append(b"", write=like[0], read=like[1], append=like[2])
+    same(twins, "take_alike", appends, min(at, len(appends)), model, Append, Raw, 50, 90, [], [], [])
+
+
+def test_equal_locks_are_not_those_of_another(twins: ModuleType) -> None:
+    locks = (("a", 1),)
+    rows = [Append(b"x", read=locks), Append(b"y", read=locks), Append(b"z", read=(*locks,))]
+    for function in (REFERENCES["take_alike"], twins.take_alike):
+        assert function(rows, 0, Append(b"", read=locks), Append, Raw, 100, 1000, [], [], []) == (2, 2)
+
+
 def columns_of(rows: list[tuple[Any, bytes, int, RowLocks | None]]) -> Columns:
     columns = Columns()
     for header, data, checksum, locks in rows:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.processes.conftest import zookeeper as zookeeper
 from tests.views.servers import MariaServer, PostgresServer
 
 

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,16 @@ import pytest
 import trio
 
 import waltz_trio as waltz
+from tests.processes.cluster import Cluster, running_cluster
+from tests.processes.zookeeper import ZooKeeperServer
 from tests.views.bank import AMOUNT, contents, deposit, open_view
 from tests.views.servers import DatabaseServer, MariaServer, PostgresServer
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 _CALLERS = 8
 _KILLS = 3
+_SERVER = ("server-0",)
+_STORAGE = ("storage-0", "storage-1", "storage-2")
 Where = tuple[str, Any]
 
 
@@ -35,6 +39,13 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
         return "postgres", server.conninfo(server.new_database())
     maria: MariaServer = request.getfixturevalue("maria")
     return "mysql", maria.options(maria.new_database())
+
+
+@pytest.fixture(scope="module")
+def processes(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server and three storage nodes, each a process; the tests that kill them share it, and its log grows."""
+    with running_cluster(tmp_path_factory.mktemp("processes"), zookeeper.fresh_chroot(), partitions=2) as cluster:
+        yield cluster
 
 
 async def check(url: str, where: Where, receipts: list[tuple[int, int]]) -> None:
@@ -80,20 +91,26 @@ class Load:
 
 
 @asynccontextmanager
+async def load_of(url: str, where: Where, count: int) -> AsyncIterator[Load]:
+    """Submits from the beginning to the end of the block; then everything is checked."""
+    async with (
+        waltz.open_client(url) as client,
+        client.materialize(open_view(*where), [0, 1]) as bank,
+        trio.open_nursery() as nursery,
+    ):
+        submits = Load(bank, count)
+        for _ in range(_CALLERS):
+            nursery.start_soon(submits.call)
+        yield submits
+    assert len(submits.receipts) == count
+    await check(url, where, submits.receipts)
+
+
+@asynccontextmanager
 async def load(where: Where, count: int) -> AsyncIterator[tuple[EmbeddedCluster, Load]]:
-    """A cluster, and submits from its beginning to the end of the block; then everything is checked."""
-    async with embedded_cluster(partitions=2) as cluster:
-        async with (
-            waltz.open_client(cluster.url) as client,
-            client.materialize(open_view(*where), [0, 1]) as bank,
-            trio.open_nursery() as nursery,
-        ):
-            submits = Load(bank, count)
-            for _ in range(_CALLERS):
-                nursery.start_soon(submits.call)
-            yield cluster, submits
-        assert len(submits.receipts) == count
-        await check(cluster.url, where, submits.receipts)
+    """The same on a cluster of its own."""
+    async with embedded_cluster(partitions=2) as cluster, load_of(cluster.url, where, count) as submits:
+        yield cluster, submits
 
 
 async def kill_database(server: DatabaseServer, where: Where, count: int, kills: int) -> None:
@@ -130,6 +147,24 @@ async def test_a_thousand_submits_over_kills_of_the_server(where: Where) -> None
             await submits.reached(1000 * kill // (_KILLS + 1))
             await cluster.kill_server(0)
             await cluster.restart_server(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "killed"), [(_KILLS, _SERVER), (1, (*_SERVER, *_STORAGE))], ids=["server", "all"])
+async def test_a_thousand_submits_over_kill_9_of_processes_of_the_cluster(
+    processes: Cluster, where: Where, kills: int, killed: tuple[str, ...]
+) -> None:
+    """The server alone, then everything: what was acknowledged comes back from the disks."""
+    starts = {name: processes.children[name].starts for name in killed}
+    async with load_of(str(processes.client_file), where, 1000) as submits:
+        for kill in range(1, kills + 1):
+            await submits.reached(1000 * kill // (kills + 1))
+            for name in killed:
+                await trio.to_thread.run_sync(processes.children[name].kill)
+            for name in killed:
+                processes.children[name].start()
+    for name, started in starts.items():
+        assert processes.children[name].starts == started + kills
 
 
 @pytest.mark.slow

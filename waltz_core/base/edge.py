@@ -240,10 +240,12 @@ class Level(enum.IntEnum):
 
 @record
 class Report:
-    """A line for the operator."""
+    """A line for the operator. One about a peer names it, and lines of its kind are counted, not repeated."""
 
     level: Level
     text: str
+    peer: str = ""  # host:port of whom something is wrong with
+    owner: str = ""  # name in its certificate, else its address; where empty, the address
 
 
 ConnEvent: TypeAlias = Accepted | Dialed | Received | Writable | Closed

@@ -18,9 +18,11 @@ from waltz_core.client.calls import (
     Flushed,
     Forget,
     ForgetMark,
+    ForgetRecords,
     Open,
     Phase,
     ReadMark,
+    ReadRecords,
     Reason,
     StopFeed,
     Submit,
@@ -37,7 +39,7 @@ class ApplicationPort:
     def __init__(self, context: ClientContext, partitions: Partitions) -> None:
         self._context = context
         self._out = context.out
-        self._schedule = context.schedule
+        self._touch = context.touch
         self._partitions = partitions
         self._early: list[Call] | None = []  # until the cluster has answered
         self.handlers: Mapping[type, Callable[[int, Any], None]] = {
@@ -50,6 +52,8 @@ class ApplicationPort:
             Fetch: self._on_fetch,
             Forget: self._on_forget,
             ForgetMark: self._on_forget_mark,
+            ReadRecords: self._on_read_records,
+            ForgetRecords: self._on_forget_records,
         }
 
     def joined(self, now: int) -> None:
@@ -90,7 +94,7 @@ class ApplicationPort:
             partition = self._opened_for(now, events[at])
             at += partition is None
         partition.submit(now, events, at, end)
-        self._schedule.touch(partition)
+        self._touch(partition)
         return end
 
     def _on_submit_many(self, now: int, call: SubmitMany) -> None:
@@ -99,7 +103,7 @@ class ApplicationPort:
             partition = self._opened_for(now, call)
         if partition is not None:
             partition.submit_many(now, call)
-            self._schedule.touch(partition)
+            self._touch(partition)
 
     def _opened_for(self, now: int, call: Submit | SubmitMany) -> ClientPartition | None:
         """The partition of a submit, opened; None if that is not possible, and so decides about the submit."""
@@ -123,7 +127,7 @@ class ApplicationPort:
             self._out.put(Flushed(call.partition, call.token))  # nothing was ever submitted
         else:
             partition.flush(now, call.token)
-            self._schedule.touch(partition)
+            self._touch(partition)
 
     # ---- feeds -------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class ApplicationPort:
         partition = self._partitions.opened.get(call.partition)
         if partition is not None and partition.phase is not Phase.CLOSED:
             partition.stop_feed()
-            self._schedule.touch(partition)
+            self._touch(partition)
             if partition.unused:
                 partition.close(now)
 
@@ -145,7 +149,7 @@ class ApplicationPort:
         partition = self._partitions.opened.get(call.partition)
         if partition is not None:
             partition.consumed(now, call.mark)
-            self._schedule.touch(partition)
+            self._touch(partition)
 
     # ---- reads -------------------------------------------------------------------------------
 
@@ -161,13 +165,23 @@ class ApplicationPort:
         reads = None if self._waits(call) else self._partitions.reads_known(call.partition)
         if reads is not None:
             reads.payloads.forget(call.transaction_ids)
-            self._schedule.touch(reads)
+            self._touch(reads)
 
     def _on_forget_mark(self, now: int, call: ForgetMark) -> None:
         reads = None if self._waits(call) else self._partitions.reads_known(call.partition)
         if reads is not None:
             reads.marks.forget(call.token)
-            self._schedule.touch(reads)
+            self._touch(reads)
+
+    def _on_read_records(self, now: int, call: ReadRecords) -> None:
+        if not self._waits(call) and self._context.exists(call.partition):
+            self._partitions.reads_of(now, call.partition).records.read(now, call.token, call.first, call.count)
+
+    def _on_forget_records(self, now: int, call: ForgetRecords) -> None:
+        reads = None if self._waits(call) else self._partitions.reads_known(call.partition)
+        if reads is not None:
+            reads.records.forget(call.token)
+            self._touch(reads)
 
 
 def _same(events: Sequence[Any], at: int) -> int:

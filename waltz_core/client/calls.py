@@ -137,13 +137,44 @@ class ForgetMark:
 
 
 @record
+class ReadRecords:
+    """Read whole records; `RecordsCarried` answers, perhaps with fewer. They are committed, so it waits for them."""
+
+    partition: int
+    token: object
+    first: int
+    count: int
+
+
+@record
+class ForgetRecords:
+    """Nobody waits for the answer to a `ReadRecords` any longer."""
+
+    partition: int
+    token: object
+
+
+@record
 class CloseClient:
     """Give everything up: unresolved appends end with the reason CLOSED."""
 
 
 Call: TypeAlias = (
-    Open | StopFeed | Submit | SubmitMany | Consumed | Flush | ReadMark | Fetch | Forget | ForgetMark | CloseClient
+    Open
+    | StopFeed
+    | Submit
+    | SubmitMany
+    | Consumed
+    | Flush
+    | ReadMark
+    | Fetch
+    | Forget
+    | ForgetMark
+    | ReadRecords
+    | ForgetRecords
+    | CloseClient
 )
+"""Everything that an application may ask."""
 
 # ---- what the application is told ---------------------------------------------------------------
 
@@ -281,12 +312,13 @@ class Carried:
 
 @record
 class RecordsCarried:
-    """Records that a proxy has asked for, sound and consecutive; None: the server cannot read them."""
+    """Records that were asked for, sound and consecutive; None: the server cannot read them."""
 
     partition: int
-    token: int
+    token: object
     records: Sequence[Record] | None
     log_start: int
+    error: ErrorResponse | None = None  # why not; None: its codec has no ranges
 
 
 @record

@@ -13,10 +13,10 @@ cause may end the very connection over which it learned them. A cluster that has
 
 from __future__ import annotations
 
-from waltz_core.base.contract import earliest
 from waltz_core.base.edge import ZkEvent
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.outbox import Outbox
+from waltz_core.client.alarms import ClusterDue
 from waltz_core.client.application_port import ApplicationPort
 from waltz_core.client.calls import ClusterLost, Joined
 from waltz_core.client.connections import Connections
@@ -48,7 +48,6 @@ class ClusterPort:
         self._connections = connections
         self._application = application
         self._notes: Outbox[MembershipNote] = Outbox()
-        self._connect_by: int | None = None  # until the cluster has answered
 
     # ---- for the membership ------------------------------------------------------------------
 
@@ -57,20 +56,25 @@ class ClusterPort:
         self._router.dials_wanted = True
         return self._router.link_to(endpoint, Kind.RPC)
 
-    def hurry_at(self) -> int | None:
-        """When to ask others who serves what.
+    @property
+    def doubted(self) -> bool:
+        """Others are to be asked who serves what.
 
-        At once while an open partition has no server that takes it; and when a server that owes an answer has been
+        That is so while an open partition has no server that takes it; and when a server that owes an answer has been
         silent for long, as it may be cut off.
         """
-        return self._context.schedule.hurry_at()
+        return bool(self._context.doubts)
+
+    def confirm_doubts(self, now: int) -> bool:
+        """The same, after everyone who doubts was asked again."""
+        return self._context.doubts.confirmed(now)
 
     # ---- events ------------------------------------------------------------------------------
 
     def start(self, now: int) -> None:
         """Begin to look for the cluster."""
         if self._context.settings.connect_ms is not None:
-            self._connect_by = now + self._context.settings.connect_ms
+            self._context.alarms.set(ClusterDue.CONNECT, now + self._context.settings.connect_ms)
         self._membership.start(now, self, self._out, self._notes)
         self.hear(now)
 
@@ -86,18 +90,18 @@ class ClusterPort:
         self.hear(now)
         return taken
 
-    def deadline(self) -> int | None:
-        """When `due` has something to do."""
-        return earliest(self._connect_by, self._membership.deadline())
+    def set_alarm(self) -> None:
+        """At the end of a step: the membership may be due earlier now."""
+        self._context.alarms.set(ClusterDue.MEMBERSHIP, self._membership.deadline())
 
-    def due(self, now: int) -> None:
-        """Act on passed deadlines."""
-        if self._connect_by is not None and now >= self._connect_by:
-            self._connect_by = None
+    def due(self, now: int, due: ClusterDue) -> None:
+        """An alarm rang."""
+        if due is ClusterDue.CONNECT:
             patience = f"{(self._context.settings.connect_ms or 0) / 1000:g} s (client.connectTimeout)"
             self._out.put(ClusterLost(f"no cluster answered within {patience}: {self._membership.trouble()}"))
-        self._membership.due(now)
-        self.hear(now)
+        else:
+            self._membership.due(now)
+            self.hear(now)
 
     def close(self, now: int) -> None:
         """Look no longer."""
@@ -113,7 +117,7 @@ class ClusterPort:
 
     def _on_note(self, now: int, note: MembershipNote) -> None:
         if isinstance(note, Joined):
-            self._connect_by = None
+            self._context.alarms.set(ClusterDue.CONNECT, None)
             self._context.client_id, self._context.partition_count = note.client_id, note.partition_count
             self._out.put(note)
             self._application.joined(now)

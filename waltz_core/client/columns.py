@@ -114,6 +114,38 @@ def take_plain(
     Returns:
         The place of the first that was not taken, and the bytes of those that were.
     """
+    return _take(appends, at, None, cls, codec, size_max, room, headers, payloads, checksums)
+
+
+@twin
+def take_alike(
+    appends: Sequence[HasPayload],
+    at: int,
+    like: HasPayload,
+    cls: type[Any],
+    codec: type[Any],
+    size_max: int,
+    room: int,
+    headers: list[int],
+    payloads: list[bytes],
+    checksums: list[int],
+) -> tuple[int, int]:
+    """As `take_plain`, but appends that have the very tuples of locks of `like`, whose locks were looked at."""
+    return _take(appends, at, like, cls, codec, size_max, room, headers, payloads, checksums)
+
+
+def _take(
+    appends: Sequence[HasPayload],
+    at: int,
+    like: HasPayload | None,
+    cls: type[Any],
+    codec: type[Any],
+    size_max: int,
+    room: int,
+    headers: list[int],
+    payloads: list[bytes],
+    checksums: list[int],
+) -> tuple[int, int]:
     size = 0
     while at < len(appends) and size < room:
         append = appends[at]
@@ -124,7 +156,10 @@ def take_plain(
             break
         if not -_INT_31 <= header < _INT_31 or append.result is not None:
             break
-        if any(type(locks) is not tuple or locks for locks in (append.write, append.read, append.append)):
+        if like is None:
+            if any(type(locks) is not tuple or locks for locks in (append.write, append.read, append.append)):
+                break
+        elif append.write is not like.write or append.read is not like.read or append.append is not like.append:
             break
         headers.append(header)
         payloads.append(data)

@@ -29,7 +29,7 @@ class Connections:
     ) -> None:
         self._context = context
         self._out = context.out
-        self._schedule = context.schedule
+        self._touch = context.touch
         self._router = router
         self._membership = membership
         self._partitions = partitions
@@ -54,14 +54,14 @@ class Connections:
         link = self._conns.get(event.conn)
         if link is not None:
             link.on_dialed(now)
-            self._schedule.touch(link)
+            self._touch(link)
 
     def closed(self, now: int, event: Closed) -> None:
         """A connection has ended, or never came to stand."""
         link = self._conns.pop(event.conn, None)
         if link is not None:
             link.on_closed(now, event.reason)
-            self._schedule.touch(link)
+            self._touch(link)
             self.complain(link, f"no connection to {link.endpoint}: ", event.reason)
             self._lose(now, link)
             self._router.dials_wanted = True
@@ -97,7 +97,7 @@ class Connections:
         self._conns.pop(link.conn, None)
         self.complain(link, f"no connection to {link.endpoint}: ", reason)
         link.close(now, reason)
-        self._schedule.touch(link)
+        self._touch(link)
         self._lose(now, link)
         self._router.dials_wanted = True
 
@@ -108,7 +108,7 @@ class Connections:
                 self._conns.pop(link.conn, None)
                 self._lose(now, link)
                 link.end(now, "the server left the cluster")
-                self._schedule.touch(link)
+                self._touch(link)
 
     def close(self, now: int) -> None:
         """The client is closed."""
@@ -145,4 +145,4 @@ class Connections:
         elif before is ConnectionState.GREETING and link.state is ConnectionState.IDLE:
             self._conns.pop(link.conn, None)
             self._lose(now, link)
-        self._schedule.touch(link)
+        self._touch(link)

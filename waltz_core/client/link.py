@@ -253,10 +253,6 @@ class Link:
             return self._redial_at
         return None
 
-    def hurry_at(self) -> int | None:
-        """A connection by itself never needs another map of the cluster."""
-        return None
-
     def _next_dial_at(self, now: int) -> int:
         """When the successor of a connection that has ended may be dialed."""
         return self._pauses.pause(now)

@@ -31,7 +31,7 @@ class MarkAnswer:
 class MarkReads:
     """Who waits for the mark of one partition."""
 
-    __slots__ = ("_at", "_calls", "_link", "_owed_at", "_question", "_settings")
+    __slots__ = ("_calls", "_link", "_owed_at", "_question", "_settings", "again_at")
 
     def __init__(self, context: ClientContext, link: ReadLink) -> None:
         self._settings = context.settings
@@ -39,7 +39,7 @@ class MarkReads:
         self._calls: deque[tuple[int, object]] = deque()  # (number of the first question that may answer, token)
         self._question: int | None = None  # number of the one in flight
         self._owed_at = 0  # when the one in flight was asked first
-        self._at: int | None = None  # when to ask (again)
+        self.again_at: int | None = None  # when to ask (again)
 
     def read_tail(self, now: int) -> None:
         """Ask so that the partition can begin there."""
@@ -48,7 +48,7 @@ class MarkReads:
     def read(self, now: int, token: object) -> None:
         """Ask; calls that come while a question is in flight share the next one."""
         self._calls.append((following(self._link.sequence), token))
-        if self._question is None and self._at is None:
+        if self._question is None and self.again_at is None:
             self._ask(now)
 
     def forget(self, token: object) -> None:
@@ -56,7 +56,7 @@ class MarkReads:
         calls = self._calls
         self._calls = deque(call for call in calls if call[1] is not token)
         if calls and not self._calls:
-            self._question = self._at = None
+            self._question = self.again_at = None
 
     def link_ready(self, now: int) -> None:
         """The connection can be used."""
@@ -65,7 +65,7 @@ class MarkReads:
 
     def link_lost(self) -> None:
         """No answer comes over the old connection any more."""
-        self._question = self._at = None
+        self._question = self.again_at = None
 
     def answered(self, now: int, response: HighWaterMarkResponse) -> MarkAnswer:
         """Take the server's mark; returns the calls that it answers.
@@ -76,16 +76,16 @@ class MarkReads:
         if not reached(self._link.sequence, sequence):
             return MarkAnswer()  # no question of ours
         if sequence == self._question:
-            self._question = self._at = None
+            self._question = self.again_at = None
         if response.high_water_mark < -1:
             if calls and self._question is None:
-                self._at = now + self._settings.not_ready_ms
+                self.again_at = now + self._settings.not_ready_ms
             return MarkAnswer()
         answered = []
         while calls and reached(sequence, calls[0][0]):
             answered.append(calls.popleft()[1])
         if not calls:
-            self._question = self._at = None
+            self._question = self.again_at = None
         elif self._question is None:
             self._ask(now)
         tokens = tuple(token for token in answered if token is not _TAIL)
@@ -96,16 +96,12 @@ class MarkReads:
         if self._question is None or req_id != self._link.req_id(self._question):
             return False
         self._question = None
-        self._at = now + self._settings.not_ready_ms
+        self.again_at = now + self._settings.not_ready_ms
         return True
-
-    def deadline(self) -> int | None:
-        """When `due` has something to do."""
-        return self._at
 
     def due(self, now: int) -> None:
         """Ask again, if it is time."""
-        if self._at is not None and now >= self._at:
+        if self.again_at is not None and now >= self.again_at:
             self._ask(now)
 
     def owed_since(self) -> int | None:
@@ -113,11 +109,11 @@ class MarkReads:
         return None if self._question is None else self._owed_at
 
     def _ask(self, now: int) -> None:
-        self._at = None
+        self.again_at = None
         link = self._link.usable
         if link is None:
             return
-        self._at = now + self._settings.mark_retry_ms
+        self.again_at = now + self._settings.mark_retry_ms
         if self._question is None:
             self._owed_at = now
         self._question = self._link.take()

@@ -66,8 +66,12 @@ class Servers(Protocol):
     def link_to(self, endpoint: Endpoint) -> Link:
         """The rpc connection to a server, dialed on demand."""
 
-    def hurry_at(self) -> int | None:
-        """When to ask others who serves what; None: the usual pauses will do."""
+    @property
+    def doubted(self) -> bool:
+        """Others are to be asked who serves what, sooner than after the usual pauses."""
+
+    def confirm_doubts(self, now: int) -> bool:
+        """The same, after everyone who doubts was asked again."""
 
 
 class Membership(Protocol):
@@ -153,7 +157,7 @@ class ZkMembership(NullMembership):
         self._notes: Emits[MembershipNote] | None = None
 
     def start(self, now: int, servers: Servers, out: Emits[Effect], notes: Emits[MembershipNote]) -> None:
-        """Wait for the session: it is told by an event."""
+        """Wait for the session: an event reports it."""
         self._out, self._notes = out, notes
 
     def deadline(self) -> int | None:
@@ -239,17 +243,18 @@ class ServerMembership(NullMembership):
         if self._closed:
             return None
         usual = self._ask_at if self._asked_at is None else self._asked_at + self._settings.cluster_answer_ms
-        hurry = self._hurry_at()
-        return usual if hurry is None else earliest(usual, max(hurry, self._since + self._settings.cluster_trouble_ms))
+        assert self._client is not None
+        return earliest(usual, self._since + self._settings.cluster_trouble_ms) if self._client.doubted else usual
 
     def due(self, now: int) -> None:
         """Ask again, or somebody else."""
+        assert self._client is not None
+        doubted = self._client.confirm_doubts(now)
         due = self.deadline()
         if due is None or now < due:
             return
         assert self._link is not None
-        hurry = self._hurry_at()
-        if self._asked_at is None and self._link.ready and (hurry is None or now < hurry):
+        if self._asked_at is None and self._link.ready and not doubted:
             self._ask(now)
         else:
             self._next(now)
@@ -309,11 +314,6 @@ class ServerMembership(NullMembership):
     def close(self, now: int) -> None:
         """Ask nobody any more."""
         self._closed = True
-
-    def _hurry_at(self) -> int | None:
-        """Since when, or from when on, the usual pauses are too long; None: they will do."""
-        assert self._client is not None
-        return self._client.hurry_at()
 
     def _warn(self, text: str) -> None:
         assert self._out is not None

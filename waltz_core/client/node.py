@@ -14,9 +14,9 @@ Nothing here is durable: what a partition has seen and what it still owes its ca
 that the application gives.
 
 A step: events, in order; then what is due; then connections are dialed and tended, and everything that was gathered for
-servers is sent. A step costs what it concerns: whatever something happened to is *touched*, and only those are asked
-again when they are due (`Schedule`); links that have bytes to send say so themselves. All parts put their effects into
-one outbox, in the order in which they leave.
+servers is sent. A step costs what it concerns: what something happened to is *touched*, and sets its alarms at the end
+(`client/alarms.py`); links that have bytes to send say so themselves. All parts put their effects into one outbox, in
+the order in which they leave.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from waltz_core.base.contract import Rng, earliest
+from waltz_core.base.contract import Rng
 from waltz_core.base.edge import (
     Closed,
     Dialed,
@@ -36,6 +36,7 @@ from waltz_core.base.edge import (
     ZkFailed,
     ZkStateChanged,
 )
+from waltz_core.client.alarms import AlarmKey, ClusterDue, Due
 from waltz_core.client.application_port import ApplicationPort
 from waltz_core.client.calls import Call, CloseClient, Effect, PartitionStatus, Submit
 from waltz_core.client.cluster_port import ClusterPort
@@ -45,7 +46,6 @@ from waltz_core.client.link import Kind, Link
 from waltz_core.client.membership import Membership
 from waltz_core.client.partition import ClientPartition
 from waltz_core.client.partitions import Partitions
-from waltz_core.client.reads import PartitionReads
 from waltz_core.client.router import ClientRouter
 from waltz_core.client.server_port import ServerPort
 from waltz_core.client.settings import ClientSettings
@@ -72,7 +72,7 @@ class ClientNode:
     ) -> None:
         self._context = context = ClientContext(settings, rng, versions)
         self._out = context.out
-        self._schedule = context.schedule
+        self._alarms = context.alarms
         router = self.make_router(context)
         self._partitions = self.make_partitions(context, router)
         self._connections = Connections(context, router, membership, self._partitions)
@@ -114,6 +114,7 @@ class ClientNode:
             self._due(now)
         self._cluster.hear(now)
         self._connections.finish(now)
+        self._set_alarms(now)
         self._out.drain(out)
 
     def deadline(self) -> int | None:
@@ -122,21 +123,40 @@ class ClientNode:
             return 0
         if self._context.closed:
             return None
-        return earliest(self._cluster.deadline(), self._schedule.next())
+        return self._alarms.next()
 
     def _due(self, now: int) -> None:
         self._due_at = now + _DUE_EVERY_MS
         if self._context.closed:
             return
-        self._cluster.due(now)
-        for machine in self._schedule.due(now):
-            if isinstance(machine, Link):
-                self._connections.due(machine)
-            else:
-                assert isinstance(machine, (ClientPartition, PartitionReads))
-                if machine.due(now) and machine.link is not None:
-                    self._connections.drop(now, machine.link, "the server owes an answer and is silent")
-            self._schedule.touch(machine)
+        self._set_alarms(now)  # what the events of this step changed may be due already
+        for key in self._alarms.due(now):
+            self._on_alarm(now, key)
+
+    def _on_alarm(self, now: int, key: AlarmKey) -> None:
+        if isinstance(key, ClusterDue):
+            self._cluster.due(now, key)
+        elif isinstance(key, Link):
+            self._connections.due(key)
+        else:
+            machine = key.machine
+            if machine.due(now, key.due) and machine.link is not None:
+                self._connections.drop(now, machine.link, "the server owes an answer and is silent")
+            self._context.touch(machine)
+            if key.due is Due.HURRY:
+                machine.set_alarms(now)
+                self._cluster.due(now, ClusterDue.MEMBERSHIP)
+
+    def _set_alarms(self, now: int) -> None:
+        context = self._context
+        if context.touched:
+            for machine in context.touched:
+                if isinstance(machine, Link):
+                    self._alarms.set(machine, machine.deadline())
+                else:
+                    machine.set_alarms(now)
+            context.touched.clear()
+        self._cluster.set_alarm()
 
     # ---- for people and drivers --------------------------------------------------------------
 

@@ -12,7 +12,7 @@
 - `Delivery`: how far the feed has come, seen, delivered and consumed; `FeedWindow`: how much of it is asked for;
 - `Patience`: when a server that owes an answer is suspected, and when it is given up.
 
-Methods are events, and say which part takes part in which order. This file holds no data. Whatever needs two parts is
+Methods are events, and say which part takes part in which order. This file holds no data. What needs two parts is
 decided here: an append waits for a mount that reaches the mark, a verdict may let the feed go back, or forward.
 """
 
@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from waltz_core.base.contract import earliest
 from waltz_core.base.ids import ReqId
+from waltz_core.client.alarms import Due, MachineAlarms
 from waltz_core.client.appends import Appends
 from waltz_core.client.calls import PartitionStatus, Phase, Submit, SubmitMany
 from waltz_core.client.context import ClientContext
@@ -49,10 +49,11 @@ class ClientPartition:
     make_mounting: ClassVar[type[Mounting]] = Mounting
     make_patience: ClassVar[type[Patience]] = Patience
 
-    __slots__ = ("_appends", "_delivery", "_mounting", "_patience", "_standing", "_window", "partition")
+    __slots__ = ("_alarms", "_appends", "_delivery", "_mounting", "_patience", "_standing", "_window", "partition")
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         self.partition = partition
+        self._alarms = MachineAlarms(self, context.alarms, context.doubts)
         self._standing = Standing(partition, context)
         self._delivery = Delivery(partition, context)
         self._appends = Appends(context, self._standing, self._delivery)
@@ -292,31 +293,33 @@ class ClientPartition:
 
     # ---- time --------------------------------------------------------------------------------
 
-    def deadline(self) -> int | None:
-        """When `due` has something to do."""
-        if self._standing.phase is Phase.CLOSED:
-            return None
-        return earliest(
-            self._mounting.retry_at,
-            self._window.resume_at,
-            self._appends.nudge_at(),
-            self._patience.ends_at(),
-            self._standing.warning_at(),
-        )
+    def set_alarms(self, now: int) -> None:
+        """Set the alarm of every purpose to its present time."""
+        alarms = self._alarms
+        alarms.set(Due.WARNING, self._standing.warning_at())
+        alarms.set(Due.MOUNT, self._mounting.retry_at)
+        alarms.set(Due.RESUME, self._window.resume_at)
+        alarms.set(Due.NUDGE, self._appends.nudge_at())
+        alarms.set(Due.SILENCE, self._patience.ends_at())
+        alarms.set_hurry(now)
 
     def hurry_at(self) -> int | None:
         """When others are to be asked who serves this partition."""
         return self._patience.hurry_at()
 
-    def due(self, now: int) -> bool:
-        """Act on passed deadlines; True when the connection is to be given up as dead."""
-        self._standing.warn(now)
-        self._mounting.due(now)
-        self._window.due(now)
-        self._appends.due(now)
-        if not self._patience.ended(now):
-            return False
-        if self._patience.is_silent(now):
-            return True
-        self._mounting.mount(now)  # the server lives, but does not know us: it will say so
+    def due(self, now: int, due: Due) -> bool:
+        """An alarm rang: act if it is time; True when the connection is to be given up as dead."""
+        match due:
+            case Due.WARNING:
+                self._standing.warn(now)
+            case Due.MOUNT:
+                self._mounting.due(now)
+            case Due.RESUME:
+                self._window.due(now)
+            case Due.NUDGE:
+                self._appends.due(now)
+            case Due.SILENCE if self._patience.ended(now):
+                if self._patience.is_silent(now):
+                    return True
+                self._mounting.mount(now)  # the server lives, but does not know us: it will say so
         return False

@@ -26,7 +26,7 @@ class Partitions:
 
     def __init__(self, context: ClientContext, router: ClientRouter) -> None:
         self._context = context
-        self._schedule = context.schedule
+        self._touch = context.touch
         self._router = router
         self._open: dict[int, ClientPartition] = {}
         self._by_key: dict[bytes, ClientPartition] = {}  # bytes 8..12 of a request id → partition
@@ -68,7 +68,7 @@ class Partitions:
         if partition is None:
             partition = self._open[number] = self.make_partition(number, self._context)
             self._by_key[number.to_bytes(4, "big", signed=True)] = partition
-        self._schedule.touch(partition)
+        self._touch(partition)
         if partition.phase is Phase.CLOSED:
             partition.open(now, mark, deliver=deliver)
             self._place(now, partition)
@@ -84,7 +84,7 @@ class Partitions:
         if reads is None:
             reads = self._reads[number] = self.make_reads(number, self._context)
             self._place_reads(now, reads)
-        self._schedule.touch(reads)
+        self._touch(reads)
         return reads
 
     def close(self, now: int) -> None:
@@ -107,7 +107,7 @@ class Partitions:
             return
         generation = self._router.generations.get(number, -1)
         partition.place(now, self._router.link_of(number, Kind.STREAM), generation)
-        self._schedule.touch(partition)
+        self._touch(partition)
         # Both connections stand before they are needed: the first payload is not to wait for a handshake.
         self._router.link_of(number, Kind.RPC)
         self._router.dials_wanted = True
@@ -115,7 +115,7 @@ class Partitions:
     def _place_reads(self, now: int, reads: PartitionReads) -> None:
         generation = self._router.generations.get(reads.partition, -1)
         reads.place(now, self._router.link_of(reads.partition, Kind.RPC), generation)
-        self._schedule.touch(reads)
+        self._touch(reads)
         self._router.dials_wanted = True
 
     # ---- their connections -------------------------------------------------------------------
@@ -125,28 +125,28 @@ class Partitions:
         if link.kind is Kind.STREAM:
             for partition in self._on(link):
                 partition.on_link_ready(now)
-                self._schedule.touch(partition)
+                self._touch(partition)
             return
         for reads in self._reads_on(link):
             reads.on_link_ready(now)
-            self._schedule.touch(reads)
+            self._touch(reads)
 
     def link_lost(self, now: int, link: Link) -> None:
         """A connection is gone."""
         if link.kind is Kind.STREAM:
             for partition in self._on(link):
                 partition.on_link_lost(now)
-                self._schedule.touch(partition)
+                self._touch(partition)
             return
         for reads in self._reads_on(link):
             reads.on_link_lost()
-            self._schedule.touch(reads)
+            self._touch(reads)
 
     def link_writable(self, now: int, link: Link) -> None:
         """A connection takes more bytes."""
         for partition in self._on(link):
             partition.on_writable(now)
-            self._schedule.touch(partition)
+            self._touch(partition)
 
     def _on(self, link: Link) -> list[ClientPartition]:
         return [partition for partition in self._open.values() if partition.link is link]

@@ -34,11 +34,11 @@ from waltz_core.wire.client_messages import (
 from waltz_core.wire.primitives import verify
 from waltz_core.wire.records import RecordRun
 
-_RANGES_VERSION = 5  # codec that knows ranges of records
+RANGES_VERSION = 5  # codec that knows ranges of records
 _RANGE_MIN = 4  # shorter runs of ids go one by one: the server may have some of them at hand, and others not
 _RANGE_MAX = 512  # ids in one request: several are under way at a time
 _SINGLES_MAX = 512  # reads of one payload each that are under way at a time
-_COMPLAIN_AT = 6  # failures of one read before a person is told; by then it has waited for half a second
+_COMPLAIN_AT = 6  # failures of one read before a person is warned; by then it has waited for half a second
 
 
 class PayloadReads:
@@ -129,7 +129,7 @@ class PayloadReads:
             self._out.put(Report(Level.WARNING, f"{what} cannot be read: {error}; still trying"))
 
     def range_answered(self, now: int, response: RecordRangeResponse) -> None:
-        """Take the answer to a range; ids that it leaves out are asked for again.
+        """Take the answer to a range, if it is one of ours; ids that it leaves out are asked for again.
 
         Raises:
             ProtocolError: data that does not match its checksum; the connection is to be given up.
@@ -181,7 +181,7 @@ class PayloadReads:
         room = self._settings.fetch_in_flight_max - len(in_flight)
         if not in_flight:
             self._progress_at = now
-        ranges = link.version >= _RANGES_VERSION
+        ranges = link.version >= RANGES_VERSION
         if not ranges:
             room = min(room, _SINGLES_MAX - len(in_flight))
         while waiting and room > 0:
@@ -233,7 +233,8 @@ class PayloadReads:
 
     # ---- time --------------------------------------------------------------------------------
 
-    def deadline(self) -> int | None:
+    @property
+    def again_at(self) -> int | None:
         """When a pause ends."""
         return self._paused[0][0] if self._paused else None
 

@@ -1,8 +1,9 @@
-"""Reads of one partition over its rpc connection: payloads (`PayloadReads`) and the committed mark (`MarkReads`).
+"""Reads of one partition over its rpc connection: payloads (`PayloadReads`), whole records (`RecordReads`), and the
+committed mark (`MarkReads`).
 
 They need no mount, share one connection and one sequence of request ids, and outlive every connection: what was not
-answered over one is asked again over the next. A server that owes payloads and sends nothing at all is given up; one
-that owes a mark is asked again, and suspected.
+answered over one is asked again over the next. A server that owes payloads or records and sends nothing at all is
+given up; one that owes a mark is asked again, and suspected.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from waltz_core.base.contract import earliest
-from waltz_core.base.ids import ReqId
+from waltz_core.client.alarms import Due, MachineAlarms
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Link
 from waltz_core.client.mark_reads import MarkReads
 from waltz_core.client.payload_reads import PayloadReads
 from waltz_core.client.read_link import ReadLink
+from waltz_core.client.record_reads import RecordReads
+from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, RecordRangeResponse
 
 
 class PartitionReads:
@@ -24,14 +27,16 @@ class PartitionReads:
     make_marks: ClassVar[type[MarkReads]] = MarkReads
     make_payloads: ClassVar[type[PayloadReads]] = PayloadReads
 
-    __slots__ = ("_link", "_settings", "marks", "partition", "payloads")
+    __slots__ = ("_alarms", "_link", "_settings", "marks", "partition", "payloads", "records")
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         self.partition = partition
+        self._alarms = MachineAlarms(self, context.alarms, context.doubts)
         self._settings = context.settings
         self._link = ReadLink(partition, context.client_id)
         self.marks = self.make_marks(context, self._link)
         self.payloads = self.make_payloads(partition, context, self._link)
+        self.records = RecordReads(partition, context, self._link)
 
     @property
     def link(self) -> Link | None:
@@ -50,37 +55,65 @@ class PartitionReads:
         """The connection can be used: ask for everything that is wanted."""
         self.marks.link_ready(now)
         self.payloads.send(now)
+        self.records.send(now)
 
     def on_link_lost(self) -> None:
         """No answer comes over the old connection any more."""
         self.payloads.link_lost()
+        self.records.link_lost()
         self.marks.link_lost()
 
-    def on_refused(self, now: int, req_id: ReqId, *, later: bool) -> bool:
-        """The server refuses a request, `later` if it may be able to answer it then; False if it is none of ours."""
-        return self.payloads.range_refused(now, req_id) or (later and self.marks.refused(now, req_id))
+    def on_range(self, now: int, response: RecordRangeResponse) -> None:
+        """A range was read, for whoever asked for it.
 
-    def deadline(self) -> int | None:
-        """When `due` has something to do."""
-        return earliest(self.marks.deadline(), self.payloads.deadline(), self._silent_at())
+        Raises:
+            ProtocolError: data that does not match its checksum; the connection is to be given up.
+        """
+        if not self.records.answered(now, response):
+            self.payloads.range_answered(now, response)
 
-    def due(self, now: int) -> bool:
-        """Repeat what has waited long enough; True when the connection is to be given up as dead."""
-        self.marks.due(now)
-        self.payloads.due(now)
-        silent = self._silent_at()
-        return silent is not None and now >= silent
+    def on_refused(self, now: int, error: ErrorResponse) -> bool:
+        """The server refuses a request; False if it is none of ours."""
+        req_id, later = error.req_id, error.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
+        return (
+            self.payloads.range_refused(now, req_id)
+            or self.records.refused(now, req_id, None if later else error)
+            or (later and self.marks.refused(now, req_id))
+        )
+
+    def set_alarms(self, now: int) -> None:
+        """Set the alarm of every purpose to its present time."""
+        alarms = self._alarms
+        alarms.set(Due.MARK, self.marks.again_at)
+        alarms.set(Due.PAYLOADS, self.payloads.again_at)
+        alarms.set(Due.RECORDS, self.records.again_at)
+        alarms.set(Due.SILENCE, self._silent_at())
+        alarms.set_hurry(now)
+
+    def due(self, now: int, due: Due) -> bool:
+        """An alarm rang: act if it is time; True when the connection is to be given up as dead."""
+        match due:
+            case Due.MARK:
+                self.marks.due(now)
+            case Due.PAYLOADS:
+                self.payloads.due(now)
+            case Due.RECORDS:
+                self.records.due(now)
+            case Due.SILENCE:
+                silent = self._silent_at()
+                return silent is not None and now >= silent
+        return False
 
     def hurry_at(self) -> int | None:
         """When a server that owes an answer has been silent for so long that another may serve this partition."""
-        owed_since = earliest(self.payloads.owed_since(), self.marks.owed_since())
+        owed_since = earliest(self.payloads.owed_since(), self.records.owed_since(), self.marks.owed_since())
         if owed_since is None or self.link is None:
             return None
         return max(owed_since, self.link.last_read) + self._settings.suspect_ms
 
     def _silent_at(self) -> int | None:
-        """When the server has owed a payload for so long that it must be gone."""
-        owed_since = self.payloads.owed_since()
+        """When the server has owed a payload or records for so long that it must be gone."""
+        owed_since = earliest(self.payloads.owed_since(), self.records.owed_since())
         if owed_since is None or self.link is None:
             return None
         return max(owed_since, self.link.last_read) + self._settings.silence_ms

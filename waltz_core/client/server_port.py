@@ -49,7 +49,7 @@ class ServerPort:
     ) -> None:
         self._context = context
         self._out = context.out
-        self._schedule = context.schedule
+        self._touch = context.touch
         self._connections = connections
         self._partitions = partitions
         self._cluster = cluster
@@ -68,7 +68,7 @@ class ServerPort:
         except ProtocolError as error:
             trouble = str(error)
         if greeted and link.ready:
-            self._schedule.touch(link)
+            self._touch(link)
             if link.kind is Kind.STREAM:
                 self._ask_capabilities(link)
             self._connections.ready(now, link)
@@ -111,7 +111,7 @@ class ServerPort:
         partition = self._partitions.on_link(key, link)
         if partition is not None:
             partition.on_feed(now, run)
-            self._schedule.touch(partition)
+            self._touch(partition)
 
     def _on_message(self, now: int, link: Link, message: ClientMessage) -> None:
         if isinstance(message, (TransactionDataResponse, RecordRangeResponse)):
@@ -133,7 +133,7 @@ class ServerPort:
         partition = self._partitions.on_link(message.req_id[8:12], link)
         if partition is None:
             return
-        self._schedule.touch(partition)
+        self._touch(partition)
         match message:
             case FeedSuspended():
                 partition.on_feed_suspended(message)
@@ -150,7 +150,7 @@ class ServerPort:
         partition = self._partitions.on_link(message.req_id[8:12], link)
         if partition is None:
             return
-        self._schedule.touch(partition)
+        self._touch(partition)
         if message.code == ErrorCode.BEFORE_START:
             partition.on_before_start(now, message.req_id, message.message or "the log begins later")
         elif message.code == ErrorCode.NOT_ALLOWED:
@@ -165,11 +165,11 @@ class ServerPort:
         if reads is None:
             return
         self._arrived[reads] = None
-        self._schedule.touch(reads)
+        self._touch(reads)
         if isinstance(message, TransactionDataResponse):
             reads.payloads.data_answered(now, message)
         else:
-            reads.payloads.range_answered(now, message)
+            reads.on_range(now, message)
 
     def _on_mark(self, now: int, link: Link, message: HighWaterMarkResponse) -> None:
         number = req_partition(message.req_id)
@@ -177,11 +177,11 @@ class ServerPort:
         if reads is None:
             return
         mark, answered = message.high_water_mark, reads.marks.answered(now, message)
-        self._schedule.touch(reads)
+        self._touch(reads)
         partition = self._partitions.opened.get(number)
         if partition is not None and answered.tail:
             partition.on_tail(now, mark)
-            self._schedule.touch(partition)
+            self._touch(partition)
         if answered.tokens:
             self._out.put(MarkRead(number, mark, answered.tokens))
 
@@ -189,9 +189,8 @@ class ServerPort:
         reads = self._partitions.reads_on_link(req_partition(message.req_id), link)
         if reads is None:
             return False
-        self._schedule.touch(reads)
-        later = message.code in (ErrorCode.NOT_READY, ErrorCode.NOT_SERVED)
-        return reads.on_refused(now, message.req_id, later=later)
+        self._touch(reads)
+        return reads.on_refused(now, message)
 
     # ---- what a server can do ----------------------------------------------------------------
 

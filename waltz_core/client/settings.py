@@ -31,7 +31,7 @@ class ClientSettings:
     cluster_refresh_ms: int = 30_000  # how often a server is asked for the map although nothing seems to have changed
     cluster_trouble_ms: int = 2_000  # the same while a partition is not mounted; another server is asked each time
     cluster_answer_ms: int = 10_000  # a server that does not answer by then is not asked again soon
-    lock_names: bool = True  # servers that take them are told the names of locks, not only hashes
+    lock_names: bool = True  # servers that take them get the names of locks, not only hashes
     carries_others: bool = False  # appends of other clients go over its connections: a proxy
     first_connection: int = 0  # number of the first connection to a server, where a client outlives its process
     frame_size_max: int = FRAME_SIZE_MAX_STORAGE  # largest frame accepted from a server

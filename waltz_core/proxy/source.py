@@ -5,7 +5,7 @@
                                                     └─────▶ the server ──▶ memory, disk ◀─────────┘
 
 A round of questions for the committed mark goes upstream as one question that leaves after the round began. It counts
-as confirmed once our own mark has reached the answer: what is told then is a committed mark, and no older one.
+as confirmed once our own mark has reached the answer: what is reported then is a committed mark, and no older one.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ class UpstreamSource:
 
     def fetched(self, answer: RecordsCarried) -> None:
         """The server has answered a fetch."""
+        assert isinstance(answer.token, int)
         fetch = self._fetches.pop(answer.token, None)
         if fetch is None:
             return

@@ -13,23 +13,17 @@ the mount is answered.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from typing import ClassVar
 
 from waltz_core.base.contract import earliest
-from waltz_core.base.ids import ReqId, req_sequence
-from waltz_core.base.log import Record
-from waltz_core.client.calls import Carried, GenerationRaised, Phase, RecordsCarried
+from waltz_core.base.ids import ReqId
+from waltz_core.client.calls import Carried, GenerationRaised, Phase
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Link
 from waltz_core.client.node import ClientNode
 from waltz_core.client.partition import ClientPartition
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.patience import Patience
-from waltz_core.client.payload_reads import PayloadReads, sound_records
-from waltz_core.client.read_link import ReadLink
-from waltz_core.client.reads import PartitionReads
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
@@ -40,117 +34,7 @@ from waltz_core.wire.client_messages import (
     LockFailure,
     MountResponse,
     NamedAppendRequest,
-    RecordRangeRequest,
-    RecordRangeResponse,
 )
-
-_PAUSE_MS = 500  # before a read is tried again that the server cannot answer yet
-
-_Read = tuple[int, int, int]
-"""Token, first id, count."""
-
-
-class RecordReads(PayloadReads):
-    """Whole records of one partition, read by ranges until they come or the server says that it cannot."""
-
-    __slots__ = ("_again_at", "_asked", "_told", "_unsent")
-
-    def __init__(self, partition: int, context: ClientContext, link: ReadLink) -> None:
-        super().__init__(partition, context, link)
-        self._told = context.out
-        self._unsent: deque[_Read] = deque()
-        self._asked: dict[int, _Read] = {}  # by the number of the request
-        self._again_at: int | None = None
-
-    def read(self, now: int, token: int, first: int, count: int) -> None:
-        """Ask for records; `RecordsCarried` answers, perhaps with fewer. None: just where the log begins."""
-        self._unsent.append((token, first, count))
-        self.send(now)
-
-    def send(self, now: int) -> None:
-        """Ask for what was not asked for yet."""
-        link = self._link.usable
-        if link is None or (self._again_at is not None and now < self._again_at):
-            return
-        self._again_at = None
-        if not self._asked:
-            self._progress_at = now
-        while self._unsent:
-            read = self._unsent.popleft()
-            number = self._link.take()
-            self._asked[number] = read
-            last = read[1] + read[2] - 1
-            link.send(RecordRangeRequest(self._link.req_id(number), read[1], last, read[2], 0, False))
-
-    def link_lost(self) -> None:
-        """No answer comes over the old connection any more: everything is asked again."""
-        self._unsent.extendleft(reversed(self._asked.values()))
-        self._asked.clear()
-
-    def range_answered(self, now: int, response: RecordRangeResponse) -> None:
-        """Hand records on.
-
-        Raises:
-            ProtocolError: data that does not match its checksum; the connection is to be given up.
-        """
-        read = self._asked.get(req_sequence(response.req_id))
-        if read is None:
-            return
-        token, first, count = read
-        records: Sequence[Record] = response.records[:count]
-        sound = sound_records(records, first)  # nothing is changed before all of it is known to be what was sent
-        del self._asked[req_sequence(response.req_id)]
-        self._progress_at = now
-        if sound or not count:
-            self._told.put(RecordsCarried(self._partition, token, records[:sound], response.log_start))
-        else:
-            self._put_back(now, read)  # it is committed, and this server does not know it yet
-
-    def refused(self, now: int, req_id: ReqId, *, later: bool) -> bool:
-        """The server cannot answer a read, or not yet; False if it is none of ours."""
-        read = self._asked.pop(req_sequence(req_id), None) if self._link.is_ours(req_id) else None
-        if read is None:
-            return False
-        self._progress_at = now
-        if later:
-            self._put_back(now, read)
-        else:
-            self._told.put(RecordsCarried(self._partition, read[0], None, -1))
-        return True
-
-    def _put_back(self, now: int, read: _Read) -> None:
-        self._unsent.append(read)
-        self._again_at = now + _PAUSE_MS
-
-    def deadline(self) -> int | None:
-        """When a pause ends."""
-        return self._again_at if self._unsent else None
-
-    def due(self, now: int) -> None:
-        """End a pause, if it is time."""
-        self.send(now)
-
-    def owed_since(self) -> int | None:
-        """Since when the server owes an answer."""
-        return self._progress_at if self._asked else None
-
-
-class CarrierReads(PartitionReads):
-    """Records and the committed mark of one partition."""
-
-    make_payloads: ClassVar[type[PayloadReads]] = RecordReads
-
-    __slots__ = ()
-
-    @property
-    def records(self) -> RecordReads:
-        """What reads records."""
-        assert isinstance(self.payloads, RecordReads)
-        return self.payloads
-
-    def on_refused(self, now: int, req_id: ReqId, *, later: bool) -> bool:
-        """The server refuses a request, `later` if it may be able to answer it then; False if it is none of ours."""
-        return self.records.refused(now, req_id, later=later) or (later and self.marks.refused(now, req_id))
 
 
 class CarrierPatience(Patience):
@@ -243,7 +127,6 @@ class CarrierPartitions(Partitions):
     """All partitions of the cluster."""
 
     make_partition: ClassVar[type[ClientPartition]] = CarrierPartition
-    make_reads: ClassVar[type[PartitionReads]] = CarrierReads
 
 
 class Upstream(ClientNode):
@@ -259,16 +142,14 @@ class Upstream(ClientNode):
 
     def read(self, now: int, partition_id: int, token: int, first: int, count: int) -> None:
         """Read records; `RecordsCarried` answers."""
-        reads = self._partitions.reads_of(now, partition_id)
-        assert isinstance(reads, CarrierReads)
-        reads.records.read(now, token, first, count)
+        self._partitions.reads_of(now, partition_id).records.read(now, token, first, count)
 
     def barrier(self, now: int, partition_id: int) -> ReqId | None:
         """Ask behind everything that was carried for a partition; None while that cannot be sent."""
         partition = self.carrier(partition_id)
         if partition is None:
             return None
-        self._schedule.touch(partition)
+        self._context.touch(partition)
         return partition.barrier(now)
 
     def carry(self, partition_id: int, append: AppendRequest | NamedAppendRequest) -> bool:

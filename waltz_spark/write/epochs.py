@@ -25,7 +25,7 @@ import enum
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from waltz_core.base.log import MARKER_HEADER, PROBE_MARK
@@ -36,6 +36,7 @@ Locks: TypeAlias = tuple[LockName, ...]
 
 LOCK_NAME = "waltz.sink"
 WINDOW = 4096  # rows of a partition without a verdict
+_RUN_BYTES = 1 << 20  # payloads of rows that are appended together
 
 
 @record
@@ -87,6 +88,11 @@ class Row:
         """Whether it may be refused."""
         return bool(self.write or self.read)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it has no locks of its own, so that it is appended together with its like."""
+        return not (self.write or self.read or self.add)
+
 
 @record
 class Seen:
@@ -108,6 +114,19 @@ class Append:
     write: Locks
     read: Locks
     add: Locks
+    mark: int | None  # None: no lock is checked
+
+
+@record
+class AppendRun:
+    """Append plain rows, each for itself, in this order.
+
+    The answers are those to an `Append` of each, in order, or `committed_run` for some whose ids follow one another.
+    """
+
+    first: int  # token of the first row; those of the others follow
+    rows: Sequence[Row]
+    read: Locks
     mark: int | None  # None: no lock is checked
 
 
@@ -143,7 +162,7 @@ class Different:
     count: int
 
 
-Effect: TypeAlias = Append | Scan | Done | Fenced | Different
+Effect: TypeAlias = Append | AppendRun | Scan | Done | Fenced | Different
 
 
 class _Phase(enum.Enum):
@@ -219,8 +238,7 @@ class EpochWriter:
         """Rows to write."""
         assert self._phase is _Phase.WRITING
         assert not self._last
-        for row in rows:
-            self._write(row, out)
+        self._write(rows, out)
         self._last = last
         self._go_on(out)
 
@@ -232,9 +250,9 @@ class EpochWriter:
 
     def committed(self, token: int, transaction_id: int, out: list[Effect]) -> None:
         """An append is in the log."""
-        oldest = next(iter(self._flying))
-        kind, row = self._flying.pop(token)
+        kind, _ = self._flying[token]
         if kind is _Kind.MARKER:
+            del self._flying[token]
             self.markers += 1
             self._epoch = transaction_id
             if self._first_epoch is None:
@@ -242,13 +260,19 @@ class EpochWriter:
             self._phase = _Phase.CATCHING_UP
             out.append(Scan(self._read_to, transaction_id))
             return
-        assert row is not None
-        assert kind is _Kind.ROW, "a probe was committed"
-        self.appended += 1
-        if token == oldest and not self._trouble:
-            self._read_to = transaction_id  # an earlier one of unknown fate would be behind it
+        self.committed_run(token, transaction_id, 1, out)
+
+    def committed_run(self, first: int, transaction_id: int, count: int, out: list[Effect]) -> None:
+        """Rows are in the log: those of so many tokens from `first` on, with ids from `transaction_id` on."""
+        flying, oldest = self._flying, next(iter(self._flying))
+        for token in range(first, first + count):
+            kind, _ = flying.pop(token)
+            assert kind is _Kind.ROW, "a probe was committed"
+        self.appended += count
+        if first == oldest and not self._trouble:
+            self._read_to = transaction_id + count - 1  # an earlier one of unknown fate would be behind it
         else:
-            self._ahead.add(transaction_id)
+            self._ahead.update(range(transaction_id, transaction_id + count))
         self._go_on(out)
 
     def refused(self, token: int, blocking_id: int, out: list[Effect]) -> None:
@@ -311,8 +335,7 @@ class EpochWriter:
             self._phase = _Phase.WRITING
             self._trouble = False
             again, self._again = self._again, deque()
-            for row in again:
-                self._write(row, out)
+            self._write(again, out)
             self._go_on(out)
 
     def _saw_marker(self, seen: Seen) -> None:
@@ -346,16 +369,32 @@ class EpochWriter:
         lock = (self.attempt.lock,)
         self._send(_Kind.MARKER, None, Append(self._next(), MARKER_HEADER, data, lock, (), (), self._mark), out)
 
-    def _write(self, row: Row, out: list[Effect]) -> None:
-        if self._trouble:
-            self._again.append(row)
-        elif self._there and self._claim(row):
-            self.found_before += 1
-        elif row.conditional:
-            probe = Append(self._next(), 0, b"", (), (*row.write, *row.read), (), PROBE_MARK)
-            self._send(_Kind.PROBE, row, probe, out)
-        else:
-            self._send_row(row, out)
+    def _write(self, rows: Iterable[Row], out: list[Effect]) -> None:
+        """Rows to be judged, in order; plain ones that follow one another leave together."""
+        plain: list[Row] = []
+        for row in rows:
+            if self._trouble:
+                self._again.append(row)
+            elif self._there and self._claim(row):
+                self.found_before += 1
+            elif row.plain:
+                plain.append(row)
+            else:
+                self._send_plain(plain, out)
+                plain = []
+                if row.conditional:
+                    probe = Append(self._next(), 0, b"", (), (*row.write, *row.read), (), PROBE_MARK)
+                    self._send(_Kind.PROBE, row, probe, out)
+                else:
+                    self._send_row(row, out)
+        self._send_plain(plain, out)
+
+    def _send_plain(self, rows: Sequence[Row], out: list[Effect]) -> None:
+        for run in _runs(rows):
+            first = self._token + 1
+            self._token += len(run)
+            self._flying.update((token, (_Kind.ROW, row)) for token, row in enumerate(run, start=first))
+            out.append(AppendRun(first, run, self._fence(), self._epoch))
 
     def _send_row(self, row: Row, out: list[Effect]) -> None:
         # Its own locks were free at the cut, and untouched from there to now: the epoch will do for them as well.
@@ -411,16 +450,28 @@ class ResendingWriter:
 
     def offer(self, rows: Iterable[Row], out: list[Effect], *, last: bool = False) -> None:
         """Rows to write."""
+        plain: list[Row] = []
         for row in rows:
+            if row.plain:
+                plain.append(row)
+                continue
+            self._send_plain(plain, out)
+            plain = []
             self._send(row, out)
+        self._send_plain(plain, out)
         self._last = last
         self._go_on(out)
 
     def committed(self, token: int, transaction_id: int, out: list[Effect]) -> None:
         """An append is in the log."""
-        del self._flying[token]
-        self.appended += 1
-        self._last_id = max(self._last_id, transaction_id)
+        self.committed_run(token, transaction_id, 1, out)
+
+    def committed_run(self, first: int, transaction_id: int, count: int, out: list[Effect]) -> None:
+        """Rows are in the log: those of so many tokens from `first` on, with ids from `transaction_id` on."""
+        for token in range(first, first + count):
+            del self._flying[token]
+        self.appended += count
+        self._last_id = max(self._last_id, transaction_id + count - 1)
         self._go_on(out)
 
     def refused(self, token: int, blocking_id: int, out: list[Effect]) -> None:
@@ -446,10 +497,27 @@ class ResendingWriter:
         self._flying[self._token] = row
         out.append(Append(self._token, row.header, row.data, (), (), row.add, None))
 
+    def _send_plain(self, rows: Sequence[Row], out: list[Effect]) -> None:
+        for run in _runs(rows):
+            first = self._token + 1
+            self._token += len(run)
+            self._flying.update(enumerate(run, start=first))
+            out.append(AppendRun(first, run, (), None))
+
     def _go_on(self, out: list[Effect]) -> None:
         if self._last and not self._flying and not self.over:
             self.over = True
             out.append(Done(self._last_id))
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Rows that leave together: a run ends with the row that makes it large."""
+    begin = size = 0
+    for at, row in enumerate(rows, start=1):
+        size += len(row.data)
+        if size >= _RUN_BYTES or at == len(rows):
+            yield rows[begin:at]
+            begin, size = at, 0
 
 
 def _digest(header: int, data: bytes) -> bytes:

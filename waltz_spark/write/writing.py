@@ -25,6 +25,7 @@ from waltz_spark.base.errors import DifferentRowsError, FencedError, OptionError
 from waltz_spark.read.cluster import client_config
 from waltz_spark.write.epochs import (
     Append,
+    AppendRun,
     Attempt,
     Different,
     Done,
@@ -300,7 +301,7 @@ class _Partition:
         self._patience = patience
         self._rejects = rejects
         self._out: list[Effect] = []
-        self._sent: deque[tuple[int, waltz.Pending]] = deque()
+        self._sent: deque[tuple[int, waltz.Pending | waltz.PendingMany]] = deque()  # token of the first, its outcome
         self._progressed = time.monotonic()
         self._scope = trio.CancelScope()
 
@@ -339,6 +340,8 @@ class _Partition:
         effects, self._out = self._out, []
         for effect in effects:
             match effect:
+                case AppendRun():
+                    await self._append_run(effect)
                 case Append():
                     await self._append(effect)
                 case Scan(after=after, upto=upto):
@@ -357,27 +360,62 @@ class _Partition:
         append = waltz.Append(
             effect.data, header=effect.header, write=effect.write, read=effect.read, append=effect.add
         )
+        self._sent.append((effect.token, await self._send(partial(self._client.send, self._partition, append), effect)))
+
+    async def _append_run(self, run: AppendRun) -> None:
+        read = run.read
+        appends = [waltz.Append(row.data, header=row.header, read=read) for row in run.rows]
+        self._sent.append((run.first, await self._send(partial(self._client.send_many, self._partition, appends), run)))
+
+    async def _send(self, send: Callable[..., Any], effect: Append | AppendRun) -> Any:
         try:
-            pending = await self._within(partial(self._client.send, self._partition, append, based_on=effect.mark))
+            return await self._within(partial(send, based_on=effect.mark))
         except ValueError as error:
             raise OptionError(f"partition {self._partition}: a row cannot be written: {error}") from error
-        self._sent.append((effect.token, pending))
 
     async def _judge(self) -> None:
         token, pending = self._sent.popleft()
+        if isinstance(pending, waltz.PendingMany):
+            await self._judge_run(token, pending)
+            return
         try:
             receipt = await (pending.outcome() if pending.done else self._within(pending.outcome))
-        except waltz.LockConflictError as error:
-            self._writer.refused(token, error.blocking_id, self._out)
-        except waltz.NotCommittedError as error:
-            if time.monotonic() - self._progressed > self._patience:
-                raise UnreachableError(str(error)) from error
-            if not self._sent:
-                await trio.sleep(_PAUSE)
-            self._writer.lost(token, self._out)
+        except (waltz.LockConflictError, waltz.NotCommittedError) as error:
+            await self._pause([error])
+            self._failed(token, error)
         else:
             self._progressed = time.monotonic()
             self._writer.committed(token, receipt.transaction_id, self._out)
+
+    async def _judge_run(self, first: int, pending: waltz.PendingMany) -> None:
+        outcomes = await (pending.outcomes() if pending.done else self._within(pending.outcomes))
+        if outcomes.committed:
+            self._progressed = time.monotonic()
+        await self._pause(outcomes.errors.values())
+        verdicts: list[tuple[int, Any]] = [(place, (first_id, count)) for place, first_id, count in outcomes.runs()]
+        verdicts += outcomes.errors.items()
+        for place, verdict in sorted(verdicts, key=lambda item: item[0]):  # in the order of their sending
+            if isinstance(verdict, tuple):
+                transaction_id, count = verdict
+                self._writer.committed_run(first + place, transaction_id, count, self._out)
+            else:
+                self._failed(first + place, verdict)
+
+    async def _pause(self, errors: Iterable[waltz.ClientError]) -> None:
+        """Rows that were lost are sent again, unless for too long nothing has come of that; not all at once."""
+        lost = next((error for error in errors if not isinstance(error, waltz.LockConflictError)), None)
+        if lost is None:
+            return
+        if time.monotonic() - self._progressed > self._patience:
+            raise UnreachableError(str(lost)) from lost
+        if not self._sent:
+            await trio.sleep(_PAUSE)
+
+    def _failed(self, token: int, error: waltz.ClientError) -> None:
+        if isinstance(error, waltz.LockConflictError):
+            self._writer.refused(token, error.blocking_id, self._out)
+        else:
+            self._writer.lost(token, self._out)
 
     async def _scan(self, after: int, upto: int | None) -> None:
         if upto is None:
@@ -469,7 +507,7 @@ class _Rejects:
 
 
 def _locks(found: list[dict[str, Any]] | None) -> Locks:
-    return tuple((one["name"], one["id"]) for one in found or ())
+    return tuple([(one["name"], one["id"]) for one in found]) if found else ()
 
 
 def _structs(locks: Locks) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ class Background:
         self._nursery = nursery
         self._body = body
         self.failure: Exception | None = None
+        self.interruption: BaseException | None = None  # KeyboardInterrupt, SystemExit: for the whole program
 
     def start_soon(self, task: Callable[..., Awaitable[object]], *args: object) -> None:
         """Run a task until the block is left."""
@@ -38,6 +39,18 @@ class Background:
             await task(*args)
         except Exception as error:
             self.fail(only(error))
+        except BaseException as error:
+            if self.interruption is None:
+                self.interruption = _interruption(error)
+            raise
+
+
+def _interruption(error: BaseException) -> BaseException | None:
+    """What is no cancellation of it, such as KeyboardInterrupt or SystemExit."""
+    if isinstance(error, BaseExceptionGroup):
+        rest = error.split(trio.Cancelled)[1]
+        return None if rest is None else first_of(rest)
+    return None if isinstance(error, trio.Cancelled) else error
 
 
 def only(error: BaseException) -> Exception:
@@ -65,6 +78,7 @@ async def background(what: str) -> AsyncIterator[Background]:
     Raises:
         ClientError: a task failed with it while the body was fine.
         ClientFailedError: a task failed with anything else, which is the cause; `what` names the block.
+        KeyboardInterrupt, SystemExit: a task raised it; it comes out bare.
     """
     raised: BaseException | None = None
     try:
@@ -79,9 +93,12 @@ async def background(what: str) -> AsyncIterator[Background]:
             finally:
                 nursery.cancel_scope.cancel()
     except BaseException:
-        # Only a cancellation from outside can come out of the nursery itself.
-        if raised is None:
+        # A cancellation from outside, or what interrupted a task.
+        if raised is None and tasks.interruption is None:
             raise
+    if tasks.interruption is not None:
+        # The body was cancelled because of it; to raise that cancellation would end the program without a word.
+        raised = tasks.interruption
     failure = tasks.failure
     if raised is not None:
         if failure is not None and not isinstance(raised, trio.Cancelled):

@@ -27,10 +27,10 @@ from waltz_core.base.errors import ClientError
 from waltz_core.base.log import PROBE_MARK
 from waltz_core.base.record import record
 from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit
-from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_plain
+from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_alike, take_plain
 from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_at
 from waltz_trio.client.answers import Answers
-from waltz_trio.client.arguments import as_payload, check_codec, not_an_append, whole
+from waltz_trio.client.arguments import APPENDS, as_payload, check_codec, not_an_append, several, whole
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.instrument import Instrument, TimedInstrument
@@ -41,6 +41,7 @@ from waltz_trio.client.values import Append, Receipt, lock_hashes
 
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
 _INT_31 = 1 << 31
+_INT_63 = 1 << 63
 _ROWS = 512  # appends of one call that are handed on together
 _ROW_BYTES = 1 << 20  # and their payloads
 _HOMES_KEPT = 10_000  # locks whose partition is remembered
@@ -102,7 +103,7 @@ class Appends:
         many = PendingMany(self._life.check_open(partition))
         if based_on is not None and based_on is not PROBE_MARK:
             based_on = mark_of(based_on, "based_on")
-        source, trouble, ended = iter(appends), None, False
+        source, trouble, ended = iter(several(appends, APPENDS)), None, False
         while not ended:
             rows: list[Append] = []
             try:
@@ -121,17 +122,11 @@ class Appends:
     def _send_rows(self, many: PendingMany, appends: Sequence[Append], at: int, based_on: int | None) -> int:
         """Send appends from `appends[at]` on together, as many as that is good for; where they end."""
         partition = self._life.check_open(many.partition)
-        columns, size = Columns(), 0
-        headers, payloads, checksums, limit = (
-            columns.headers,
-            columns.payloads,
-            columns.checksums,
-            self._payload_size_max,
-        )
+        columns, size, limit = Columns(), 0, self._payload_size_max
+        into = columns.headers, columns.payloads, columns.checksums
         try:
             while at < len(appends) and size < _ROW_BYTES:
-                room = _ROW_BYTES - size
-                at, taken = take_plain(appends, at, Append, Raw, limit, room, headers, payloads, checksums)
+                at, taken = take_plain(appends, at, Append, Raw, limit, _ROW_BYTES - size, *into)
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
                     append = appends[at]
@@ -141,8 +136,13 @@ class Appends:
                     columns.add(header, data, locks)
                     size += len(data)
                     at += 1
+                    if locks is not NO_LOCKS and _gives_again(append):
+                        first = len(columns)
+                        at, taken = take_alike(appends, at, append, Append, Raw, limit, _ROW_BYTES - size, *into)
+                        columns.locks.update(dict.fromkeys(range(first, len(columns)), locks))
+                        size += taken
         finally:  # those before one that cannot be sent
-            if payloads:
+            if columns.payloads:
                 self.unjudged_size += size
                 self._appended.add(partition)
                 self._rows.post(many, columns, size, based_on, self._timed)
@@ -196,7 +196,11 @@ class Appends:
     ) -> Pending:
         if type(partition) is not int or self._life.closing or not 0 <= partition < self._life.num_partitions:
             partition = self._life.check_open(partition)
-        if based_on is not None and based_on is not PROBE_MARK and (type(based_on) is not int or based_on < -1):
+        if (
+            based_on is not None
+            and based_on is not PROBE_MARK
+            and (type(based_on) is not int or not -1 <= based_on < _INT_63)
+        ):
             based_on = mark_of(based_on, "based_on")
         return self.launch(partition, self.row(partition, append, based_on), append.result, based_on, submit)
 
@@ -366,3 +370,8 @@ class Appends:
 def _is_ours(lock: bytes) -> bool:
     named = name_at(lock, 0)
     return named is not None and named[0].startswith(_OUR_LOCKS)
+
+
+def _gives_again(append: Append) -> bool:
+    """Whether the same objects are the same locks in the next append, too: an iterator gives them out once."""
+    return type(append.write) is type(append.read) is type(append.append) is tuple

@@ -33,14 +33,17 @@ from waltz_core.client.submit_calls import (
     Withdrawn,
 )
 from waltz_trio.base.background import Background, background
-from waltz_trio.client.arguments import whole
+from waltz_trio.client.arguments import KEYS, at_least_1, check_decide, listed, rows_of, whole
+from waltz_trio.client.arguments import mark as mark_of
+from waltz_trio.client.blocks import AsyncOnly
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.parts import Part, end_of, ended, outcome_of, unavailable
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.view_access import ViewAccess
-from waltz_trio.client.views import KeyedView, View
+from waltz_trio.client.views import KeyedView, View, check_view
 
 if TYPE_CHECKING:
     from waltz_trio.client.client import Client
@@ -87,18 +90,22 @@ class _Options:
             raise ValueError(f"until is 'committed' or 'applied', not {self.until!r}")
         if self.decline not in ("confirmed", "local"):
             raise ValueError(f"decline is 'confirmed' or 'local', not {self.decline!r}")
+        if not isinstance(self.retry, Retry):
+            raise TypeError(f"expected a Retry, found {shown(self.retry)}; write retry=Retry(attempts=3)")
 
     def begun(self, call: Call) -> SubmitBegun:
         hashed = None if call.key is None else call.key.hashed
         return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed)
 
 
-class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
+class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Generic[S]):
     """A view of some partitions, kept up to date while its block runs. Made by `Client.materialize`.
 
     The block is entered when the view has caught up with the log as it was at entry; until then `status` tells how
     far it is, to other tasks.
     """
+
+    _line = "async with client.materialize(...) as app:"
 
     def __init__(
         self,
@@ -110,15 +117,13 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
         on_poison: Literal["stop", "pause"],
         catch_up: bool,
     ) -> None:
+        check_view(view)
         if on_poison not in _POISON:
             raise ValueError(f"on_poison is one of {', '.join(_POISON)}, not {on_poison!r}")
-        if batch_limit < 1:
-            raise ValueError(f"at least 1 transaction a batch, not {batch_limit}")
-        if max_in_flight < 1:
-            raise ValueError(f"at least 1 submit in flight, not {max_in_flight}")
         self.view = view
         self._client = client
-        self._batch_limit = batch_limit
+        self._batch_limit = at_least_1(batch_limit, "batch_limit")
+        max_in_flight = at_least_1(max_in_flight, "max_in_flight")
         self._on_poison = on_poison
         self._catch_up = catch_up
         self._rng = client._rng
@@ -225,6 +230,10 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
     ) -> Receipt | None:
         self._client._appends.unstarted -= 1
         options.check()
+        if not callable(decide):
+            check_decide(decide)
+        if submission is not None and not isinstance(submission, Submission):
+            raise TypeError(f"expected a Submission, found {shown(submission)}; write submission=Submission()")
         part, waiter = self._open_part(options.partition), Waiter()
         call = self._call(part, options, waiter, decide, args, key)
         if submission is not None:
@@ -275,14 +284,15 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
         """
         options = _Options(partition, until, decline, retry)
         options.check()
+        check_decide(decide)
         if inspect.iscoroutinefunction(decide):
             raise TypeError("submit_many takes a plain function, found `async def`; use submit")
-        part, waiter, wanted = self._open_part(partition), Waiter(), list(arguments)
-        named: list[str | Key | None] = [None] * len(wanted) if keys is None else list(keys)
+        part, waiter, wanted = self._open_part(partition), Waiter(), rows_of(arguments)
+        named: list[str | Key | None] = [None] * len(wanted) if keys is None else listed(keys, KEYS)
         if len(named) != len(wanted):
             raise ValueError(f"{len(wanted)} submits need as many keys, found {len(named)}")
         pairs = zip(wanted, named, strict=True)
-        calls = [self._call(part, options, waiter, decide, tuple(args), key) for args, key in pairs]
+        calls = [self._call(part, options, waiter, decide, args, key) for args, key in pairs]
         try:
             self._tell(part, *map(options.begun, calls))
             await waiter.wait()
@@ -352,6 +362,7 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
             PartitionUnavailableError: a partition was paused.
             ClientClosedError: the block of the application has ended.
         """
+        to = None if to is None else mark_of(to, "to")
         calls = []
         try:
             for each in self._parts if partition is None else (partition,):
@@ -402,6 +413,10 @@ class Application(AbstractAsyncContextManager["Application[S]"], Generic[S]):
             PartitionUnavailableError: with `fresh`: the partition is paused.
             ClientClosedError: the block of the application has ended.
         """
+        if not callable(function):
+            raise TypeError(
+                f"expected a function of the state, found {shown(function)}; write read(balance, 7, partition=3)"
+            )
         part = self._open_part(partition)
         mark = await self._reach(part, None) if fresh else -1
         failures = 0

@@ -9,7 +9,11 @@ from typing import Any, NoReturn
 from waltz_core.base.lock import Lock
 from waltz_trio.client.codecs import Codecs, shown
 
+_MANY = "submit_many(withdraw, [(7, 30), (8, 30)], partition=3)"
+APPENDS = ("appends", "send_many(3, [Append(...), Append(...)])")
+KEYS = ("keys", "keys=[KEY, KEY]")
 _INT_64 = range(-(1 << 63), 1 << 63)
+_MARK_MAX = (1 << 63) - 1
 _LINE = '[("account", 7)]'
 
 
@@ -32,12 +36,74 @@ def mark(value: Any, what: str) -> int:
 
     Raises:
         TypeError: no whole number.
-        ValueError: less than -1.
+        ValueError: less than -1, or more than 63 bits hold.
     """
     number = whole(value, what)
     if number < -1:
         raise ValueError(f"{what}: a mark is at least -1, not {number}")
+    if number > _MARK_MAX:
+        raise ValueError(f"{what}: a mark is at most 2**63 - 1, not {number}")
     return number
+
+
+def at_least_1(value: Any, what: str) -> int:
+    """A whole number that is a limit.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: less than 1.
+    """
+    number = whole(value, what)
+    if number < 1:
+        raise ValueError(f"{what} is at least 1, not {number}")
+    return number
+
+
+def check_decide(decide: object) -> None:
+    """See that what decides can be called.
+
+    Raises:
+        TypeError: it cannot, such as the outcome of a call.
+    """
+    if not callable(decide):
+        raise TypeError(
+            f"expected a function that gets the state and decides, found {shown(decide)}; name it and hand its "
+            "arguments on: submit(withdraw, 7, 30, partition=3), not submit(withdraw(...))"
+        )
+
+
+def several(values: Any, kind: tuple[str, str]) -> Iterable[Any]:
+    """What can be gone through; `kind` is what is in it, and how it is written.
+
+    Raises:
+        TypeError: it is no list of anything.
+    """
+    if not isinstance(values, Iterable):
+        what, line = kind
+        raise TypeError(f"expected a list of {what}, found {shown(values)}; write {line}")
+    return values
+
+
+def listed(values: Any, kind: tuple[str, str]) -> list[Any]:
+    """All of `several`."""
+    return list(several(values, kind))
+
+
+def rows_of(arguments: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """What `submit_many` hands to `decide`, for each submit.
+
+    Raises:
+        TypeError: no list, or something in it is no tuple of arguments.
+    """
+    rows = []
+    for row in several(arguments, ("tuples of arguments", _MANY)):
+        if isinstance(row, str | bytes) or not isinstance(row, Iterable):
+            raise TypeError(
+                f"expected a tuple of what is handed to decide, for each submit, found {shown(row)}; write {_MANY}, "
+                "and [(7,), (8,)] for one argument each"
+            )
+        rows.append(tuple(row))
+    return rows
 
 
 def not_an_append(value: object) -> TypeError:

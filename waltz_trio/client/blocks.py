@@ -29,7 +29,23 @@ def check_trio() -> None:
     raise RuntimeError("waltz_trio runs on Trio, which does not run here: start the program with trio.run(main)")
 
 
-class Block(AbstractAsyncContextManager[T]):
+class AsyncOnly:
+    """What is entered with `async with`; any other use is an error that shows `_line`."""
+
+    __slots__ = ()
+    _line: str
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(f"`async` is missing before `with`; write: {self._line}")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached; `with` looks for it before it enters."""
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(f"this is entered, not awaited; write: {self._line}")
+
+
+class Block(AsyncOnly, AbstractAsyncContextManager[T]):
     """An asynchronous context manager around another one.
 
     Args:
@@ -51,15 +67,6 @@ class Block(AbstractAsyncContextManager[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._manager.__aexit__(kind, error, trace)
-
-    def __enter__(self) -> NoReturn:
-        raise TypeError(f"`async` is missing before `with`; write: {self._line}")
-
-    def __exit__(self, *_: object) -> None:
-        """Never reached; `with` looks for it before it enters."""
-
-    def __await__(self) -> NoReturn:
-        raise TypeError(f"this is entered, not awaited; write: {self._line}")
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"this is entered first; write: {self._line}")

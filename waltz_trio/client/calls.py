@@ -25,6 +25,10 @@ _RAW = Raw()
 _NO_ID = ReqId(bytes(16))
 
 
+class EscapedError(Exception):
+    """`decide` raised what is no `Exception`, such as SystemExit; `__cause__` is it, and is for its caller alone."""
+
+
 class KeyOfCall:
     """The key of a submit, and the view that knows who carries it."""
 
@@ -69,7 +73,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self.left = 0  # calls that have not ended
-        self.error: Exception | None = None  # what `decide` or the view raised
+        self.error: BaseException | None = None  # what `decide` or the view raised
         self._task: trio.lowlevel.Task | None = None  # that waits; an event would cost more than the wait
 
     def ended(self) -> None:
@@ -81,7 +85,7 @@ class Waiter:
     def failed(self, error: Exception) -> None:
         """One of them got an exception, which is for the caller."""
         if self.error is None:
-            self.error = error
+            self.error = error.__cause__ if isinstance(error, EscapedError) else error
         self.wake()
 
     def wake(self) -> None:
@@ -162,7 +166,12 @@ class Call:
         """Who carries the key, or what `decide` says."""
         assert self.decide is not None
         entry = None if self.key is None else self.key.find(state)
-        return entry or self.decide(state, *self.args)
+        try:
+            return entry or self.decide(state, *self.args)
+        except (Exception, trio.Cancelled):
+            raise
+        except BaseException as error:  # in the task that decides for everybody it would end them all
+            raise EscapedError from error
 
 
 def decide_together(state: Any, calls: Sequence[Call]) -> list[Any]:

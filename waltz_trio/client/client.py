@@ -25,6 +25,7 @@ from waltz_core.client.calls import (
     Joined,
     MarkRead,
     PartitionStatus,
+    RecordsCarried,
     StatusChanged,
 )
 from waltz_core.client.membership import Membership
@@ -42,8 +43,8 @@ from waltz_trio.client.life import Life
 from waltz_trio.client.many import PendingMany
 from waltz_trio.client.pending import Pending
 from waltz_trio.client.reads import Reads
-from waltz_trio.client.values import Append, Receipt, Tail, key_partition
-from waltz_trio.client.views import View
+from waltz_trio.client.values import Append, Receipt, Tail, Transaction, key_partition
+from waltz_trio.client.views import View, check_plain
 
 S = TypeVar("S")
 
@@ -104,7 +105,8 @@ class Client:
             partition: which one.
             after: the last transaction that is done with; -1 = from the start, `TAIL` = only what is new.
             prefetch: how many payloads are read ahead; 0 = none, `await txn.fetch()` reads one.
-            select: given a header, whether the payload is wanted; the others are not read.
+            select: given a header, whether the payload is wanted; the others are not read. What it raises comes out
+                of the loop over the feed.
 
         Raises:
             PartitionNotFoundError: no such partition.
@@ -116,8 +118,33 @@ class Client:
         prefetch = whole(prefetch, "prefetch")
         if prefetch < 0:
             raise ValueError(f"prefetch is at least 0, not {prefetch}")
+        if select is not None:
+            check_plain(select, "select", "a header", "what it returns would always count as wanted")
         feed = Feed(self._reads, partition, after, prefetch, select)
         return Block("async with client.feed(...) as feed:", feed)
+
+    async def read(self, partition: int, first: int, last: int) -> list[Transaction]:
+        """Transactions `first` to `last`, both included, with their payloads; no feed is needed, nor disturbed.
+
+        Those that are not committed yet are left out: whatever was acknowledged before this call is there. Servers
+        that archive by themselves give out what is below the log start, too. Markers of the pipeline are passed over.
+
+        Args:
+            partition: which one.
+            first: id of the first, from 0 on.
+            last: id of the last. All of them are held in memory: read long logs in pieces, or by a feed.
+
+        Raises:
+            BeforeStartError: the log begins behind `first`, and no archive is read through.
+            PartitionUnavailableError: the server refuses: no replica has a sound copy, or our role may not read.
+            PartitionNotFoundError: no such partition.
+            FeedBusyError: the server is of 0.13.2, which has no such reading, and a feed of the partition is open.
+        """
+        partition = self._life.check_open(partition)
+        first, last = whole(first, "first"), mark_of(last, "last")
+        if first < 0:
+            raise ValueError(f"first: transaction ids begin at 0, not {first}")
+        return await self._reads.read(partition, first, last)
 
     async def committed_mark(self, partition: int) -> int:
         """The server's committed mark: -1 for an empty log. Waits until a server can tell.
@@ -260,6 +287,7 @@ class Client:
             Deliver: reads.on_deliver,
             Fetched: reads.on_fetched,
             MarkRead: reads.on_mark_read,
+            RecordsCarried: reads.on_records,
             StatusChanged: self._on_status_changed,
             Joined: self._on_joined,
             ClusterLost: self._life.on_cluster_lost,

@@ -37,7 +37,7 @@ from waltz_trio.zk.store import open_znode_store
 _URL_PREFIX = "waltz://"
 _URL_FORM = "waltz://host:port[?ca=PATH][&verify=on|ca|off]"
 _MAPPING = '{"zookeeper.connectString": "HOST:2181", "zookeeper.sessionTimeout": 30000, "cluster.root": "/PATH"}'
-_ADDRESS = re.compile(r"(\w+:/{0,2})?(?P<server>[\w.-]+:\d+)(/.*)?")  # of whatever it is
+_ADDRESS = re.compile(r"(\w+:/{0,2})?(?P<server>[\w.-]+:\d+)(/.*)?")  # of any kind of service
 _PARTING_TIME = 1.0  # seconds to flush and close connections
 _LOOK_TIME = 2.0  # seconds to look at an address that did not answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterable
 from functools import partial
@@ -20,6 +21,7 @@ from waltz_core.client.submit_calls import (
     judge,
 )
 from waltz_trio.client.calls import Call, decide_together
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.parts import Part, Post, Tell
 from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
@@ -115,7 +117,7 @@ class Decisions:
     def _appending(self, part: Part, call: Call, append: Any, mark: int) -> Decided:
         """Make an append ready to be sent."""
         if not isinstance(append, Append):
-            raise TypeError(f"decide must return an Append or None, not {append!r}")
+            raise _no_decision(append)
         if call.key is not None:
             append = call.key.carried_by(append, self._client._appends.payload(append))
         if self._client._life.closing:
@@ -124,6 +126,18 @@ class Decisions:
         call.based_on, call.result = mark, append.result
         locks = call.row[2]
         return Decided(call, mark, locks.write, locks.read, locks.append)
+
+
+def _no_decision(result: object) -> TypeError:
+    """What to raise where `decide` returned something else."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return TypeError(
+            f"decide returned {result!r}, which nobody awaits: hand in the `async def` function itself, not one that "
+            "calls it"
+        )
+    return TypeError(f"decide must return an Append or None, not {shown(result)}")
 
 
 class Sending:

@@ -15,6 +15,7 @@ from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.calls import Consumed, Fetch
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.ahead import ReadAhead
+from waltz_trio.client.arguments import at_least_1
 from waltz_trio.client.values import Batch, Tail, Transaction
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Feed:
         self._report_every = max(1, reads.feed_buffer_max // 4)
         self._handed = 0
         self._wake: trio.Event | None = None
-        self._error: ClientError | None = None
+        self._error: Exception | None = None
+        self._broken: Exception | None = None  # what `select` raised: nothing behind it is read
         self._open = False
 
     @property
@@ -97,9 +99,8 @@ class Feed:
         return transaction
 
     def batches(self, count_max: int) -> Batches:
-        """Iterate over batches of 1 to `count_max` transactions: whatever has arrived, without waiting to fill up."""
-        if count_max < 1:
-            raise ValueError(f"at least 1 transaction a batch, not {count_max}")
+        """Iterate over batches of 1 to `count_max` transactions: what has arrived, without waiting to fill up."""
+        count_max = at_least_1(count_max, "count_max")
         if self._prefetch:
             self._prefetch = max(self._prefetch, 2 * count_max)  # the next batch comes while one is worked on
         return Batches(self, count_max)
@@ -119,7 +120,8 @@ class Feed:
                 self._ahead.begin(run[0].transaction_id)
             self._unasked.append(run)
         self._runs.append(run)
-        self._ask()
+        if self._broken is None:
+            self._ask()
         self._rouse()
 
     def _on_payloads(self, first: int, payloads: Sequence[bytes]) -> None:
@@ -162,6 +164,8 @@ class Feed:
             self._pass_markers()
             if self._here:
                 break
+            if self._broken is not None and not self._ahead.room_taken:
+                raise self._broken
             if self._error is not None and (not self._runs or self._reads.life.closing):
                 raise self._error
             if self._wake is None:
@@ -221,8 +225,18 @@ class Feed:
 
     def _ask(self) -> None:
         """Keep up to `prefetch` payloads asked for or waiting."""
-        room = self._prefetch - self._ahead.room_taken
         wanted: list[range] = []
+        try:
+            self._take_room(wanted)
+        except Exception as error:  # of `select`: it is for whoever reads this feed, not for the whole client
+            self._broken = error
+            self._unasked.clear()
+        if wanted:
+            asked = wanted[0] if len(wanted) == 1 else tuple(chain.from_iterable(wanted))
+            self._reads.life.post(Fetch(self.partition, asked))
+
+    def _take_room(self, wanted: list[range]) -> None:
+        room = self._prefetch - self._ahead.room_taken
         while room > 0 and self._unasked:
             run = self._unasked.popleft()
             if len(run) > room:
@@ -238,9 +252,6 @@ class Feed:
                     wanted[-1] = range(wanted[-1].start, ids.stop)
                 else:
                     wanted.append(ids)
-        if wanted:
-            asked = wanted[0] if len(wanted) == 1 else tuple(chain.from_iterable(wanted))
-            self._reads.life.post(Fetch(self.partition, asked))
 
     def _parts(self, run: Sequence[FeedData]) -> Iterable[tuple[bool, int]]:
         """How many payloads in a row are to be read, or are not."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from waltz_core.base.errors import ConfigError
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
 from waltz_trio.client.statements import tables_of
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
@@ -83,7 +84,7 @@ class MySqlView(SqlView["Cursor"]):
             raise ConfigError(f"MySqlView needs PyMySQL ({error}): pip install 'waltz-log[mysql]'") from error
         self._driver = mysql_session
         self._options = _options_of(where)
-        self._busy_timeout = busy_timeout
+        self._busy_timeout = check_patience(busy_timeout)
         self._claimed = False
         place = self._options.get("unix_socket") or f"{self._options.get('host')}:{self._options.get('port', 3306)}"
         super().__init__(
@@ -171,7 +172,7 @@ def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(where, str):
         parts = urlsplit(where)
         database = unquote(parts.path.lstrip("/"))
-        if parts.scheme not in ("mysql", "mariadb") or not database:
+        if parts.scheme not in ("mysql", "mariadb") or not (database and where.startswith(f"{parts.scheme}://")):
             raise ConfigError(
                 "where: expected mysql://user:password@host:3306/database or a mapping, found another form"
             )
@@ -182,6 +183,8 @@ def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:
         if parts.port is not None:
             options["port"] = parts.port
         options.update(parse_qsl(parts.query))
+    elif not isinstance(where, Mapping):
+        raise TypeError(f"where: expected mysql://user:password@host:3306/database or a mapping, found {shown(where)}")
     else:
         options = dict(where)
         options.setdefault("database", options.pop("db", None))

@@ -31,7 +31,7 @@ class Part:
         self.poison: BaseException | None = None  # what `apply` raised last
         self.down: str | None = None
         self.paused: ApplyFailedError | None = None
-        self.posted: list[Event] = []  # what the machine is told next
+        self.posted: list[Event] = []  # events for the next step of the machine
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
         self.woken: trio.Event | None = None
         self.deciding: list[Call] = []  # those whose `decide` the view runs right now

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
 from waltz_trio.client.statements import tables_of
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
@@ -71,8 +72,10 @@ class PostgresView(SqlView["Cursor"]):
         except ImportError as error:
             raise ConfigError(f"PostgresView needs psycopg 3 ({error}): pip install 'waltz-log[postgres]'") from error
         self._driver = postgres_session
+        if not isinstance(conninfo, str):
+            raise TypeError(f"conninfo: expected a text, such as 'host=... dbname=...', found {shown(conninfo)}")
         self._conninfo = conninfo
-        self._busy_timeout = busy_timeout
+        self._busy_timeout = check_patience(busy_timeout)
         self._claimed = False
         super().__init__(
             "the PostgreSQL database",

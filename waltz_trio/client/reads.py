@@ -10,13 +10,30 @@ from collections.abc import Iterable
 
 import trio
 
-from waltz_core.base.errors import ClientError, FeedBusyError
-from waltz_core.client.calls import Deliver, Fetch, Fetched, Forget, ForgetMark, MarkRead, Open, ReadMark, StopFeed
+from waltz_core.base.errors import BeforeStartError, ClientError, FeedBusyError, PartitionUnavailableError
+from waltz_core.base.log import MARKER_HEADER
+from waltz_core.client.calls import (
+    Deliver,
+    Fetch,
+    Fetched,
+    Forget,
+    ForgetMark,
+    ForgetRecords,
+    MarkRead,
+    Open,
+    ReadMark,
+    ReadRecords,
+    RecordsCarried,
+    StopFeed,
+)
+from waltz_core.wire.client_messages import ErrorCode, ErrorResponse
 from waltz_trio.client.answers import Answers
 from waltz_trio.client.feed import Feed
 from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.life import Life
-from waltz_trio.client.values import Tail
+from waltz_trio.client.values import Tail, Transaction
+
+_AT_ONCE = 1000  # records in one question, as many as a server gives
 
 
 class _Slot:
@@ -37,6 +54,7 @@ class Reads:
         self._feeds: dict[int, Feed] = {}
         self._slots: dict[tuple[int, int], list[_Slot]] = {}  # (partition, transaction id) → who waits for its payload
         self._marks: Answers[int] = Answers()
+        self._records: Answers[RecordsCarried] = Answers()
 
     # ---- feeds -----------------------------------------------------------------------------------------
 
@@ -125,6 +143,49 @@ class Reads:
         for token in effect.tokens:
             self._marks.give(token, effect.mark)
 
+    # ---- records ---------------------------------------------------------------------------------------
+
+    async def read(self, partition: int, first: int, last: int) -> list[Transaction]:
+        """See `Client.read`."""
+        last = min(last, await self.committed_mark(partition))
+        read: list[Transaction] = []
+        while first <= last:
+            answer = await self._ask_records(partition, first, min(last - first + 1, _AT_ONCE))
+            if answer.records is None:
+                if answer.error is not None and answer.error.code != ErrorCode.NOT_IMPLEMENTED:
+                    raise _refusal(partition, answer.error)
+                read += await self._read_feed(partition, first, last)
+                break
+            read += [
+                Transaction(partition, each.transaction_id, each.header, each.req_id, each.data)
+                for each in answer.records
+            ]
+            first = read[-1].id + 1
+        return [each for each in read if each.header != MARKER_HEADER]
+
+    async def _ask_records(self, partition: int, first: int, count: int) -> RecordsCarried:
+        self.life.check_open(partition)
+        answer = self._records.ask()
+        self.life.post(ReadRecords(partition, answer, first, count))
+        try:
+            return await answer.wait()
+        finally:
+            if self._records.leave(answer):
+                self.life.post(ForgetRecords(partition, answer))
+
+    async def _read_feed(self, partition: int, first: int, last: int) -> list[Transaction]:
+        """The same of a server whose codec has no ranges."""
+        read: list[Transaction] = []
+        async with Feed(self, partition, first - 1, _AT_ONCE, None) as feed:
+            feed.markers = True
+            while not read or read[-1].id < last:
+                read.append(await anext(feed))
+        return read
+
+    def on_records(self, effect: RecordsCarried) -> None:
+        """Records that were asked for, or why there are none."""
+        self._records.give(effect.token, effect)
+
     def mark_for(self, partition: int) -> int:
         """What an append with locks is based on where it does not say so: the mark of the open feed."""
         feed = self._feeds.get(partition)
@@ -145,6 +206,15 @@ class Reads:
         for feed in self._feeds.values():
             feed._fail(error)
         self._marks.fail(error)
+        self._records.fail(error)
         for waiting in self._slots.values():
             for slot in waiting:
                 slot.event.set()
+
+
+def _refusal(partition: int, error: ErrorResponse) -> ClientError:
+    """Why a server gives out no records."""
+    text = error.message or "no reason given"
+    if error.code == ErrorCode.BEFORE_START:
+        return BeforeStartError(partition, text)
+    return PartitionUnavailableError(partition, text)

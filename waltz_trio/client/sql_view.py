@@ -38,6 +38,7 @@ from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.keys import KeyEntry
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.arguments import whole
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
 from waltz_trio.client.sql_identity import IDENTITIES, Identity
 from waltz_trio.client.sql_sessions import Session, Sessions, TransactionLostError
@@ -48,6 +49,7 @@ from waltz_trio.client.views import (
     TogetherError,
     call_apply,
     check_apply,
+    check_keys,
     check_seed,
     checked_key,
     name_of,
@@ -67,9 +69,24 @@ _DEFINITIONS = (
 C = TypeVar("C")  # what the application's SQL runs on
 T = TypeVar("T")
 
+_PATIENCE_MAX = 86_400  # seconds: drivers count in milliseconds, of 32 bits
 _AT_ONCE = 1000  # transactions, while a view catches up from an archive
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
+
+
+def check_patience(busy_timeout: object) -> float:
+    """Seconds to wait for a lock of the database.
+
+    Raises:
+        TypeError: no number.
+        ValueError: less than 0, or no number of seconds.
+    """
+    if isinstance(busy_timeout, bool) or not isinstance(busy_timeout, int | float):
+        raise TypeError(f"busy_timeout is a number of seconds, found {shown(busy_timeout)}")
+    if not 0 <= busy_timeout < _PATIENCE_MAX:
+        raise ValueError(f"busy_timeout is from 0 to {_PATIENCE_MAX} seconds, not {busy_timeout}")
+    return busy_timeout
 
 
 class SqlView(ABC, Generic[C]):
@@ -103,6 +120,12 @@ class SqlView(ABC, Generic[C]):
         apply_many: Callable[[Sequence[Transaction], C], None] | None = None,
     ) -> None:
         """`where` names the database in messages; `errors` are what its driver raises."""
+        check_keys(keys)
+        for what, text in (("schema", schema), ("table", table), ("name", "a name" if name is None else name)):
+            if not isinstance(text, str):
+                raise TypeError(f"{what} is a text, found {shown(text)}")
+        if name is not None and not name.strip():
+            raise ConfigError(f"name={name!r} tells a view from no other: give it one, or leave it out")
         if not _NAME.match(table):
             raise ConfigError(f"{table!r} cannot be the name of a table")
         if rebuild and not schema.strip():

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from waltz_core.base.errors import ConfigError, ViewRegressedError
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView
+from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -58,6 +59,11 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         rebuild: bool = False,
         keys: Keys | None = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(
+                f"path: expected the path of a file, found {shown(path)}; write SqliteView('view.db', apply)"
+            )
+        busy_timeout = check_patience(busy_timeout)
         if str(path) in ("", ":memory:"):
             raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
         self.path = str(path)
@@ -170,6 +176,7 @@ _TRANSIENT = (
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_FULL,  # of the disk: somebody makes room
 )
 
 # The module caches prepared statements by their text, and only preparing asks the authorizer.

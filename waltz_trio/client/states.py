@@ -43,7 +43,7 @@ class Journal:
         """An object was handed out that may be changed in place."""
         try:
             copied = copy.deepcopy(value)
-        except Exception:  # whatever it is, it can be handed out, but not put back
+        except Exception:  # any value can be handed out, but this one not put back
             self._whole = False
         else:
             self._undo.append(lambda: put_back(copied))

@@ -222,7 +222,7 @@ _names: dict[int, str] = {}
 
 @functools.lru_cache(maxsize=10_000)
 def _of_name(name: str) -> tuple[int, bytes]:
-    """Its hash, and how it is told: packed, nothing where it is no proper text."""
+    """Its hash, and its name as sent: packed, empty where it is no proper text."""
     value = name_hash(name)
     other = _names.setdefault(value, name)
     if other != name:

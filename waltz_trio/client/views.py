@@ -19,6 +19,8 @@ from waltz_trio.client.codecs import shown
 from waltz_trio.client.states import Journal, can_be_wrapped, wrapped
 from waltz_trio.client.values import Batch, Key, Transaction
 
+_METHODS = ("load_mark", "commit", "read", "is_transient", "close")
+
 S = TypeVar("S")
 if TYPE_CHECKING:
     import typing_extensions  # type checkers know it; nothing needs it when a program runs
@@ -127,6 +129,28 @@ class ApplyError(Exception):
         self.transaction = transaction
 
 
+_IN_ONE = "Views are changed inside one transaction, without awaiting"
+
+
+def check_view(view: object) -> None:
+    """See that a view is one, as far as its methods say.
+
+    Raises:
+        TypeError: it is a class, a function, or something without them.
+    """
+    line = "materialize(DictView(apply))"
+    if isinstance(view, type):
+        raise TypeError(
+            f"expected a view, found the class {view.__name__}; make one of it: materialize({view.__name__}(...))"
+        )
+    missing = [name for name in _METHODS if not callable(getattr(view, name, None))]
+    if missing:
+        raise TypeError(
+            f"expected a view, such as a SqliteView or DictView, found {shown(view)}, which has no {missing[0]}; write "
+            f"{line}"
+        )
+
+
 def check_apply(apply: Callable[..., Any], apply_many: Callable[..., Any] | None = None) -> None:
     """Refuse what would be called and do nothing; errors as `check_plain`."""
     check_plain(apply, "apply", "a transaction and the state")
@@ -134,7 +158,9 @@ def check_apply(apply: Callable[..., Any], apply_many: Callable[..., Any] | None
         check_plain(apply_many, "apply_many", "transactions and the state")
 
 
-def check_plain(function: Callable[..., Any], name: str, takes: str) -> None:
+def check_plain(
+    function: Callable[..., Any], name: str, takes: str, why: str = "calling it would change nothing. " + _IN_ONE
+) -> None:
     """See that a function does its work when it is called.
 
     Raises:
@@ -148,8 +174,7 @@ def check_plain(function: Callable[..., Any], name: str, takes: str) -> None:
     for code in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004 - of the class, not whether
         if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
             raise TypeError(
-                f"{name} must be a plain function, and {name_of(function)} is `async def` or a generator: "
-                "calling it would change nothing. Views are changed inside one transaction, without awaiting"
+                f"{name} must be a plain function, and {name_of(function)} is `async def` or a generator: {why}"
             )
 
 
@@ -163,6 +188,16 @@ def checked_key(keys: Keys, transaction: Transaction) -> tuple[str, bytes] | Non
         return keys.of(transaction)
     except Exception as error:
         raise ApplyError(transaction) from error
+
+
+def check_keys(keys: object) -> None:
+    """See that a view is told where keys are.
+
+    Raises:
+        TypeError: by something else than `Keys`.
+    """
+    if keys is not None and not isinstance(keys, Keys):
+        raise TypeError(f"keys: expected Keys, found {shown(keys)}; write keys=Keys(key_of)")
 
 
 def check_seed(keys: Keys | None) -> None:
@@ -235,6 +270,9 @@ class DictView(Generic[S]):
         keys: Keys | None = None,
     ) -> None:
         check_apply(apply, apply_many)
+        check_keys(keys)
+        if isinstance(state, type):
+            raise TypeError(f"state: expected a state, found the class {state.__name__}; write {state.__name__}()")
         self.keys = keys
         self._tables: dict[int, KeyTable] = {}
         self.state: Any = {} if state is None else state

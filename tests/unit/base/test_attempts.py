@@ -16,6 +16,12 @@ def test_pauses_grow_up_to_the_limit_and_begin_anew_after_a_success() -> None:
     assert 50 <= attempts.pause(0) <= 100
 
 
+def test_what_failed_together_does_not_come_back_together() -> None:
+    pauses = {Attempts(1_000, 8_000, random.Random(seed)).pause(0) for seed in range(50)}
+    assert len(pauses) > 30
+    assert min(pauses) < 600 < 900 < max(pauses)
+
+
 def test_what_may_be_mended_is_tried_soon_and_its_reason_stays_known() -> None:
     attempts = Attempts(100, 1_000, random.Random(1))
     assert attempts.failed("refused")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from tests.unit.client.bench import NOW, Bench, req
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.log import Record
+from waltz_core.client.alarms import Due
 from waltz_core.client.calls import Fetched
 from waltz_core.client.link import Kind
 from waltz_core.client.mark_reads import MarkAnswer
 from waltz_core.client.reads import PartitionReads
 from waltz_core.wire.client_messages import (
+    ErrorCode,
+    ErrorResponse,
     HighWaterMarkRequest,
     HighWaterMarkResponse,
     RecordRangeRequest,
@@ -69,9 +72,10 @@ def test_a_range_that_is_refused_goes_one_by_one() -> None:
     bench = ReadsBench()
     bench.reads.payloads.fetch(NOW, range(4))
     bench.work()
-    assert not bench.reads.on_refused(NOW, req(1, 2), later=True), "no request of this generation"
+    no_such = ErrorResponse(req(1, 2), ErrorCode.NOT_READY, "later")
+    assert not bench.reads.on_refused(NOW, no_such), "no request of this generation"
     assert bench.work() == ([], [])
-    assert bench.reads.on_refused(NOW, req(1), later=False)
+    assert bench.reads.on_refused(NOW, ErrorResponse(req(1), ErrorCode.CORRUPT, "lost"))
     singles = [TransactionDataRequest(req(2 + number), number) for number in range(4)]
     assert bench.work() == ([], singles)
 
@@ -85,7 +89,7 @@ def test_a_payload_that_cannot_be_read_is_asked_for_after_growing_pauses_and_rep
         effects, (request,) = bench.work()
         reports += effects
         payloads.data_answered(now, data(request, success=False))
-        due = payloads.deadline()
+        due = payloads.again_at
         assert due is not None
         pauses.append(due - now)
         now = due
@@ -116,7 +120,7 @@ def test_a_mark_answers_calls_that_were_made_before_its_question_left() -> None:
     assert bench.work() == ([], [HighWaterMarkRequest(req(2))])
     assert marks.answered(NOW, HighWaterMarkResponse(req(2), 6)) == MarkAnswer(tokens=("late",))
     assert bench.work() == ([], [])
-    assert marks.deadline() is None
+    assert marks.again_at is None
 
 
 def test_a_server_that_is_still_opening_is_asked_again_after_a_pause() -> None:
@@ -125,19 +129,21 @@ def test_a_server_that_is_still_opening_is_asked_again_after_a_pause() -> None:
     marks.read(NOW, "m")
     bench.work()
     assert marks.answered(NOW, HighWaterMarkResponse(req(1), -(2**63))) == MarkAnswer()
-    assert marks.deadline() == NOW + 500
+    assert marks.again_at == NOW + 500
     marks.due(NOW + 500)
     assert bench.work() == ([], [HighWaterMarkRequest(req(2))])
 
 
 def test_a_server_that_owes_a_payload_is_suspected_then_given_up() -> None:
     bench = ReadsBench()
-    assert (bench.reads.hurry_at(), bench.reads.deadline()) == (None, None)
+    bench.reads.set_alarms(NOW)
+    assert bench.context.alarms.next() is None
     bench.reads.payloads.fetch(NOW, (3,))
+    bench.reads.set_alarms(NOW)
+    assert bench.context.alarms.due(NOW + 60_000) == [(bench.reads, Due.HURRY), (bench.reads, Due.SILENCE)]
     assert bench.reads.hurry_at() == NOW + 3_000
-    assert bench.reads.deadline() == NOW + 30_000
-    assert not bench.reads.due(NOW + 29_999)
-    assert bench.reads.due(NOW + 30_000)
+    assert not bench.reads.due(NOW + 29_999, Due.SILENCE)
+    assert bench.reads.due(NOW + 30_000, Due.SILENCE)
 
 
 def test_a_server_that_owes_a_mark_is_suspected_and_only_asked_again() -> None:
@@ -145,5 +151,5 @@ def test_a_server_that_owes_a_mark_is_suspected_and_only_asked_again() -> None:
     bench.reads.marks.read(NOW, "m")
     bench.work()
     assert bench.reads.hurry_at() == NOW + 3_000
-    assert not bench.reads.due(NOW + 60_000)
+    assert not any(bench.reads.due(NOW + 60_000, due) for due in Due)
     assert bench.work() == ([], [HighWaterMarkRequest(req(2))])
