@@ -7,11 +7,14 @@ in order, by cancellation or by a kill, at whatever step, nothing of it is left:
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import errno
-import ssl
+import shutil
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -29,7 +32,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_trio.base import pump
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import NodeDriver
-from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, load_pair
+from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 PLACE = Endpoint("there", 1)
 ENDINGS = ("stop", "cancel", "kill")
@@ -60,7 +63,7 @@ class Outcome:
 
 
 @cache
-def _context() -> ssl.SSLContext:
+def _tls() -> ServerTls:
     """What the listening side shows; RSA, whose signatures are all of one size, so that a seed draws the same twice."""
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "there")])
@@ -78,10 +81,11 @@ def _context() -> ssl.SSLContext:
     pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.num_tickets = 0
-    load_pair(server, KeyPair(pem, b""))
-    return server
+    directory = Path(tempfile.mkdtemp(prefix="waltz-nets-"))
+    atexit.register(shutil.rmtree, directory)
+    path = directory / "there.pem"
+    path.write_bytes(pem)
+    return ServerTls(TlsSettings(certificate=str(path)))
 
 
 class Life:
@@ -174,7 +178,7 @@ class Life:
                 for driver in self.drivers:
                     await drivers.start(self._run, driver)
                 listening = self.network.listen(PLACE)
-                self.drivers[0].serve(Port.STORAGE, listening, _context())  # type: ignore[arg-type]  # as a socket
+                self.drivers[0].serve(Port.STORAGE, listening, _tls())  # type: ignore[arg-type]  # as a socket
                 trio.lowlevel.add_instrument(counter)  # from here on, they serve
                 drivers.start_soon(self._strangers, drivers.cancel_scope)
                 await self._talk()

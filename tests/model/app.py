@@ -292,7 +292,7 @@ class App:
         applied = self.applied.get(partition)
         if applied is None or applied < 0 or self.astray:
             return
-        first = self.observer.archived[partition]
+        first = 0 if self.observer.cluster.agents else self.observer.archived[partition]
         wanted = tuple(sorted({self.rng.randint(first, applied) for _ in range(3)}))
         for one in wanted:
             self.waiting_fetches.setdefault((partition, one), self.world.now)

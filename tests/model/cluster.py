@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tests import versions_0132
+from tests.model.vault import Agent, Vault
 from tests.twin_0132.server import ServerNode0132
 from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.ids import Endpoint
@@ -57,6 +58,10 @@ class SimCluster(cluster.SimCluster):
         self.storages_0132 = storages_0132
         self.servers_0132 = servers_0132
         super().__init__(seed, **options)
+        self.vault = Vault(self.partitions)
+        self.agents: list[Agent] = []  # of servers that archive
+        if self._server_options.get("archiving") is not None:
+            self.agents = [Agent(self.world, server, self.vault) for server in self.servers]
 
     def _storage(self, number: int) -> SimStorage:
         return SimStorage(self, number)

@@ -81,7 +81,7 @@ class Faults:
         for storage in self.cluster.storages:
             storage.disk.disk.fault = None
             storage.disk.disk.capacity = None
-            storage.disk.latency = (0, 2)
+            storage.disk.latency = storage.disk.usual_latency
         for node in self.world.nodes.values():
             node.crash_at_effect = None
             node.thaw()
@@ -275,7 +275,7 @@ class Faults:
         storage = self.rng.choice(self.cluster.storages)
         high = self.rng.choice((50, 300, 1500))
         storage.disk.latency = (0, high)
-        self._later(500, 8_000, lambda: setattr(storage.disk, "latency", (0, 2)))
+        self._later(500, 8_000, lambda: setattr(storage.disk, "latency", storage.disk.usual_latency))
         return f"{storage.node.name} up to {high} ms"
 
     def io_error(self) -> str:

@@ -67,6 +67,7 @@ _SERVER_LATER: dict[str, tuple[Any, ...]] = {
     "trace_every": (1, 7),
 }
 _STORAGE_LATER: dict[str, tuple[Any, ...]] = {"trace_every": (1, 7)}
+_PROCESS_LATER: dict[str, tuple[Any, ...]] = {"sync_in_place": (True,)}
 # Of several parts, or of what a run has drawn otherwise.
 _PROCESS: dict[str, tuple[Any, ...]] = {
     "zk_session_ms": (1_200, 9_000),
@@ -122,4 +123,5 @@ def draw_limits(seed: int) -> Limits:
         storage += (("scrub_first_ms", 1_000), ("scrub_pause_ms", 5_000))
     server, client, process = draw(_SERVER), draw(_CLIENT), draw(_PROCESS)
     later = Random(f"{seed}/limits later")
-    return Limits(server + draw(_SERVER_LATER, later), storage + draw(_STORAGE_LATER, later), client, process)
+    server, storage = server + draw(_SERVER_LATER, later), storage + draw(_STORAGE_LATER, later)
+    return Limits(server, storage, client, process + draw(_PROCESS_LATER, later))

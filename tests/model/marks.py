@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.cluster import ROOT, SimStorage
 from waltz_core.base.edge import CloseConn, Reading, Report, ZkDone, ZkRequest, ZkSet
+from waltz_core.base.ids import ReqId, req_partition
 from waltz_core.server.partition import Phase
 from waltz_core.wire.client_codec import MAGIC as CLIENT
 from waltz_core.wire.client_messages import ErrorCode, Refusal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from waltz_testing.simulation.world import SimNode
 
 PREFIX = "mark "
+PROXY = "proxy"  # the name of the process
 HOSTILE = "hostile"  # how the names of hostile peers begin
 _LAG = 20  # transactions
 
@@ -58,6 +60,8 @@ _TEXTS = {
     "ahead of the log": "a client was ahead of the log",
     "the log begins at": "a log start was raised",
     "another replica is asked": "a source could not give out a record",
+    "upstream connection that carried its appends": "a proxy lost the connection that carried a client's appends",
+    "the cache on the disk is given up": "a proxy gave its disk up",
     "is damaged on this storage node": "a damaged record was read",
     "a write that was never acknowledged": "a torn write was cut",
 }
@@ -79,8 +83,13 @@ PER_THOUSAND = {
     "a hostile connection was ended by the other side": 30,
     "a hostile peer was answered": 30,
     "a limbo was accepted": 1,
+    "a lone batch was written and synced in place": 83,
     "a log start was raised": 25,
     "a mount was cut short": 53,
+    "a proxy answered a mount without upstream": 9,
+    "a proxy died with appends under way": 15,
+    "a proxy lost the connection that carried a client's appends": 20,
+    "a proxy read from its disk": 2,
     "a question could not be answered yet": 152,
     "a quorum went on without a replica": 21,
     "a replica lagged behind the commits of its session": 32,
@@ -195,6 +204,8 @@ class Marks:
             elif req_id in self._feeds:
                 self.reach("a feed of codec 5 was used up, or replaced")
         elif kind == _MOUNT_ANSWER:
+            if node.name == PROXY and node.machine.partitions[req_partition(ReqId(req_id))].trouble():
+                self.reach("a proxy answered a mount without upstream")
             if before == _FEED_END:
                 self.reach("a mount was cut short")
         elif kind == _REFUSED:
@@ -295,6 +306,8 @@ class Marks:
     def end(self) -> None:
         """The run is over."""
         for storage in self.observer.cluster.storages:
+            if storage.disk.done_in_place:
+                self.reach("a lone batch was written and synced in place")
             segments = [name for name in storage.disk.disk.durable_names() if name.endswith(".seg")]
             if len(segments) > 2 * self.observer.cluster.partitions:
                 self.reach("segments were full")

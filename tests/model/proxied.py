@@ -1,18 +1,19 @@
-"""A run in which a proxy stands between some of the applications and the cluster, and dies now and then.
+"""A proxy that stands between some of the applications and the cluster, in a share of the runs, and dies now and then.
 
-What every application is told is checked as in any run: a dense feed in the order of the log, outcomes that are the
-truth, marks that are no older than the call. Applications of 0.13.2 find the proxy in its root in ZooKeeper.
+It comes from a stream of its own, so that other seeds mean what they meant. What every application is told is checked
+as in any run: a dense feed in the order of the log, outcomes that are the truth, marks that are no older than the call.
+Applications of 0.13.2 find the proxy in its root in ZooKeeper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.model.app import App, Habits
+from tests.model.app import App
 from tests.model.cluster import ROOT
-from tests.model.run import SAFETY_MS, Run
+from tests.model.marks import PROXY
 from waltz_core.base.edge import Ended, Port, ZkCreate, ZkSet
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
@@ -32,10 +33,15 @@ from waltz_core.zookeeper.znodes import (
 )
 from waltz_testing.simulation.world import SimNode, World
 
+if TYPE_CHECKING:
+    from tests.model.run import Run
+
+SHARE = 0.15  # of the seeds
+_STREAM = "proxied 29"
 OWN_ROOT = "/region"
 ENDPOINT = Endpoint("proxy", 6000)
 _ROT = 0.1  # share of reads of its disk that are not what was written
-_FULL = 0.01  # share of writes that fail
+_FULL = 0.001  # share of writes that fail
 
 
 class ProxiedApp(App):
@@ -69,15 +75,18 @@ class SimProxy:
     def __init__(self, world: World, partitions: int) -> None:
         self.world = world
         self.partitions = partitions
-        self.node = SimNode(world, "proxy", self._machine)
+        self.node = SimNode(world, PROXY, self._machine)
         self.node.listening = {Port.CLIENT: ENDPOINT}
         self.node.plugins[ToUpstream] = self._to_upstream
         self.node.plugins |= dict.fromkeys((CacheWrite, CacheRead, CacheDrop), self._on_disk)
         self.rng = Random(f"{world.seed}/proxy/disk")
         self.files: dict[int, bytearray] = {}
+        self.reached: dict[str, None] = {}  # coverage marks that only the disk knows of
         self.node.on_crash = lambda: self.session.crash()
         self.session = SimNode(world, "proxy-session", lambda: _Session(self))
         self._starts = 0
+        self._memory = self.rng.choice((500, 5_000, 32 << 20))  # bytes, of payloads
+        self._disk = self.rng.choice((0, 20_000, 1 << 20))
 
     def make_root(self) -> None:
         """As `waltz proxy run` does at its first start."""
@@ -105,7 +114,7 @@ class SimProxy:
         zookeeper.write([ZkSet(0, path, encode_proxy_state(state), -1)])
         given = decode_id_counter(zookeeper.read(cluster_paths(OWN_ROOT).client_ids) or b"")
         config = ProxyConfig(
-            ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=20_000), ROOT, "", ClientSettings(), 50_000
+            ServerConfig(OWN_ROOT, ENDPOINT, data_cache_bytes=self._memory), ROOT, "", ClientSettings(), self._disk
         )
         self.files.clear()
         return ProxyNode(config, state, given, Random(f"{self.world.seed}/proxy/{self._starts}"))
@@ -120,7 +129,10 @@ class SimProxy:
             place = effect.place
             data = bytearray(self.files.get(place.file, b"")[place.offset : place.offset + place.size])
             if data and self.rng.random() < _ROT:
+                self.reached["a proxy read damage from its disk"] = None
                 data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+            elif data:
+                self.reached["a proxy read from its disk"] = None
             answer = CacheData(effect.partition_id, effect.token, bytes(data) or None)
             self.node.post_later(self.rng.randrange(20), answer)
         elif isinstance(effect, CacheDrop):
@@ -136,38 +148,54 @@ class SimProxy:
         return self.node.ended
 
 
-class ProxyRun(Run):
-    """Every second application goes through the proxy."""
+class Proxied:
+    """The part of a run that is about its proxy: whether there is one, and when it dies."""
 
-    def __init__(self, seed: int, without: Collection[str] = (), **options: Any) -> None:
-        super().__init__(seed, without, **options)
-        self.proxy = SimProxy(self.world, self.plan.partitions)
-        self.rng = Random(f"{seed}/proxy/faults")
-        self.crashes = 0
+    def __init__(self, run: Run, on: bool | None, without: Collection[str]) -> None:
+        self._run = run
+        self._rng = Random(f"{run.seed}/proxy/faults")
+        self.on = Random(f"{run.seed}/{_STREAM}").random() < SHARE and PROXY not in without if on is None else on
+        self._proxy: SimProxy | None = None
 
-    def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
-        options = {name: value for name, value in super()._server_options(planned).items() if name != "versions"}
-        return {**options, "proxies_trusted": True}
+    @property
+    def proxy(self) -> SimProxy:
+        """The process, of a run that has one."""
+        assert self._proxy is not None
+        return self._proxy
 
-    def _app(self, number: int, habits: Habits) -> App:
-        kind = App if number % 2 else ProxiedApp
-        return kind(self.observer, number, habits, dict(self.limits.client))
+    def server_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What servers must be able to do, and whom they are told to believe."""
+        if not self.on:
+            return options
+        return {name: value for name, value in options.items() if name != "versions"} | {"proxies_trusted": True}
 
-    def _create(self) -> None:
-        self.cluster.start(self.plan.replicas, self.plan.spares)
+    def kind_of(self, number: int) -> type[App]:
+        """Every second application goes through the proxy."""
+        return App if number % 2 or not self.on else ProxiedApp
+
+    def start(self, safety_ms: int) -> None:
+        """Make its root, start it, and plan its deaths."""
+        if not self.on:
+            return
+        self._proxy = SimProxy(self._run.world, self._run.plan.partitions)
         self.proxy.make_root()
         self.proxy.start()
-        for at in range(self.rng.randrange(4)):
-            moment = self.world.now + 500 + self.rng.randrange(SAFETY_MS - 3_000)
-            self.world.at(moment + at, self._crash)
+        for at in range(self._rng.randrange(4)):
+            moment = self._run.world.now + 500 + self._rng.randrange(safety_ms - 3_000)
+            self._run.world.at(moment + at, self._crash)
 
     def _crash(self) -> None:
         if self.proxy.node.alive:
-            self.crashes += 1
-            self.proxy.node.crash(self.rng.random() < 0.3)
-            self.world.after(self.rng.randrange(1_000), self.proxy.start)
+            self._run.observer.counts["fault proxy dies"] += 1
+            if any(partition.under_way for partition in self.proxy.node.machine.partitions.values()):
+                self.proxy.reached["a proxy died with appends under way"] = None
+            self.proxy.node.crash(self._rng.random() < 0.3)
+            self._run.world.after(self._rng.randrange(1_000), self.proxy.start)
 
-    def unsettled(self) -> str:
+    def check(self) -> None:
         """Its end is no part of any run."""
-        assert self.proxy.ended is None, self.proxy.ended
-        return super().unsettled()
+        assert not self.on or self.proxy.ended is None, self.proxy.ended
+
+    def marks(self) -> list[str]:
+        """Coverage marks that were reached at the proxy."""
+        return list(self.proxy.reached) if self.on else []

@@ -38,9 +38,10 @@ import attrs
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
 from waltz_core.base.log import SessionInfo
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import decide, majority
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 
 
@@ -69,7 +70,7 @@ class Session:
 
     __slots__ = ("acked", "assigned", "greeted", "keys", "next", "pending", "recovery", "session_id")
 
-    def __init__(self, session_id: int, assigned: str, recovery: rec.Recovery) -> None:
+    def __init__(self, session_id: int, assigned: str, recovery: Recovery) -> None:
         self.session_id = session_id
         self.assigned = assigned
         self.recovery = recovery
@@ -145,9 +146,9 @@ def _clone_session(old: Session) -> Session:
     return new
 
 
-def clone_recovery(old: rec.Recovery) -> rec.Recovery:
+def clone_recovery(old: Recovery) -> Recovery:
     """An independent copy; what it shares is immutable or only replaced."""
-    new: rec.Recovery = object.__new__(type(old))
+    new: Recovery = object.__new__(type(old))
     new.__dict__.update(old.__dict__)
     new._at = copy.copy(old._at)
     members: dict[str, Any] = {}
@@ -173,7 +174,7 @@ _FAULTS = ("restart", "wipe", "limbo", "repair")
 class Model:
     """Successors of a state, and the invariants."""
 
-    def __init__(self, bounds: Bounds, recovery: type[rec.Recovery] = rec.Recovery) -> None:
+    def __init__(self, bounds: Bounds, recovery: type[Recovery] = Recovery) -> None:
         self.bounds = bounds
         self._recovery = recovery
 

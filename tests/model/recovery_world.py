@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from waltz_core.base.ids import ReplicaId, ReqId
 from waltz_core.base.log import Record, SessionInfo
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 
 PARTITION = 7
@@ -90,7 +91,7 @@ class World:
         self,
         storages: dict[str, Storage],
         metadata: PartitionMetadata,
-        make: Callable[[PartitionMetadata, int], rec.Recovery],
+        make: Callable[[PartitionMetadata, int], Recovery],
     ) -> None:
         self.storages = storages
         self.metadata = metadata

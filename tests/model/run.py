@@ -14,13 +14,15 @@ import attrs
 
 from tests.model.app import App, Habits
 from tests.model.application_world import ApplicationWorld
+from tests.model.archived_run import POLICY, ArchivedRun
 from tests.model.cluster import SimCluster
 from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSE_ID, LOSING, MEMBERSHIP, OUTAGE, Faults
 from tests.model.hostile import Hostile
 from tests.model.limits import AS_SHIPPED, Limits, draw_limits
-from tests.model.marks import HOSTILE
+from tests.model.marks import HOSTILE, PROXY
 from tests.model.observer import Observer
 from tests.model.operator import Operator
+from tests.model.proxied import Proxied
 from tests.model.whole_application import play_seed
 from waltz_core.base.record import record
 from waltz_core.server.journal_format import Mode
@@ -185,6 +187,7 @@ class Run:
         *,
         verbose: bool = False,
         limits: bool = True,
+        proxied: bool | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -192,12 +195,15 @@ class Run:
             without: kinds of faults, and names of limits, to leave out.
             limits: whether limits of the configuration are drawn too; seeds that were kept before they were, are
                 what they were only without.
+            proxied: whether applications go through a proxy; None: as drawn.
         """
         self.seed = seed
         self.limits: Limits = draw_limits(seed).without(frozenset(without)) if limits else AS_SHIPPED
         self.plan = plan = draw_plan(seed)
         kinds = (*plan.kinds, LOSE_ID) if limits and Random(f"{seed}/ids").random() < 0.2 else plan.kinds
         self.kinds = tuple(kind for kind in kinds if kind not in without)
+        self.proxied = Proxied(self, proxied if proxied is not None or limits else False, without)
+        self.archived = ArchivedRun(self, without, drawn=limits)
         self.may_lose = any(kind in LOSING for kind in self.kinds)
         self.cluster = SimCluster(
             seed,
@@ -212,6 +218,9 @@ class Run:
         for storage in self.cluster.storages[: plan.legacy_storages]:
             storage.is_0132 = True
             storage.disk.write_through = True  # 0.13.2 does not sync directories: its machines must not lose power
+        for storage in self.cluster.storages[plan.legacy_storages :]:
+            if "sync_in_place" in dict(self.limits.process):
+                storage.disk.sync_in_place()
         self.world = self.cluster.world
         self.world.verbose = verbose
         self.world.network.high_mark = plan.high_mark
@@ -222,6 +231,7 @@ class Run:
             self.world.zookeeper.with_follower()
         for journal in self.cluster.journals:
             journal.draw_outages(SAFETY_MS)
+        self.archived.start(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
         self.apps = [self._app(number, habits) for number, habits in enumerate(plan.habits)]
         for node in self.world.nodes.values():
@@ -235,10 +245,11 @@ class Run:
         self.operator: Operator
 
     def _app(self, number: int, habits: Habits) -> App:
-        return App(self.observer, number, habits, dict(self.limits.client))
+        return self.proxied.kind_of(number)(self.observer, number, habits, dict(self.limits.client))
 
     def _create(self) -> None:
         self.cluster.start(self.plan.replicas, self.plan.spares)
+        self.proxied.start(SAFETY_MS)
 
     def _server_options(self, planned: dict[str, Any]) -> dict[str, Any]:
         options = planned | dict(self.limits.server)
@@ -248,7 +259,7 @@ class Run:
         # A client of 0.13.2 sends what was too large again and again.
         if "payload_share" in drawn and not any(one.legacy for one in self.plan.habits):
             options["payload_size_max"] = int(drawn["payload_share"] * max(one.size for one in self.plan.habits)) + 20
-        return options
+        return self.archived.server_options(self.proxied.server_options(options))
 
     def _tolerates(self, text: str) -> bool:
         astray = ASTRAY in self.kinds and "ahead of the log" in text
@@ -294,6 +305,7 @@ class Run:
         """The faults are over; everything comes to rest, and is judged."""
         self.faults.stop()
         self.hostile.stop()
+        self.archived.heal()
         self.world.trace("the faults are over")
         world, observer = self.world, self.observer
         end = world.now + LIVENESS_MS
@@ -317,9 +329,12 @@ class Run:
                 app.resume()
             world.run(world.now + 200)
         world.run(max(RUN_MS, world.now + 100))
+        self.archived.settle()
         observer.fetch_archived()
         observer.tell("at_end")
         self._rest()
+        for name in self.proxied.marks():
+            observer.marks.reach(name)
         observer.marks.end()
 
     def _rest(self) -> None:
@@ -346,6 +361,7 @@ class Run:
 
     def unsettled(self) -> str:
         """What has not settled yet, empty if everything has."""
+        self.proxied.check()
         if not self.served():
             return "not every partition is served"
         for token in self.observer.tokens.values():
@@ -430,7 +446,12 @@ def run_seed(
         counts["recoveries"],
         faults,
         dict(sorted(counts.items())),
-        (*run.kinds, HOSTILE) if hostile else run.kinds,
+        (
+            *run.kinds,
+            *([HOSTILE] if hostile else ()),
+            *([PROXY] if run.proxied.on else ()),
+            *([POLICY] if run.archived.on else ()),
+        ),
         run.limits.names,
         run.world.digest(),
         tuple(run.world.log[-400:]),

@@ -49,6 +49,7 @@ def test_no_promise_is_broken_wherever_the_making_of_a_node_is_cut_off() -> None
     assert sweep.starts > 5_000
 
 
+@pytest.mark.slow
 def test_no_short_life_ends_in_a_state_that_breaks_a_promise() -> None:
     sweep = crash_sweep.sweep(3, enough=10)
     assert sweep["first_violations"] == []

@@ -20,7 +20,7 @@ REACTION_MS = 700  # hearing of it, a new assignment, a store session, and the c
 PAUSE_MS = 40  # between two appends of each client
 TURN_MS = 2_000
 
-seeds = pytest.mark.parametrize("first", [1, 40, 80])
+seeds = pytest.mark.parametrize("first", [1, *(pytest.param(first, marks=pytest.mark.slow) for first in (40, 80))])
 
 
 class Outage:

@@ -11,8 +11,8 @@ import pytest
 from tests.model.test_server import Client, opened
 from waltz_core.base.edge import Writable
 from waltz_core.base.ids import make_req_id
-from waltz_core.server.feed import Feed, SendFrames
-from waltz_core.server.feed_cache import FeedCache
+from waltz_core.server.feed import Feed, ReadHeaders, SendFrames
+from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
 from waltz_core.wire import client_messages as messages
 
 FLOOD = 4_000
@@ -319,9 +319,35 @@ def test_feeds_that_lag_get_fewer_turns_while_appends_wait() -> None:
         feed.subscribe(conn, make_req_id(conn, 1, 0, 1), -1, 10, messages.FeedSuspended(make_req_id(conn, 1, 0, 1)))
     feed.serve(0, out, busy=True)
     few = len([effect for effect in out if isinstance(effect, SendFrames)])
-    feed.serve(0, out)
+    feed.serve(1_000, out)
     many = len([effect for effect in out if isinstance(effect, SendFrames)]) - few
     assert 0 < few < many
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_however_often_feeds_are_asked_for_they_get_a_part_of_the_time_while_appends_wait(cached: bool) -> None:
+    """Each request of a flood begins at the start of the log, and asks for all of it."""
+    count, milliseconds = 20_000, 500
+    feed = Feed(FeedCache(1 << 30 if cached else 1))
+    feed.restart(-1)
+    feed.committed(0, bytes(FRAME_SIZE) * count, [])
+    sent = reads = 0
+    for now in range(milliseconds):
+        for number in range(10):
+            req_id = make_req_id(1, 1, 0, number)
+            feed.replace(1)
+            feed.subscribe(1, req_id, -1, count, messages.FeedSuspended(req_id))
+            out: list[Any] = []
+            feed.serve(now, out, busy=True)
+            sent += sum(len(effect.frames) // FRAME_SIZE for effect in out if isinstance(effect, SendFrames))
+            for effect in out:
+                if isinstance(effect, ReadHeaders):
+                    reads += effect.count
+                    feed.headers(effect.first, bytes(FRAME_SIZE) * effect.count)
+        due = feed.deadline(now)
+        assert due is not None, "who lags is served"
+        assert due > now or feed._allowance.left > 0, "and not by steps that do nothing"
+    assert 0 < sent + 8 * reads < 1_600 * milliseconds + 4 * 4_096 + 8_000
 
 
 def test_a_partition_that_commits_nothing_while_appends_wait_says_so() -> None:

@@ -26,7 +26,7 @@ _NOT_DRAWN = {
         "root", "endpoint", "preferred_partitions", "versions", "storage_versions", "archive", "roles",
         "certificates_asked", "storage_frame_size_max", "retry_min_ms", "session", "journal", "lock_table_size",
         "min_fetch_size", "feed_cache_bytes", "data_cache_bytes", "batch_count_max", "payload_size_max",
-        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms", "proxies_trusted",
+        "retry_max_ms", "checkpoint_interval", "answer_timeout_ms", "proxies_trusted", "archiving",
     },
     StorageConfig: {
         "key", "partition_count", "segment_size_threshold", "queue_bytes_max", "shown_directory",
@@ -67,6 +67,13 @@ def test_limits_change_nothing_else_of_a_run_and_can_be_left_out_one_by_one() ->
     assert one.kinds == other.kinds
     assert one.limits == (first, *others)
     assert other.limits == ()
+
+
+def test_a_drawn_disk_writes_and_syncs_lone_batches_in_the_loop_of_its_process() -> None:
+    mark = PREFIX + "a lone batch was written and synced in place"
+    drawn = [seed for seed in range(1, 40) if "limit process.sync_in_place" in draw_limits(seed).names]
+    assert any(run_seed(seed).counts.get(mark) for seed in drawn[:4])
+    assert not run_seed(drawn[0], ("limit process.sync_in_place",)).counts.get(mark)
 
 
 def test_a_mark_that_too_few_seeds_reach_is_said() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.proxied import ProxyRun
+from tests.model.run import Run
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_applications_behind_a_proxy_are_told_the_truth(seed: int) -> None:
-    run = ProxyRun(seed)
+    run = Run(seed, proxied=True)
     run.go()
-    assert run.proxy.node.machine.snapshot(run.proxy.node.clock).partitions
+    node = run.proxied.proxy.node
+    assert node.machine.snapshot(node.clock).partitions

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.model.recovery_model import Bounds, Model, explore, main
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
 from waltz_core.store.members import Member
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import UNRESOLVED
 
 
@@ -27,14 +28,14 @@ def test_no_schedule_breaks_an_invariant(bounds: Bounds) -> None:
     assert outcome.states > 200
 
 
-class _AppendsEarly(rec.Recovery):
+class _AppendsEarly(Recovery):
     """Takes every replica for named in ZooKeeper (`states_before_votes`)."""
 
     def _named(self, member: Member) -> bool:
         return True
 
 
-class _BelievesWhoWasSetBack(rec.Recovery):
+class _BelievesWhoWasSetBack(Recovery):
     """Counts a replica that remembers less than ZooKeeper says (`rolled_back_is_absent`)."""
 
     def _on_up(self, member: Member, event: rec.ReplicaUp, out: list[rec.Effect]) -> None:
@@ -45,7 +46,7 @@ class _BelievesWhoWasSetBack(rec.Recovery):
 
 
 @pytest.mark.parametrize(("recovery", "violation"), [(_AppendsEarly, "S4"), (_BelievesWhoWasSetBack, "S6")])
-def test_the_search_finds_what_a_rule_prevents(recovery: type[rec.Recovery], violation: str) -> None:
+def test_the_search_finds_what_a_rule_prevents(recovery: type[Recovery], violation: str) -> None:
     """server-D1 and server-D4."""
     outcome = explore(Model(Bounds(sessions=2, ids=1, wipes=1), recovery))
     assert outcome.violation.startswith(f"ViolationError: {violation}:")

@@ -12,7 +12,7 @@ from tests.model.recovery_world import PARTITION, Storage, World, make_record, s
 from tests.model.run import Run
 from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.edge import ZkSet
-from waltz_core.store import recovery as rec
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import (
     UNRESOLVED,
@@ -186,7 +186,7 @@ def test_two_voters_decide_at_the_higher_mark_whatever_the_third_lost(order: str
     world = World(
         storages,
         PartitionMetadata(1, 6, states),
-        lambda metadata, version: rec.Recovery(PARTITION, 6, 1, metadata, version, ("a", "b", "c")),
+        lambda metadata, version: Recovery(PARTITION, 6, 1, metadata, version, ("a", "b", "c")),
     )
     for replica in order:
         world.arrive(replica)
@@ -200,7 +200,7 @@ def test_one_voter_and_one_that_was_set_back_wait() -> None:
     """What the absent voter and the one set back may have committed together is not given up."""
     storages = three(100, 99, Storage(3, 50, 50, []))
     states = tuple(state(replica, 5, UNRESOLVED) for replica in "abc")
-    for kind, resolved in ((rec.Recovery, None), (Recovery0132, 99)):
+    for kind, resolved in ((Recovery, None), (Recovery0132, 99)):
         world = World(
             {"b": storages["b"], "c": Storage(3, 50, 50, [])},
             PartitionMetadata(1, 6, states),

@@ -153,6 +153,39 @@ def test_a_log_start_that_nobody_can_raise_here_leaves_a_line_without_roles() ->
     assert told(cluster, "audit: peer4: raise the log start of partition 5 to 3: refused", Level.INFO)
 
 
+def test_changes_that_change_nothing_are_counted_by_who_asks_and_those_that_do_have_a_line_each() -> None:
+    """Else a stranger, to whom a cluster without roles allows them, fills the log by asking again and again."""
+    cluster = opened(partitions=2)
+    client = Client(cluster, certificate="")
+    for request in (
+        messages.AddPreferredPartitionRequest(client.req_id(), (1,)),
+        messages.AddPreferredPartitionRequest(client.req_id(), (1,)),
+        messages.AddPreferredPartitionRequest(client.req_id(), (7,)),
+        messages.AddPreferredPartitionRequest(client.req_id(), ()),
+        messages.SetLogStartRequest(client.req_id(1), 0),
+        messages.SetLogStartRequest(client.req_id(1), 99),
+        messages.SetLogStartRequest(client.req_id(5), 3),
+        messages.RemovePreferredPartitionRequest(client.req_id(), (1,)),
+    ):
+        client.ask(request)
+    audits = [
+        report
+        for node in cluster.world.nodes.values()
+        for _, report in node.reports
+        if report.text.startswith("audit: peer4: ")
+    ]
+    assert [(report.text.removeprefix("audit: peer4: "), report.peer) for report in audits] == [
+        ("prefer partitions 1: done", ""),
+        ("prefer partitions 1: done", "peer4"),
+        ("prefer partitions 7: refused", "peer4"),
+        ("prefer partitions : refused", "peer4"),
+        ("raise the log start of partition 1 to 0: nothing changes", "peer4"),
+        ("raise the log start of partition 1 to 99: nothing changes", "peer4"),
+        ("raise the log start of partition 5 to 3: refused: the partition is not on this server", "peer4"),
+        ("do not prefer partitions 1: done", ""),
+    ]
+
+
 # ---- what others can cost --------------------------------------------------------------------
 
 

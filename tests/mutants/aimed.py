@@ -13,6 +13,8 @@ from tests.mutants.planted import Mutant
 _TURNS = ("tests/unit/server/test_turns.py",)
 _FAIRNESS = ("tests/model/test_fairness.py",)
 _SERVER = ("tests/model/test_server.py",)
+_SECURITY = ("tests/model/test_security.py",)
+_ROLES = ("tests/unit/access/test_roles.py",)
 _ADMISSION = ("tests/unit/access/test_admission.py",)
 _DIAGNOSIS = ("tests/unit/operations/test_diagnosis.py",)
 _STORAGE_NODE = ("tests/unit/storage/test_node.py",)
@@ -38,6 +40,7 @@ _SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _PROXY = ("tests/unit/proxy/test_partition.py", "tests/unit/proxy/test_upstream.py", "tests/unit/proxy/test_state.py")
+_WINDOW = ("tests/unit/gateway/test_window.py",)
 _PROXY_CACHE = ("tests/unit/proxy/test_cache.py",)
 _SWEEP = ("tests/model/test_crash_sweep.py",)
 _ARCHIVE = ("tests/spark/test_archive.py",)
@@ -304,14 +307,14 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a cluster that never answers is waited for",
         "client.cluster_port",
-        "if self._connect_by is not None and now >= self._connect_by:",
-        "if self._connect_by is not None and now >= self._connect_by + 10**9:",
+        "self._context.alarms.set(ClusterDue.CONNECT, now + self._context.settings.connect_ms)",
+        "self._context.alarms.set(ClusterDue.CONNECT, now + self._context.settings.connect_ms + 10**9)",
         ("tests/unit/client/test_membership.py",),
     ),
     Mutant(
         "a client that works is ended by its connect time-out",
         "client.cluster_port",
-        "        if isinstance(note, Joined):\n            self._connect_by = None\n",
+        "        if isinstance(note, Joined):\n            self._context.alarms.set(ClusterDue.CONNECT, None)\n",
         "        if isinstance(note, Joined):\n",
         ("tests/unit/client/test_membership.py",),
     ),
@@ -1171,22 +1174,36 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "client of a process before mounted without upstream",
         "proxy.partition",
-        "        return self.source.known and client_id > self._fresh_above and client_id not in self._appended\n",
-        "        return self.source.known and client_id not in self._appended\n",
+        "        return self.source.known and client_id > self._fresh_above and client_id not in self._under_way\n",
+        "        return self.source.known and client_id not in self._under_way\n",
         _PROXY,
     ),
     Mutant(
         "client with an append under way mounted without upstream",
         "proxy.partition",
-        "        return self.source.known and client_id > self._fresh_above and client_id not in self._appended\n",
+        "        return self.source.known and client_id > self._fresh_above and client_id not in self._under_way\n",
         "        return self.source.known and client_id > self._fresh_above\n",
         _PROXY,
     ),
     Mutant(
         "barrier decides what came behind it",
-        "proxy.partition",
-        "self._appended.get(barrier.client_id, barrier.token) < barrier.token:",
-        "barrier.client_id in self._appended:",
+        "proxy.under_way",
+        "            if self._clients[client_id][0] > number:\n",
+        "            if self._clients[client_id][0] > self._round:\n",
+        _PROXY,
+    ),
+    Mutant(
+        "clients of a proxy whose appends are decided are remembered for ever",
+        "proxy.under_way",
+        "            del self._clients[client_id]\n",
+        "            return\n",
+        _PROXY,
+    ),
+    Mutant(
+        "who left a proxy has nothing under way",
+        "proxy.under_way",
+        "                self._clients[client_id] = number, None\n",
+        "                self._clients[client_id] = -1, None\n",
         _PROXY,
     ),
     Mutant(
@@ -1245,6 +1262,35 @@ AIMED: tuple[Mutant, ...] = (
         "        return any(",
         _PROXY,
     ),
+    # ---- feeds of a gateway --------------------------------------------------------------------------------------
+    Mutant(
+        "who has fallen out of the window of a gateway goes on behind the gap",
+        "gateway.window",
+        "        return mark >= self.begin\n",
+        "        return True\n",
+        _WINDOW,
+    ),
+    Mutant(
+        "the window of a gateway gives its first record again to who stands behind it",
+        "gateway.window",
+        "        at = last = bisect_right(self._ids, mark, self._first)\n",
+        "        at = last = bisect_right(self._ids, mark - 1, self._first)\n",
+        _WINDOW,
+    ),
+    Mutant(
+        "a slice of a gateway's window moves its reader behind what he did not get",
+        "gateway.window",
+        "self.end if last == len(self._records) else self._ids[last - 1])",
+        "self.end)",
+        _WINDOW,
+    ),
+    Mutant(
+        "the window of a gateway grows for as long as a reader is slow",
+        "gateway.window",
+        "        while self._bytes > self._bytes_max and self._first < oldest:\n",
+        "        while False:\n",
+        _WINDOW,
+    ),
     # ---- keys of a gateway ---------------------------------------------------------------------------------------
     Mutant(
         "a gateway sends an append with a key without a search up to its base",
@@ -1287,6 +1333,42 @@ AIMED: tuple[Mutant, ...] = (
         "    if (magic, partition, first, count) != expected or crc32",
         "    if crc32",
         _PROXY_CACHE,
+    ),
+    # ---- the log of a server that is attacked --------------------------------------------------------------------
+    Mutant(
+        "changes of a server that are refused have a line each in the audit",
+        "server.server_requests",
+        'about = ("", "") if changes else (conn.address, conn.owner)',
+        'about = ("", "")',
+        _SECURITY,
+    ),
+    Mutant(
+        "changes of a server that were made are counted, and missing in the audit",
+        "server.server_requests",
+        'about = ("", "") if changes else (conn.address, conn.owner)',
+        "about = (conn.address, conn.owner)",
+        _SECURITY,
+    ),
+    Mutant(
+        "changes of a storage node that are refused have a line each in the audit",
+        "storage.admin_changes",
+        "self._context.report(Level.INFO, text, caller.name, caller.owner)",
+        "self._context.report(Level.INFO, text)",
+        _ROLES,
+    ),
+    Mutant(
+        "callers of an HTTP port make room for connections that ask for nothing",
+        "access.room",
+        "next(iter(self._unproven or self._answered))",
+        "next(iter(self._answered or self._unproven))",
+        ("tests/unit/access/test_room.py",),
+    ),
+    Mutant(
+        "a burst of connections is accepted before anybody else has a turn",
+        "waltz_trio.net.listener",
+        "for _ in range(_AT_ONCE):",
+        "while True:",
+        ("tests/trio/test_net.py",),
     ),
 )
 """A survivor names a missing test."""

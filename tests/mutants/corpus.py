@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from tests.mutants.aimed import AIMED
+from tests.mutants.archiving import ARCHIVING
 from tests.mutants.planted import Mutant
+from tests.mutants.skin import SKIN
 
 CORPUS: tuple[Mutant, ...] = (
     Mutant(
@@ -242,7 +244,7 @@ CORPUS: tuple[Mutant, ...] = (
         "new replica keeps what it has",
         "store.arrivals",
         "    Case.NEW: (Keep.OWN, OUTSIDE),\n",
-        "    Case.NEW: (Keep.OWN, _OUTSIDE_AS_IT_IS),\n",
+        "    Case.NEW: (Keep.OWN, Standing(counted=False, vouched=True, may_vote=False)),\n",
     ),
     Mutant(
         "replica that was set back counts",
@@ -900,6 +902,8 @@ CORPUS: tuple[Mutant, ...] = (
         "if isinstance(barrier, Flush):",
     ),
     *AIMED,
+    *ARCHIVING,
+    *SKIN,
 )
 """A survivor names a missing scenario."""
 

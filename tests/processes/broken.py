@@ -73,10 +73,7 @@ def certificate(name: str, days: float) -> Callable[[Cluster], None]:
 
     def act(cluster: Cluster) -> None:
         assert cluster.tls is not None
-        role = name.partition("-")[0]
-        cluster.tls.issue(role, datetime.timedelta(days=days))
-        cluster.children[name].stop()
-        cluster.start(name)
+        cluster.tls.issue(name, datetime.timedelta(days=days))
 
     return act
 
@@ -173,6 +170,19 @@ def pause(cluster: Cluster) -> None:
     cluster.children[NODE].pause()
 
 
+def archive_at(*names: str, place: str) -> Callable[[Cluster], None]:
+    """Servers that keep an archive below the cluster's directory."""
+
+    def act(cluster: Cluster) -> None:
+        where = cluster.directory / place
+        if place == "file":
+            where.write_text("no directory")
+        for name in names:
+            restart_with(name, archive__location=str(where))(cluster)
+
+    return act
+
+
 # ---- mending ---------------------------------------------------------------------------------
 
 
@@ -202,15 +212,18 @@ def put_right(name: str, expected: str) -> Callable[[Cluster, str], None]:
     return mend
 
 
+def both_put_right(cluster: Cluster, advice: str) -> None:
+    for name in cluster.server_names:
+        put_right(name, "check archive.location of the server")(cluster, advice)
+
+
 def renewed(name: str) -> Callable[[Cluster, str], None]:
-    """Give a process a new certificate and start it again."""
+    """Put a new certificate into the file of a process, which goes on."""
 
     def mend(cluster: Cluster, advice: str) -> None:
-        assert "give the node a new certificate" in advice
+        assert "replace certificate and key in the files of the node" in advice
         assert cluster.tls is not None
-        cluster.tls.renew()
-        cluster.children[name].stop()
-        cluster.start(name)
+        cluster.tls.issue(name)
 
     return mend
 
@@ -305,5 +318,17 @@ BREAKS: dict[str, Break] = {
     ),
     "the metadata of a partition is of an older session": Break(
         ("no-server", "metadata-set-back"), set_back, set_back_mended
+    ),
+    "the archive cannot be written": Break(
+        ("archive-trouble", "archive-trouble"),
+        archive_at("server-0", "server-1", place="file"),
+        both_put_right,
+        evidence=lambda cluster: "appends go on, nothing is freed",
+    ),
+    "one server of two archives": Break(
+        ("archive-not-everywhere",),
+        archive_at("server-0", place="vault"),
+        put_right("server-0", "put the keys archive.* of the other servers into"),
+        evidence=lambda cluster: cluster.advertised["server-1"],
     ),
 }

@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -170,7 +172,7 @@ class Child:
 
 
 class Tls:
-    """An authority of this cluster's own, and one certificate for each role."""
+    """An authority of this cluster's own, and the certificates that it has signed."""
 
     def __init__(self, directory: Path, lifetime: datetime.timedelta = _YEARS) -> None:
         self.directory = directory
@@ -179,17 +181,34 @@ class Tls:
         self._authority = make_ca("test cluster")
         self.ca = directory / "ca.pem"
         self.ca.write_bytes(self._authority.certificate)
-        self.renew()
-
-    def renew(self) -> None:
-        """A new certificate for each role, in the file of the old one; processes read theirs at start."""
+        self.names: set[str] = set()  # of certificates
         for role in ("server", "storage", "client", "tools"):
             self.issue(role)
+
+    def renew(self) -> None:
+        """A new certificate for each name, in the file of the old one."""
+        for name in sorted(self.names):
+            self.issue(name)
+
+    def shown(self, port: int) -> bytes:
+        """The certificate (DER) that whoever listens on `port` shows now."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.path("tools"))
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as tls,
+        ):
+            return tls.getpeercert(binary_form=True) or b""
+
+    def path(self, name: str) -> Path:
+        """The file of a certificate and its key."""
+        return self.directory / f"{name}.pem"
 
     def issue(self, name: str, lifetime: datetime.timedelta | None = None) -> Path:
         """A certificate of this name with its key, in one file."""
         pair = issue(self._authority, name, local_names(), lifetime or self.lifetime)
-        path = self.directory / f"{name}.pem"
+        self.names.add(name)
+        path = self.path(name)
         path.with_suffix(".new").write_bytes(pair.key + b"\n" + pair.certificate)
         path.with_suffix(".new").replace(path)
         return path
@@ -197,7 +216,7 @@ class Tls:
     def keys(self, prefix: str, role: str) -> dict[str, object]:
         """The TLS group of a configuration: certificate shown, peers verified."""
         return {
-            prefix + "certificate": str(self.directory / f"{role}.pem"),
+            prefix + "certificate": str(self.path(role)),
             prefix + "ca": str(self.ca),
             prefix + "verify": True,
         }
@@ -212,6 +231,7 @@ class Cluster:
         partitions: how many.
         tls: False = no TLS key at all in any file, as a cluster of 0.13.2 is usually run.
         lifetime: of each certificate.
+        own_certificates: a certificate for each server and storage node; else one for all of a kind.
         settings: further keys for every configuration file.
         flags: of the Python interpreter.
         tools_as_processes: run the commands that set it up as processes, not in this one, where they are quicker.
@@ -229,6 +249,7 @@ class Cluster:
         servers: int = 1,
         tls: bool = True,
         lifetime: datetime.timedelta = _YEARS,
+        own_certificates: bool = False,
         settings: Mapping[str, object] | None = None,
         flags: Sequence[str] = DEVELOPMENT,
         tools_as_processes: bool = False,
@@ -243,6 +264,7 @@ class Cluster:
         self.tls = Tls(directory / "tls", lifetime) if tls else None
         self.ports = HeldPorts()
         self.flags = tuple(flags)
+        self._own_certificates = own_certificates
         self._tools_as_processes = tools_as_processes
         self.children: dict[str, Child] = {}
         self.addresses: dict[str, dict[str, int]] = {}  # process name → ports by key
@@ -323,7 +345,7 @@ class Cluster:
 
         return trio.run(work)
 
-    def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *arguments: str, patience: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run `waltz ARGUMENTS` to its end, whatever it comes to."""
         return subprocess.run(
             [sys.executable, *self.flags, "-m", "waltz_trio.cli.main", *arguments],
@@ -332,12 +354,17 @@ class Cluster:
             stderr=subprocess.STDOUT,
             cwd=ROOT,
             text=True,
-            timeout=PATIENCE,
+            timeout=patience,
             check=False,
         )
 
-    def _tls(self, prefix: str, role: str) -> dict[str, object]:
-        return self.tls.keys(prefix, role) if self.tls is not None else {}
+    def _tls(self, prefix: str, role: str, name: str | None = None) -> dict[str, object]:
+        if self.tls is None:
+            return {}
+        if name is None or not self._own_certificates:
+            return self.tls.keys(prefix, role)
+        self.tls.issue(name)
+        return self.tls.keys(prefix, name)
 
     def _describe_storage(self, name: str) -> None:
         data = self.directory / name
@@ -346,7 +373,7 @@ class Cluster:
         self.addresses[name] = ports
         keys = {"storage.host": "127.0.0.1", "storage.directory": str(data), **ports}
         keys["storage.advertisedEndpoint"] = self._advertise(name, ports["storage.port"])
-        path = self.write_file(name, {**keys, **self._tls("storage.ssl.", "storage")})
+        path = self.write_file(name, {**keys, **self._tls("storage.ssl.", "storage", name)})
         self.child(name, "-m", "waltz_trio.cli.main", "storage", "run", str(path))
 
     def _describe_server(self, name: str) -> None:
@@ -356,7 +383,7 @@ class Cluster:
         keys["server.advertisedEndpoint"] = self._advertise(name, ports["server.port"])
         if "server.journal.mode" in self._shared:
             keys["server.journal.directory"] = str(self.journal_of(name))
-        path = self.write_file(name, {**keys, **self._tls("server.ssl.", "server")})
+        path = self.write_file(name, {**keys, **self._tls("server.ssl.", "server", name)})
         self.child(name, "-m", "waltz_trio.cli.main", "server", "run", str(path))
 
     def journal_of(self, name: str) -> Path:

@@ -59,7 +59,7 @@ class Load:
             self.journals.append(journal)
             job = Job(
                 name=run,
-                client=str(self.cluster.client_file),
+                client=str(self.client_file(name)),
                 database=str(self.database(name)),
                 journal=str(journal),
                 partitions=self.cluster.partitions,
@@ -70,6 +70,11 @@ class Load:
             job.write(path)
             child.command[1 + len(self.cluster.flags) :] = ["-m", "tests.processes.worker", str(path)]
             child.start()
+
+    def client_file(self, name: str) -> Path:
+        """The configuration of a client."""
+        del name  # all have the same
+        return self.cluster.client_file
 
     def database(self, name: str) -> Path:
         """The database of a client."""
@@ -127,11 +132,11 @@ class Load:
         return all(len(copy) > mark for copy in self._replicas(partition))
 
     def _replicas(self, partition: int) -> list[list[Entry]]:
-        copies = [read_replica(self.cluster.directory / name, partition) for name in self.cluster.storage_names]
-        if self._archive is None:
-            return copies
-        archived = read_archive(self._archive, partition)
-        return [join_archive(archived, copy) for copy in copies]
+        archived = [] if self._archive is None else read_archive(self._archive, partition)
+        return [join_archive(archived, copy) for copy in self._copies(partition)]
+
+    def _copies(self, partition: int) -> list[list[Entry]]:
+        return [read_replica(self.cluster.directory / name, partition) for name in self.cluster.storage_names]
 
     def _applied(self, name: str) -> dict[int, list[tuple[int, str]]]:
         found: dict[int, list[tuple[int, str]]] = {}

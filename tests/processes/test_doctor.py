@@ -42,7 +42,7 @@ LOOKS = 100  # of a healthy cluster, and as many while it heals
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2) as made:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2, own_certificates=True) as made:
         yield made
 
 
@@ -234,7 +234,7 @@ def test_damage_on_a_disk_is_named(cluster: Cluster, run: Run, tmp_path: Path) -
 
 def test_a_certificate_that_has_ended_is_named(cluster: Cluster, run: Run) -> None:
     assert cluster.tls is not None
-    path = cluster.tls.directory / "storage.pem"
+    path = cluster.tls.path("storage-1")
     path.write_bytes(ended_pair())
     cluster.children["storage-1"].kill()
     cluster.start("storage-1")
@@ -302,7 +302,9 @@ def test_no_false_alarm_in_two_hundred_looks_at_a_cluster_that_works_or_heals(cl
 def ward(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
     """A cluster that every case breaks and mends."""
     directory = tmp_path_factory.mktemp("ward")
-    with running_cluster(directory, zookeeper.fresh_chroot(), partitions=2, servers=2, flags=()) as made:
+    with running_cluster(
+        directory, zookeeper.fresh_chroot(), partitions=2, servers=2, flags=(), own_certificates=True
+    ) as made:
         yield made
 
 

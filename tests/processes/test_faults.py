@@ -68,15 +68,16 @@ def test_without_a_trust_store_peers_are_accepted_with_one_warning(tmp_path: Pat
         assert cluster.children["server-0"].text().count("peers are not verified") == 1
 
 
-def test_a_storage_node_is_killed(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_storage_nodes_are_killed_in_turn(tmp_path: Path, zookeeper: ZooKeeperServer, count: int) -> None:
     with running_cluster(tmp_path, zookeeper.fresh_chroot()) as cluster:
         load = loaded(cluster)
-        for name in cluster.storage_names:
+        for name in cluster.storage_names[:count]:
             cluster.children[name].kill()
             cluster.wait_commits(COMMITS)
             cluster.start(name)
             cluster.wait_commits(COMMITS)
-        finish(load, 6 * COMMITS)
+        finish(load, 2 * count * COMMITS)
 
 
 @pytest.mark.slow

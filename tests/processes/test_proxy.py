@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import waltz_trio as waltz
 from tests.docs.blocks import blocks_of
 from tests.processes.cluster import Cluster, poll, running_cluster
 from tests.processes.zookeeper import ZooKeeperServer
+from waltz_trio.cli.main import main
 
 pytestmark = pytest.mark.processes
 
@@ -44,7 +46,9 @@ def files_of_page(cluster: Cluster, zookeeper: str) -> tuple[Path, list[str]]:
     return client_path, [*words[1:-1], str(path)]
 
 
-def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
+    tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = zookeeper.fresh_chroot()
     trusting = {"server.trustProxies": True}  # the page tells when
     with running_cluster(tmp_path, where, partitions=2, servers=2, settings=trusting) as cluster:
@@ -53,13 +57,43 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(tmp_path: Pat
         cluster.start("proxy")
         poll("the proxy is healthy", lambda: bool(health(cluster).get("healthy")))
         assert set(health(cluster)["partitions"]) == {"0", "1"}
+        tools_file = tmp_path / "region-tools.yml"
+        root = yaml.safe_load(client_file.read_text())["cluster.root"]
+        tools_file.write_text(yaml.safe_dump({**yaml.safe_load(cluster.tools_file.read_text()), "cluster.root": root}))
+
+        def causes_found() -> list[str]:
+            capsys.readouterr()
+            status = main(["doctor", "--json", "-t", "3", "-g", "0", "-c", str(tools_file)])
+            roots = json.loads(capsys.readouterr().out)
+            assert status == bool(roots)
+            assert not any("waltz proxy run" not in row["command"] for row in roots if row["cause"] == "no-proxy")
+            return [row["cause"] for row in roots]
+
         trio.run(append_and_read, client_file, cluster.client_file)
+        assert causes_found() == []
+        assert main(["may-stop", "-c", str(tools_file), "127.0.0.1:1"]) == 3
+        assert "root of a proxy" in capsys.readouterr().err
+        assert main(["top", "--once", "--json", "-c", str(tools_file)]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["servers"]
+        assert (row["kind"], row["level"], row["partitions"]) == ("proxy", "ok", [0, 1])
+
         for name in cluster.server_names:
             cluster.children[name].kill()
         poll("the proxy says that it is cut off", lambda: not health(cluster)["healthy"])
         trio.run(read_only, client_file)
+        assert causes_found() == ["upstream-away"]
         cluster.start(*cluster.server_names)
         trio.run(append_and_read, client_file, cluster.client_file)
+        poll("the doctor finds nothing", lambda: not causes_found())
+
+        cluster.children["proxy"].pause()
+        assert causes_found() == ["proxy-down"]
+        cluster.children["proxy"].resume()
+        poll("the doctor finds nothing", lambda: not causes_found())
+        cluster.children["proxy"].stop()
+        assert causes_found() == ["no-proxy"]
+        cluster.start("proxy")  # with the words of the page, which are what the doctor advises
+        poll("the doctor finds nothing", lambda: not causes_found())
         cluster.children["proxy"].stop()
 
 

@@ -63,6 +63,14 @@ def test_by_hand_it_says_what_may_be_done_and_what_is_waited_for(
         state = tmp_path / "plan.json"
         words = ["restart-plan", "-c", str(cluster.tools_file), "--state", str(state), "-t", "3"]
         first, second = cluster.advertised["storage-0"], cluster.advertised["storage-1"]
+        lost, told = tmp_path / "no" / "plan.json", capsys.readouterr
+        assert main([*words[:3], "--state", str(lost)]) == 1
+        assert told().err == f"Error: {lost}: No such file or directory\n"
+        assert main([*words, "--exec", " "]) == 2
+        assert "--exec is empty" in told().err
+        assert main([*words, "--only", first, "--exec", "true", "--wait", "1"]) == 11
+        assert f"storage {first} is the same process as before" in told().err
+        state.unlink()
         assert main([*words, "--only", f"{first},{second}"]) == 10
         cluster.children["storage-0"].stop()
         assert main([*words, "--done", first]) == 11

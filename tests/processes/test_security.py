@@ -278,6 +278,36 @@ async def test_a_reader_reads_and_does_not_append(cluster: Cluster) -> None:
             await client.append(0, waltz.Append(b"x"))
 
 
+async def test_roles_change_while_the_cluster_runs(cluster: Cluster) -> None:
+    """A certificate that must not be used any more is shut out at once, and those of others notice nothing."""
+    path = cluster.directory / "roles.yml"
+    before = path.read_text()
+
+    async def said(pattern: str) -> None:
+        await trio.to_thread.run_sync(told, cluster, "server-0", pattern)
+
+    try:
+        async with (
+            waltz.open_client(client_file(cluster, "reader")) as reader,
+            waltz.open_client(client_file(cluster, "writer")) as writer,
+            trio.open_nursery() as nursery,
+        ):
+            first = await writer.append(0, waltz.Append(b"before"))
+            path.write_text("- {certificate: reader, role: nobody}")
+            await said("changed roles cannot be used.*role` must be one of")
+            path.write_text(yaml.safe_dump([rule for rule in ROLES if rule["certificate"] != "write?"]))
+            await said(r"roles have changed: certificate 'writer' .* \(no role\) now")
+            nursery.start_soon(writer.append, 0, waltz.Append(b"waits until it is let in again"))
+            await said(r"refused: certificate 'writer' at .* \(no role\) may not")
+            assert await reader.committed_mark(0) == first
+            path.write_text(before)
+        async with waltz.open_client(client_file(cluster, "reader")) as reader:
+            assert await reader.committed_mark(0) == first + 1
+    finally:
+        path.write_text(before)
+    assert not re.search("the roles have changed: certificate 'reader'", cluster.children["server-0"].text())
+
+
 def test_preferred_partitions_are_for_admins(cluster: Cluster) -> None:
     assert cluster.tls is not None
     server = ("-s", str(at(cluster, "server-0", "server.port")), "-p", "1")

@@ -129,8 +129,11 @@ def test_verify_fails_if_a_file_is_gone(log: Path, tmp_path: Path, capsys: pytes
 
 
 def test_a_call_that_cannot_be_meant_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["spark", "scan"]) == 1
-    assert "say what to read" in capsys.readouterr().err
+    assert main(["spark", "scan"]) == 2
+    assert "say what to read: -c FILE" in capsys.readouterr().err
+    for count in ("0", "-1", "two"):
+        assert main(["spark", "scan", "--directory", "x", f"--jobs={count}"]) == 2
+        assert f"expected a whole number of at least 1, found '{count}'" in capsys.readouterr().err
     assert main(["spark", "scan", "-o", "directry=x"]) == 1
     assert "did you mean directory?" in capsys.readouterr().err
 

@@ -24,6 +24,9 @@ from waltz_spark.write.sink_state import SinkState
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 HERE = Here()
+NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+outage = threading.Event()
+"""While it is set, the S3 server has no bucket."""
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,9 @@ def bucket() -> Iterator[str]:
             own = {"server", "date"}  # the server in front adds them, and clients want them once
             return start_response(status, [pair for pair in headers if pair[0].lower() not in own], *rest)
 
+        if outage.is_set():
+            start_response("404 Not Found", [("Content-Type", "application/xml")])
+            return [NO_BUCKET]
         with one_at_a_time:  # the backend looks for the name and puts the object in two steps
             return list(whole(environ, answer))
 

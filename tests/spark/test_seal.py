@@ -329,8 +329,46 @@ def test_keys_are_never_written_over_and_are_for_their_owner(tmp_path: Path) -> 
     with pytest.raises(ProofError):
         make_key(tmp_path / "b.key", "two words")
     assert not (tmp_path / "b.key").exists()
-    with pytest.raises(ProofError, match="expected a private key"):
+    with pytest.raises(ProofError, match=r"a\.key\.pub: expected a private key"):
         load_signer(tmp_path / "a.key.pub")
+    with pytest.raises(ProofError, match=r"a\.key: expected a public key, found a private one: .* ends in \.pub"):
+        load_verifier(tmp_path / "a.key")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 4])
+def test_no_complaint_shows_anything_of_a_private_key(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "a.key"
+    make_key(path, "a")
+    text = path.read_text().strip()
+    path.write_text(text[: len(text) - cut])
+    secret = text.rpartition("+")[2]
+    for load in (load_verifier, load_signer) if cut else (load_verifier,):
+        with pytest.raises(ProofError) as found:
+            load(path)
+        assert str(found.value).startswith(f"{path}: ")
+        assert not any(secret[at : at + 8] in str(found.value) for at in range(len(secret) - 8))
+
+
+def test_an_empty_log_is_called_so_and_what_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "log"
+    make_log(empty, [[], []])
+
+    def call(*words: object) -> tuple[int, str]:
+        status = main([str(word) for word in ("seal", "--seal", tmp_path / "seal", "--directory", empty, *words)])
+        text = capsys.readouterr()
+        return status, text.out + text.err
+
+    make_key(tmp_path / "a.key", "a")
+    for words in (("--key", tmp_path / "a.key"), ("--key", tmp_path / "a.key.pub", "--check")):
+        status, text = call(*words)
+        assert (status, "the log is empty" in text) == (3, True), text
+    assert call("--key", tmp_path / "none") == (1, f"Error: {tmp_path}/none: No such file or directory\n")
+    status, text = call("--new-key", tmp_path / "no" / "a.key")
+    assert (status, text) == (1, f"Error: {tmp_path}/no/a.key.pub: No such file or directory\n")
+    status, text = call("--new-key", tmp_path / "b.key", "--name", "")
+    assert "expected a name without spaces" in text
 
 
 def test_a_running_cluster_is_sealed_and_checked_by_the_commands(

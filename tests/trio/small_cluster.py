@@ -16,7 +16,7 @@ from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.wire.client_messages import AppendRequest
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
-from waltz_trio.net.tls import TlsSettings, server_context
+from waltz_trio.net.tls import ServerTls, TlsSettings
 
 
 class SmallNode:
@@ -100,7 +100,7 @@ class SmallCluster:
         self.nodes.append(node)
         self.drivers.append(driver)
         await self._nursery.start(driver.run)
-        driver.serve(Port.CLIENT, sock, server_context(TlsSettings()))
+        driver.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
         return len(self.nodes) - 1
 
     def give(self, partition: int, number: int, commits: int = 0) -> None:

@@ -13,7 +13,7 @@ from waltz_core.access.roles import Role
 from waltz_trio.cli.main import main as waltz
 from waltz_trio.config.config import Config, tls_settings
 from waltz_trio.config.roles import read_roles, roles_of
-from waltz_trio.net.tls import ClientTls, server_context
+from waltz_trio.net.tls import ClientTls, ServerTls
 
 HOSTS = "localhost,127.0.0.1"
 ALL = (
@@ -59,7 +59,7 @@ def test_the_keys_of_a_process_are_all_that_it_needs(folder: Path, name: str, pr
     assert tls.trusts
     ClientTls(tls)
     if name in ("s1", "n1"):
-        server_context(tls)
+        ServerTls(tls)
         assert (roles_of(config, tls).rules is not None) == (form == "keys")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from wsproto.events import (
 from wsproto.events import Request as Handshake
 
 import waltz_trio as waltz
+from waltz_core.base.errors import ConfigError
 from waltz_core.gateway.door import token_hash
+from waltz_trio.cli.gateway import tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
@@ -55,6 +57,7 @@ class Desk:
     port: int
     complaints: list[str]
     gave_up: trio.Event  # on a connection that was too slow
+    gateway: Gateway
 
     async def raw(self, data: bytes) -> Answer:
         """Send, and read to the end of the connection."""
@@ -121,10 +124,12 @@ async def gateway(cluster_url: str, **keys: object) -> AsyncIterator[Desk]:
                 gave_up.set()
 
         made = Gateway(settings, nursery, report)
-        server = HttpServer(made.handle, report, limits=http_limits(settings), admit=made.admit, refuse=refuse)
+        server = HttpServer(
+            made.handle, report, tls_of(settings), limits=http_limits(settings), admit=made.admit, refuse=refuse
+        )
         port = server.listen("127.0.0.1", 0, "gateway.port")
         nursery.start_soon(server.run)
-        yield Desk(port, complaints, gave_up)
+        yield Desk(port, complaints, gave_up, made)
         nursery.cancel_scope.cancel()
 
 
@@ -276,6 +281,25 @@ async def test_a_body_is_not_read_of_who_may_not_append(cluster: EmbeddedCluster
         assert (await desk.raw(head)).status == 401, "answered without one byte of the body"
 
 
+async def test_a_body_that_does_not_come_is_answered_in_time(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(cluster.url) as desk:
+        assert (await desk.ask(f"{AT}/mark")).json()["mark"] == -1
+        monkeypatch.setattr("waltz_trio.net.http._IDLE", 0.5)
+        answer = await desk.raw(_POST + b"Content-Type: application/json\r\nContent-Length: 40\r\n\r\n" + b'{"text": ')
+        monkeypatch.undo()
+        assert (answer.status, answer.json()["code"]) == (408, "too-slow")
+        assert (await desk.ask(f"{AT}/mark")).json()["mark"] == -1
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+async def test_a_body_of_another_type_is_refused(desk: Desk, content_type: str) -> None:
+    answer = await desk.append({"text": "x"}, **{"Content-Type": content_type})
+    assert (answer.status, answer.json()["status"]) == (415, 415)
+    assert (await desk.ask(f"{AT}/mark")).json()["mark"] == -1
+
+
 async def test_a_large_body_is_asked_for(desk: Desk) -> None:
     body = json.dumps({"text": "x" * 100_000}).encode()
     head = (
@@ -316,6 +340,48 @@ async def test_feeds_are_counted(cluster: EmbeddedCluster) -> None:
             assert "retry-after: 1" in refused.head
 
 
+async def test_feeds_of_one_caller_are_counted_and_leave_places_for_others(cluster: EmbeddedCluster) -> None:
+    access = [{"tokenSha256": token_hash(name), "name": name, "read": ["pay"], "append": ["pay"]} for name in "ab"]
+    greedy, other = {"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}
+    path = f"{AT}/feed?after=-1"
+    async with gateway(cluster.url, feedsPerCaller=1, access=access) as desk:
+        assert (await desk.append({"text": "x"}, **greedy)).status == 201
+        async with desk.events(path, **greedy) as events:
+            await events.next()
+            refused = await desk.ask(path, **greedy)
+            assert (refused.status, refused.json()["code"]) == (429, "too-many-feeds")
+            assert "retry-after: 1" in refused.head
+            assert [line for line in desk.complaints if "refused: 429" in line and line.startswith("127.0.0.1:")]
+            async with desk.events(path, **other) as others:
+                await others.next()
+        with trio.fail_after(PATIENCE):
+            while (await status_of(desk, path, greedy)) != 200:  # once the end of the first is seen
+                pass
+
+
+async def status_of(desk: Desk, path: str, headers: dict[str, str]) -> int:
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", *(f"{name}: {text}" for name, text in headers.items())]
+    async with await trio.open_tcp_stream("127.0.0.1", desk.port) as stream:
+        await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+        return int((await stream.receive_some()).split()[1])
+
+
+@pytest.mark.parametrize("more", [{}, {"gateway.access": [{"tokenSha256": token_hash("a"), "read": "all"}]}])
+def test_a_gateway_that_nobody_guards_listens_on_this_machine_alone(more: dict[str, object]) -> None:
+    topics = [{"name": "pay", "cluster": "waltz://h:1", "partitions": "0"}]
+    with pytest.raises(ConfigError, match=r"gateway\.host is 0\.0\.0\.0"):
+        gateway_settings(Config({"gateway.topics": topics, "gateway.host": "0.0.0.0", **more}))
+
+
+async def test_who_guesses_tokens_is_named_in_the_log_once_a_minute(cluster: EmbeddedCluster) -> None:
+    async with gateway(cluster.url, access=[]) as desk:
+        for number in range(5):
+            assert (await desk.append({"text": "x"}, Authorization=f"Bearer guess{number}")).status == 401
+        assert (await desk.append({"text": "x"}, Origin="https://evil.example")).status == 403
+        named = [line.partition(": ")[2] for line in desk.complaints if line.startswith("127.0.0.1:")]
+        assert named == ["an HTTP request was refused: 401 Unauthorized", "an HTTP request was refused: 403 Forbidden"]
+
+
 async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:
     assert (await desk.append({"text": "a"})).status == 201
     assert (await desk.append({"text": "b"})).status == 201
@@ -341,6 +407,11 @@ async def test_a_feed_whose_reader_does_not_read_waits_and_is_given_up(
         async with desk.events(f"{AT}/feed?after=-1") as events:
             await events.next()
             monkeypatch.setattr("waltz_trio.net.http._IDLE", 1.0)
+            # What is being sent still has half a minute: it must be read before one is sent that has a second.
+            begun = handed
+            with suppress(AssertionError, trio.BrokenResourceError):  # given up already, on a slow machine
+                while handed == begun:
+                    await events.next()
             with trio.fail_after(PATIENCE):
                 await desk.gave_up.wait()
             assert handed < 40
@@ -461,6 +532,11 @@ async def test_what_is_no_message_ends_a_websocket_with_its_reason(desk: Desk, e
         ended = await other.event()
         assert isinstance(ended, CloseConnection)
         assert ended.code == code
+    with trio.fail_after(PATIENCE):
+        while not any(
+            line.startswith("127.0.0.1:") and "the WebSocket was ended: " in line for line in desk.complaints
+        ):
+            await trio.lowlevel.checkpoint()
 
 
 async def test_a_websocket_is_opened_by_who_may_and_by_no_foreign_page(cluster: EmbeddedCluster) -> None:

@@ -16,12 +16,12 @@ import trio.testing
 import waltz_trio.net.http
 from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
-from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Send
+from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Report, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.http import HttpServer, Request, Response, _Connection, refusal, text
 from waltz_trio.net.pace import Pace
-from waltz_trio.net.tls import ClientTls, TlsSettings, server_context
+from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -120,6 +120,24 @@ async def test_what_nobody_expected_ends_one_connection_and_names_its_peer(
     assert "RuntimeError" in line
     await serves(nursery, server, endpoint)
     assert len(closed(server)) == 1
+
+
+async def test_what_breaks_the_protocol_again_and_again_is_counted_in_the_log(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    side = Side()
+    await nursery.start(side.driver.run)
+    for port in range(40):
+        side.do(Report(Level.WARNING, f"connection of 127.0.0.1:{port} closed: bad frame", f"127.0.0.1:{port}"))
+    side.do(Report(Level.WARNING, "partition 0 is not served"))
+    side.do(Report(Level.WARNING, "partition 0 is not served"))
+    await trio.sleep(200)
+    assert side.reports == [
+        "connection of 127.0.0.1:0 closed: bad frame",
+        "partition 0 is not served",
+        "partition 0 is not served",
+        "connection of 127.0.0.1:39 closed: bad frame (39 like this within 60 s)",
+    ]
 
 
 async def test_a_surprise_in_the_handshake_is_reported_and_frees_its_place(
@@ -245,6 +263,19 @@ async def test_the_log_names_who_keeps_more_http_connections_than_there_are_plac
         await line_of(reports, "too many HTTP connections")
 
 
+async def test_who_is_answered_keeps_its_connection_however_many_others_come(nursery: trio.Nursery) -> None:
+    reports: list[str] = []
+    endpoint = await http_server(nursery, reports)
+
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await stream.send_all(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b"pong" in await stream.receive_some()
+        with burst(endpoint, 150):
+            await line_of(reports, "too many HTTP connections")
+            await stream.send_all(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert b"pong" in await stream.receive_some()
+
+
 async def test_the_log_names_who_sends_no_http(nursery: trio.Nursery) -> None:
     reports: list[str] = []
     endpoint = await http_server(nursery, reports)
@@ -293,7 +324,7 @@ async def test_a_handshake_that_drips_is_looked_at_seldom(autojump_clock: trio.t
     with network.installed(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(SimSocket, "recv", count)
         ours, theirs = network.pair(Faults())
-        pipe = TlsPipe(cast("socket.socket", ours), server_context(TlsSettings()), server_side=True)
+        pipe = TlsPipe(cast("socket.socket", ours), ServerTls(TlsSettings()).context, server_side=True)
         with trio.move_on_after(2):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(network.run)
@@ -309,7 +340,7 @@ async def test_a_handshake_in_whole_messages_waits_for_nothing(autojump_clock: t
     network = SimNetwork(1)
     with network.installed():
         ours, theirs = network.pair(Faults())
-        server = TlsPipe(cast("socket.socket", ours), server_context(TlsSettings()), server_side=True)
+        server = TlsPipe(cast("socket.socket", ours), ServerTls(TlsSettings()).context, server_side=True)
         context = ClientTls(TlsSettings(verify=False)).context
         client = TlsPipe(cast("socket.socket", theirs), context, server_side=False)
         async with trio.open_nursery() as nursery:

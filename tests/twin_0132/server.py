@@ -217,7 +217,7 @@ class ServerRequests0132(ServerRequests):
             return False
         if max(partitions) >= self._context.cluster.num_partitions:
             return False
-        return self._cluster.prefer(now, wanted)
+        return self._cluster.prefer(now, wanted, conn)
 
 
 class ServerNode0132(ServerNode):

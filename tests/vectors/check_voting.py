@@ -14,9 +14,10 @@ from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.log import SessionInfo
 from waltz_core.server.append_queue import Sender
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
 from waltz_core.store.metadata import states_by_storage
 from waltz_core.store.quorum import decide, majority
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _COPY_COUNT: Final = 20  # records per step of 0.13.2
@@ -114,7 +115,7 @@ def _check_hwm_vote(line: Fields) -> frozenset[str]:
     assert majority(len(replicas)) == line["quorum"]
     assert sorted(line["arrival_order"]) == sorted(name for name, replica in replicas.items() if replica["online"])
     decisions = [_decisions(replicas, line["arrival_order"])]
-    decisions += [_recovery_decisions(replicas, line["arrival_order"], kind) for kind in (rec.Recovery, Recovery0132)]
+    decisions += [_recovery_decisions(replicas, line["arrival_order"], kind) for kind in (Recovery, Recovery0132)]
     for values in decisions:
         assert values == line["resolved_after_each_arrival"]
         final = values[-1] if values else None
@@ -175,7 +176,7 @@ def _check_script(line: Fields) -> frozenset[str]:
 def _check_with_rules(script: dict[str, Any]) -> frozenset[str]:
     """By ours: as recorded up to the first step that touches a rule, and sound from there on."""
     touched = recovery_rules(script)
-    run = _Run(script, rec.Recovery)
+    run = _Run(script, Recovery)
     expected = _Expectations(script)
     as_recorded = True
     for at, step in enumerate(script["steps"]):

@@ -13,11 +13,11 @@ Members of the cluster (certificates with the role of a server, a storage node o
 
 from __future__ import annotations
 
-import heapq
+from typing import NamedTuple
 
 import attrs
 
-from waltz_core.base.contract import earliest
+from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.record import record
 
 
@@ -45,28 +45,32 @@ class Eviction:
 
     conn: int
     reason: str
-    quiet: bool = False  # the log has had the like of it from the same address less than a minute ago
 
 
-_REPORT_EVERY_MS = 60_000
-_REPORTED_MAX = 1000  # addresses remembered
+class Silence(NamedTuple):
+    """Time to look at a connection: it may have been silent for too long."""
+
+    conn: int
 
 
 class Admission:
-    """The connections that one process has accepted."""
+    """The connections that one process has accepted.
 
-    __slots__ = ("_address", "_counts", "_heard", "_members", "_places", "_reported", "_silences", "_unproven")
+    Each has one alarm. Bytes that arrive do not move it: when it rings it is set again, to when the connection will
+    have been silent for too long. So bytes cost nothing here, and a connection a look in `idle_ms`.
+    """
 
-    def __init__(self, places: Places = UNLIMITED) -> None:
+    __slots__ = ("_address", "_alarms", "_counts", "_heard", "_members", "_places", "_unproven")
+
+    def __init__(self, alarms: SetsAlarms[Silence], places: Places = UNLIMITED) -> None:
         assert not places.count_max or places.reserved < places.count_max
         self._places = places
+        self._alarms = alarms
         self._address: dict[int, str] = {}  # of every connection
         self._members: set[int] = set()
         self._counts: dict[str, int] = {}  # address → connections of it that are no members
         self._unproven: dict[int, int] = {}  # conn → when it came, the oldest first
         self._heard: dict[int, int] = {}  # proven conn → when its last byte came, the most silent first
-        self._reported: dict[str, int] = {}  # address → when the log last had an eviction of it
-        self._silences: list[tuple[int, int]] = []  # heap of (when to look, conn)
 
     def accepted(self, now: int, conn: int, address: str, *, member: bool = False) -> list[Eviction]:
         """Take note of a new connection; what must end for it, which may be itself."""
@@ -74,7 +78,7 @@ class Admission:
         if evicted is None:
             count = self._counts[address]
             text = f"{count} connections from {address} are open, the limit for one address"
-            return [self._eviction(now, conn, address, text)]
+            return [Eviction(conn, text)]
         places = self._places
         limit = places.count_max if member else places.count_max - places.reserved
         if places.count_max and len(self._address) >= limit:
@@ -84,34 +88,20 @@ class Admission:
                 oldest, why = self._silent(now), "it has been silent, and its place is needed"
             if oldest is None:
                 text = f"{len(self._address)} connections are open, the limit"
-                return [*evicted, self._eviction(now, conn, address, text)]
-            evicted.append(self._evict(now, oldest, why))
+                return [*evicted, Eviction(conn, text)]
+            evicted.append(self._evict(oldest, why))
         self._address[conn] = address
         self._unproven[conn] = now
+        self._look(conn, now, places.unproven_ms)
         if member:
             self._members.add(conn)
         else:
             self._counts[address] = self._counts.get(address, 0) + 1
         return evicted
 
-    def _evict(self, now: int, conn: int, reason: str) -> Eviction:
-        address = self._address[conn]
+    def _evict(self, conn: int, reason: str) -> Eviction:
         self.gone(conn)
-        return self._eviction(now, conn, address, reason)
-
-    def _eviction(self, now: int, conn: int, address: str, reason: str) -> Eviction:
-        return Eviction(conn, reason, quiet=not self.worth_a_line(now, address))
-
-    def worth_a_line(self, now: int, address: str, what: str = "") -> bool:
-        """Whether the log may have a line of what an address does: it had none of that less than a minute ago."""
-        address += what
-        last = self._reported.get(address)
-        if last is not None and now - last < _REPORT_EVERY_MS:
-            return False
-        if len(self._reported) >= _REPORTED_MAX:
-            self._reported.clear()
-        self._reported[address] = now
-        return True
+        return Eviction(conn, reason)
 
     def _make_room_at(self, now: int, address: str) -> list[Eviction] | None:
         """One more connection from an address: what it gives up for that; None where it has nothing to give."""
@@ -121,9 +111,9 @@ class Admission:
         text = f"{limit} connections from {address} are open, the limit for one address"
         for conn in self._unproven:
             if self._address[conn] == address and conn not in self._members:
-                return [self._evict(now, conn, text)]
+                return [self._evict(conn, text)]
         silent = self._silent(now, address)
-        return None if silent is None else [self._evict(now, silent, f"{text}, and it has been silent")]
+        return None if silent is None else [self._evict(silent, f"{text}, and it has been silent")]
 
     def _silent(self, now: int, address: str | None = None) -> int | None:
         """The proven connection, of an address or of all, that has been silent longest, if that is very long."""
@@ -144,14 +134,14 @@ class Admission:
         """A connection has asked for something, or has shown that it knows the cluster."""
         if self._unproven.pop(conn, None) is not None:
             self._heard[conn] = now
-            if self._places.idle_ms:
-                heapq.heappush(self._silences, (now + self._places.idle_ms, conn))
+            self._look(conn, now, self._places.idle_ms)
 
     def gone(self, conn: int) -> None:
         """A connection has ended, or is about to; may be said twice."""
         address = self._address.pop(conn, None)
         if address is None:
             return
+        self._alarms.set(Silence(conn), None)
         self._unproven.pop(conn, None)
         self._heard.pop(conn, None)
         if conn in self._members:
@@ -161,33 +151,22 @@ class Admission:
         if not self._counts[address]:
             del self._counts[address]
 
-    def deadline(self) -> int | None:
-        """When `due` has something to do, or to look at, ms."""
-        oldest = next(iter(self._unproven.values()), None) if self._places.unproven_ms else None
-        return earliest(
-            None if oldest is None else oldest + self._places.unproven_ms,
-            self._silences[0][0] if self._silences else None,
-        )
-
-    def due(self, now: int) -> list[Eviction]:
-        """Connections that have said nothing for too long."""
+    def due(self, now: int, conn: int) -> Eviction | None:
+        """The alarm of a connection rang: whether it has been silent for too long."""
         places = self._places
-        evicted = []
-        while places.unproven_ms and self._unproven:
-            conn, came = next(iter(self._unproven.items()))
-            if now < came + places.unproven_ms:
-                break
-            evicted.append(self._evict(now, conn, f"it has asked for nothing within {places.unproven_ms / 1000:g} s"))
-        while self._silences and self._silences[0][0] <= now:
-            _, conn = heapq.heappop(self._silences)
-            heard = self._heard.get(conn)
-            if heard is None:
-                continue
-            if now >= heard + places.idle_ms:
-                evicted.append(self._evict(now, conn, f"not a byte from it for {places.idle_ms / 1000:g} s"))
-            else:
-                heapq.heappush(self._silences, (heard + places.idle_ms, conn))
-        return evicted
+        if conn in self._unproven:
+            return self._evict(conn, f"it has asked for nothing within {places.unproven_ms / 1000:g} s")
+        heard = self._heard.get(conn)
+        if heard is None:
+            return None
+        if now >= heard + places.idle_ms:
+            return self._evict(conn, f"not a byte from it for {places.idle_ms / 1000:g} s")
+        self._look(conn, heard, places.idle_ms)
+        return None
+
+    def _look(self, conn: int, since: int, after_ms: int) -> None:
+        """Look at a connection when it has been silent for so long; 0: never."""
+        self._alarms.set(Silence(conn), since + after_ms if after_ms else None)
 
 
 def host_of(peer: str) -> str:

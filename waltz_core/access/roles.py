@@ -58,12 +58,25 @@ class Access:
         self._write = tuple(one for rule in matching for one in rule.write)
         self._read = tuple(one for rule in matching for one in rule.read) + self._write
 
+    def allows_as(self, other: Access) -> bool:
+        """Whether it allows just what another one does."""
+        return (
+            self.unrestricted == other.unrestricted
+            and self._roles == other._roles
+            and set(self._read) == set(other._read)
+            and set(self._write) == set(other._write)
+        )
+
     @property
     def who(self) -> str:
         """The peer with its roles, for people."""
         if self.unrestricted:
             return self._who
         return f"{self._who} ({', '.join(sorted(role.value for role in self._roles)) or 'no role'})"
+
+    def closed_line(self, address: str, reason: str) -> str:
+        """That its connection was closed; it is named by its certificate once, here or in the reason."""
+        return f"connection of {address if self._who in reason else self._who} closed: {reason}"
 
     @property
     def roles(self) -> frozenset[Role]:
@@ -163,6 +176,17 @@ class Roles:
                 matched.update(dict.fromkeys(known))
         who = _who(names, tuple(matched), address) if names else f"{address} without a certificate"
         return Access(who, rules)
+
+
+@record
+class RolesChanged:
+    """Event for machines that accept connections: other rules hold from now on.
+
+    A connection whose peer may now do more or less is ended: what it may do is asked in many places, and partly
+    remembered (a claim to a client id, a subscription), and everybody handles a peer that connects again.
+    """
+
+    roles: Roles
 
 
 class AccessLevel(enum.IntEnum):

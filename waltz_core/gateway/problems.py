@@ -1,4 +1,4 @@
-"""What a caller is told when a request has no other answer: a status, a word for programs, a sentence for people."""
+"""The answer to a request that cannot be carried out: a status, a word for programs, a sentence for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Problem:
     """Why a request was not done."""
 
     status: int  # of HTTP
-    code: str  # for programs; it stays the same, whatever the text says
+    code: str  # for programs; it stays the same when the text changes
     detail: str  # for people
     outcome: Outcome | None = None  # of an append
     retry_after: int = 0  # seconds; 0 = nothing is said

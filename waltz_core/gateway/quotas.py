@@ -1,7 +1,7 @@
 """What callers may have under way: appends in all and per caller, and their bytes.
 
 An append counts until its outcome is known, also when its caller has long gone: it is what the gateway holds of it that
-is bounded, not who still waits. Who has too much of his own under way is told 429; if the gateway is full, 503.
+is bounded, not who still waits. A caller with too much of its own under way gets 429; if the gateway is full, 503.
 """
 
 from __future__ import annotations

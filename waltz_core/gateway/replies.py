@@ -40,7 +40,7 @@ class Reply:
 
 @record
 class Record:
-    """One committed transaction, as it is told."""
+    """One committed transaction, as callers get it."""
 
     transaction_id: int
     header: int
@@ -111,7 +111,7 @@ def of_append(place: Place, done: Done) -> Reply:
 
 
 def append_members(place: Place, done: Done) -> dict[str, Any]:
-    """What is told of an append that is in the log."""
+    """The answer to an append that is in the log."""
     return {**_place(place), "id": done.transaction_id, "repeated": done.repeated}
 
 
@@ -139,6 +139,11 @@ def record_text(each: Record, form: Form) -> str:
 def event_text(each: Record, form: Form) -> str:
     """A record as a server-sent event; its id is where a browser goes on that connects again."""
     return f"id: {each.transaction_id}\ndata: {record_text(each, form)}\n\n"
+
+
+def event_texts(records: Sequence[Record], form: Form) -> bytes:
+    """Some of them."""
+    return "".join([event_text(each, form) for each in records]).encode()
 
 
 def problem_event(problem: Problem) -> str:

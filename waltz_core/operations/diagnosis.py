@@ -11,10 +11,14 @@ up is advised only when a recovery has waited for `LAST_RESORT_AFTER_MS`, longer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from waltz_core.access.roles import AccessLevel
 from waltz_core.operations import findings
+from waltz_core.operations.archives import archives, uncovered
+from waltz_core.operations.doors import gateways
 from waltz_core.operations.findings import Finding, fold, ranges_text
+from waltz_core.operations.regions import proxies
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
@@ -33,12 +37,14 @@ _DAY_MS = 86_400_000
 
 def diagnose(view: ClusterView) -> tuple[Finding, ...]:
     """Everything that is wrong, each cause with what follows from it; empty if nothing is."""
-    return fold(finding for rule in _RULES for finding in rule(view))
+    rules = _RULES if view.proxy_of is None else _RULES_OF_PROXIES
+    return fold(chain((finding for rule in rules for finding in rule(view)), gateways(view.gateways)))
 
 
 def notices(view: ClusterView) -> tuple[Finding, ...]:
     """What is not wrong, but should be a decision of the operator."""
-    served = [(f"server {server.name}", server.access_level) for server in view.servers]
+    kind = "server" if view.proxy_of is None else "proxy"
+    served = [(f"{kind} {server.name}", server.access_level) for server in view.servers]
     served += [(f"storage node {storage.name}", storage.access_level) for storage in view.storages]
     findings = []
     for level, cause, what in (
@@ -53,7 +59,7 @@ def notices(view: ClusterView) -> tuple[Finding, ...]:
         if names:
             command = "waltz certificates makes certificates, roles and the keys of each configuration"
             findings.append(Finding(cause, f"{', '.join(names)} {what}", command))
-    return tuple(findings)
+    return (*findings, *uncovered(view))
 
 
 # ---- nodes -----------------------------------------------------------------------------------
@@ -165,7 +171,7 @@ def _certificates(view: ClusterView) -> Iterator[Finding]:
             yield Finding(
                 "certificate-expired" if left <= 0 else "certificate-ends-soon",
                 f"the certificate of {certificate.port} ({certificate.subject}) {ends}",
-                "give the node a new certificate (*.ssl.certificate or *.ssl.keyStore.location) and restart it",
+                "replace certificate and key in the files of the node (*.ssl.certificate or *.ssl.keyStore.location)",
                 about=(findings.port(certificate.port),) if left <= 0 else (),
             )
 
@@ -540,4 +546,6 @@ _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _recoveries,
     _connectivity,
     _lags,
+    archives,
 )
+_RULES_OF_PROXIES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (_certificates, proxies, _clocks)

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from waltz_core.base.record import record
+from waltz_core.operations.archives import FILES_BEHIND
 from waltz_core.operations.diagnosis import diagnose, notices
+from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
@@ -80,6 +82,7 @@ class Console:
             "zookeeper": {"level": _OK, "text": "connected"},
             "servers": [_server(view, server) for server in view.servers],
             "storages": [_storage(node) for node in view.storages],
+            "gateways": [_gateway(gateway) for gateway in view.gateways],
             "partitions": [_partition(view, number, rates, refused, times) for number in range(view.num_partitions)],
             "totals": {
                 "commits": round(sum(rates.values()), 1),
@@ -131,7 +134,9 @@ class Console:
 
 
 def _nothing(root: str) -> Page:
-    empty: Page = {name: [] for name in ("servers", "storages", "partitions", "findings", "notices", "clients")}
+    empty: Page = {
+        name: [] for name in ("servers", "storages", "gateways", "partitions", "findings", "notices", "clients")
+    }
     return {
         "cluster": {"name": "", "root": root, "partitions": 0},
         "totals": {"commits": 0.0, "refused": 0.0, "p50_ms": None, "p99_ms": None},
@@ -218,6 +223,8 @@ def _server(view: ClusterView, server: ServerView) -> Page:
         level, state = _BAD, "does not answer"
     elif server.key is not None and server.key != view.key:
         level, state = _BAD, "of another cluster"
+    elif view.proxy_of is not None and any(state != ServedState.READY for state in states):
+        level, state = _WARN, "cut off from its cluster"
     elif ServedState.STUCK in states or any(not healthy for healthy in (server.health or {}).values()):
         level, state = _BAD, "cannot commit everywhere"
     elif server.unusable:
@@ -230,6 +237,7 @@ def _server(view: ClusterView, server: ServerView) -> Page:
     trouble += [f"{name}: {why}" for name, why in sorted(server.unusable.items())]
     return {
         "name": server.name,
+        "kind": "server" if view.proxy_of is None else "proxy",
         "id": server.descriptor.server_id,
         "level": level,
         "state": state,
@@ -269,6 +277,18 @@ def _storage(node: StorageView) -> Page:
     }
 
 
+def _gateway(gateway: GatewayView) -> Page:
+    if gateway.problem:
+        level, state = _BAD, "does not answer"
+    elif gateway.away:
+        level, state = _WARN, "misses a cluster"
+    else:
+        level, state = _OK, "serving"
+    trouble = [gateway.problem] if gateway.problem else []
+    trouble += [f"{source}: {reason}" for source, reason in sorted(gateway.away.items())]
+    return {"name": gateway.address, "level": level, "state": state, "trouble": trouble}
+
+
 def _partition(
     view: ClusterView,
     partition_id: int,
@@ -279,6 +299,9 @@ def _partition(
     owner, status = _owner(view, partition_id)
     metadata = view.partitions[partition_id]
     level, state, waits_for = _partition_state(owner, status, partition_id)
+    archive = _archive(owner, partition_id)
+    if level == _OK and archive is not None and archive["level"] != _OK:
+        level = _WARN
     mark = status.high_water_mark if status is not None and status.high_water_mark >= -1 else None
     replicas = [_replica(view, partition_id, name, mark) for name in view.replicas_of(partition_id)]
     sound = sum(replica["level"] == _OK for replica in replicas)
@@ -304,10 +327,20 @@ def _partition(
         "pending": _whole(figures.get(("pending-append", partition_id))),
         "live_feeds": _whole(figures.get(("real-time-feeds", partition_id))),
         "lagging_feeds": _whole(figures.get(("catchup-feeds", partition_id))),
+        "archive": archive,
         "replicas": replicas,
         "sound_replicas": sound,
         "needed_replicas": len(replicas) // 2 + 1,
     }
+
+
+def _archive(owner: ServerView | None, partition_id: int) -> Page | None:
+    """Of a partition that its owner archives."""
+    kept = owner.archive(partition_id) if owner is not None else None
+    if kept is None:
+        return None
+    level = _WARN if kept.trouble or kept.files_due >= FILES_BEHIND else _OK
+    return {"level": level, "lag": kept.lag, "end": kept.end, "log_start": kept.log_start, "trouble": kept.trouble}
 
 
 def _owner(view: ClusterView, partition_id: int) -> tuple[ServerView | None, PartitionStatus | None]:

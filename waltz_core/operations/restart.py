@@ -46,6 +46,7 @@ class Step:
     kind: Kind
     name: str  # host:port, as in ZooKeeper
     progress: Progress = Progress.OPEN
+    process: str = ""  # `process_of` before it was restarted
 
     @property
     def host(self) -> str:
@@ -95,8 +96,16 @@ def plan(view: ClusterView, only: Sequence[str] = ()) -> tuple[Step, ...]:
     return tuple(Step(Kind.STORAGE, name) for name in first) + tuple(Step(Kind.SERVER, name) for name in then)
 
 
-def marked(steps: Sequence[Step], name: str, progress: Progress) -> tuple[Step, ...]:
-    """The steps, that of one node in another progress.
+def process_of(view: ClusterView, step: Step) -> str:
+    """Which process a node is now; another one after a restart, empty if that cannot be told."""
+    if step.kind is Kind.SERVER:  # each start takes a new id
+        return next((str(one.descriptor.server_id) for one in view.servers if one.name == step.name), "")
+    node = view.storage(step.name)
+    return node.process if node is not None else ""
+
+
+def marked(steps: Sequence[Step], name: str, progress: Progress, process: str = "") -> tuple[Step, ...]:
+    """The steps, that of one node in another progress; `process` is what it was before its restart.
 
     Raises:
         ClusterError: the plan has no such node.
@@ -104,7 +113,9 @@ def marked(steps: Sequence[Step], name: str, progress: Progress) -> tuple[Step, 
     if not any(step.name == name for step in steps):
         names = ", ".join(step.name for step in steps)
         raise ClusterError(f"{name!r} is no node of this plan; its nodes are {names}")
-    return tuple(attrs.evolve(step, progress=progress) if step.name == name else step for step in steps)
+    return tuple(
+        attrs.evolve(step, progress=progress, process=process) if step.name == name else step for step in steps
+    )
 
 
 def next_move(view: ClusterView, steps: Sequence[Step], marks: Mapping[int, int]) -> Next:
@@ -133,6 +144,8 @@ def next_move(view: ClusterView, steps: Sequence[Step], marks: Mapping[int, int]
 
 def not_back(view: ClusterView, step: Step, marks: Mapping[int, int]) -> Iterator[str]:
     """What is still missing of a node that was restarted; nothing if it is back with everything."""
+    if step.process and process_of(view, step) == step.process:
+        yield f"{step.kind.value} {step.name} is the same process as before: the command has not restarted it"
     if step.kind is Kind.SERVER:
         server = next((one for one in view.servers if one.name == step.name), None)
         if server is None:
@@ -160,9 +173,10 @@ def parse_steps(value: object) -> tuple[Step, ...]:
         ClusterError: it is something else.
     """
     try:
-        assert isinstance(value, list)
+        if not isinstance(value, list):
+            raise TypeError(f"expected a list of steps, found {type(value).__name__}")
         return tuple(Step(Kind(row["kind"]), str(row["node"]), Progress(row["progress"])) for row in value)
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ClusterError(f"this is no plan of restarts: {error!r}") from None
 
 

@@ -22,6 +22,7 @@ from waltz_core.operations.merkle import HASH_SIZE, ProofError
 TEXT_MAX: Final = 256 << 20  # bytes: a record of the largest size in base64, and more
 _ED25519: Final = b"\x01"  # algorithm of the key, as signed-note numbers them
 _KEY_SIZE: Final = 32
+_PRIVATE: Final = "PRIVATE+KEY+"  # before every private key, of which no error shows anything
 _INCLUSION: Final = "c2sp.org/tlog-proof@v1"
 _CONSISTENCY: Final = "waltz.log/consistency-proof@v1"
 _SIGNATURE: Final = re.compile("\u2014 ([^ \n]+) ([A-Za-z0-9+/]+={0,2})")
@@ -49,15 +50,22 @@ class VerifierKey:
         return f"{self.name}+{self.id.hex()}+{_text(_ED25519 + self.public)}"
 
 
+def is_name(text: str) -> bool:
+    """Whether a key can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def parse_verifier_key(text: str) -> VerifierKey:
     """A public key as `str()` of it.
 
     Raises:
         ProofError: it is malformed.
     """
+    if text.lstrip().startswith(_PRIVATE):
+        raise ProofError("expected a public key, found a private one: give the file that ends in .pub")
     parts = text.strip().split("+", 2)
     raw = _bytes(parts[2], "key") if len(parts) == 3 else b""
-    if len(raw) != 1 + _KEY_SIZE or raw[:1] != _ED25519 or not _NAME.fullmatch(parts[0]):
+    if len(raw) != 1 + _KEY_SIZE or raw[:1] != _ED25519 or not is_name(parts[0]):
         raise ProofError(f"expected a public key, NAME+ID+BASE64 of Ed25519, got {_short(text)}")
     key = VerifierKey(parts[0], raw[1:])
     if key.id.hex() != parts[1]:
@@ -77,9 +85,12 @@ def parse_signer_key(text: str) -> tuple[str, str, bytes]:
         ProofError: it is malformed.
     """
     parts = text.strip().split("+", 4)
-    if len(parts) != 5 or parts[:2] != ["PRIVATE", "KEY"] or not _NAME.fullmatch(parts[2]):
-        raise ProofError("expected a private key, PRIVATE+KEY+NAME+ID+BASE64")
-    raw = _bytes(parts[4], "private key")
+    if len(parts) != 5 or parts[:2] != ["PRIVATE", "KEY"] or not is_name(parts[2]):
+        raise ProofError(f"expected a private key, {_PRIVATE}NAME+ID+BASE64")
+    try:
+        raw = _bytes(parts[4], "private key")
+    except ProofError:
+        raise ProofError(f"{parts[2]}: expected a private key in base64: some of it is missing or changed") from None
     if len(raw) != 1 + _KEY_SIZE or raw[:1] != _ED25519:
         raise ProofError("expected a private key of Ed25519 (32 bytes)")
     return parts[2], parts[3], raw[1:]

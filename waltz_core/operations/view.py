@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waltz_core.base.record import record
+from waltz_core.operations.doors import GatewayView
 from waltz_core.wire.client_messages import PartitionStatus
-from waltz_core.wire.shared import AWAITED, Trouble
+from waltz_core.wire.shared import ARCHIVE_TROUBLE, AWAITED, Trouble
 from waltz_core.zookeeper.store_metadata import StoreMaps
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionAssignment, PartitionMetadata, ServerDescriptor
 
@@ -18,6 +19,18 @@ class CertificateView:
     port: str  # host:port
     subject: str
     not_after_ms: int  # since 1970
+
+
+@record
+class ArchiveView:
+    """What a server says of the archive of one partition."""
+
+    end: int  # behind the last id that is archived
+    lag: int  # committed records that are not
+    files_due: int  # whole files that they would fill
+    log_start: int  # of the storage nodes
+    first: int | None  # that the archive holds; None: not known
+    trouble: str = ""  # why it is not archived, freed, or read through
 
 
 @record
@@ -41,6 +54,22 @@ class ServerView:
     def name(self) -> str:
         """Its endpoint as registered."""
         return str(self.descriptor.endpoint)
+
+    def archive(self, partition_id: int) -> ArchiveView | None:
+        """Of a partition that it archives."""
+        figures = self.figures
+        up_to = figures.get(("archived-up-to", partition_id))
+        if up_to is None:
+            return None
+        lag, due, start, first = (
+            int(figures.get((name, partition_id), -1))
+            for name in ("archive-lag", "archive-files-due", "log-start", "archive-first")
+        )
+        reasons = (name for name, owner in figures if owner == partition_id and name.startswith(ARCHIVE_TROUBLE))
+        trouble = "; ".join(sorted(name.removeprefix(ARCHIVE_TROUBLE) for name in reasons))
+        return ArchiveView(
+            int(up_to) + 1, max(0, lag), max(0, due), max(0, start), first if first >= 0 else None, trouble
+        )
 
     def awaits(self, partition_id: int) -> str:
         """What it waits for in a partition, in words; empty if nothing, or if it does not say."""
@@ -81,6 +110,7 @@ class StorageView:
     disk_reserve: int | None = None  # bytes below which it refuses appends
     clock_ms: int | None = None  # its clock minus ours
     access_level: int | None = None  # as of a server
+    process: str = ""  # which process it is: another one after a restart; empty if it does not say
 
 
 @record
@@ -100,6 +130,8 @@ class ClusterView:
     storages: tuple[StorageView, ...]
     unreadable: Mapping[str, str] = {}  # znodes that hold something else than they must, and what is wrong with each
     certificates: tuple[CertificateView, ...] = ()
+    proxy_of: str | None = None  # name of the cluster, in a root that is a proxy's: its servers are proxies
+    gateways: tuple[GatewayView, ...] = ()  # those that `tools.gateways` names
     now_ms: int = 0  # since 1970
 
     def replicas_of(self, partition_id: int) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
 
 
 class ProxyRegistration(Registration):
-    """The descriptor as of every server; the assignment says what it is told."""
+    """The descriptor as of every server; the assignment is the one it is given."""
 
     __slots__ = ("generations",)
 

@@ -19,11 +19,12 @@ there is shorter than here, or begins behind the end of ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
+from waltz_core.access.roles import RolesChanged
 from waltz_core.base.contract import Rng, Tickets, earliest
 from waltz_core.base.edge import (
     Accepted,
@@ -49,7 +50,6 @@ from waltz_core.base.edge import (
     ZkSet,
     ZkStateChanged,
 )
-from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.client.calls import (
     Carried,
@@ -75,14 +75,25 @@ from waltz_core.client.node import ClientEvent
 from waltz_core.client.settings import ClientSettings
 from waltz_core.proxy.cache import CacheData, CacheEffect, CacheFailed
 from waltz_core.proxy.cluster import ProxyClusterPort
-from waltz_core.proxy.partition import PROBE, ProxyPartition
+from waltz_core.proxy.partition import FLOOR, PROBE, ProxyPartition
 from waltz_core.proxy.partitions import ProxyPartitions
 from waltz_core.proxy.requests import ProxyAnswers, ProxyRequests
+from waltz_core.proxy.snapshot import ProxySnapshot, snapshot_of
 from waltz_core.proxy.state import ProxyState
 from waltz_core.proxy.upstream import Upstream
 from waltz_core.server.client_port import ClientPort
 from waltz_core.server.config import ServerConfig
-from waltz_core.server.context import Alarm, AlarmKey, IdStep, NodeContext, PartitionAlarm, PreferenceStep, ServerEffect
+from waltz_core.server.context import (
+    AlarmKey,
+    ArchiveAlarm,
+    ClusterAlarm,
+    NodeContext,
+    PartitionAlarm,
+    PoolAlarm,
+    ServerEffect,
+    StorageAlarm,
+)
+from waltz_core.server.snapshot import client_lags
 
 _BEGIN = 0  # the question for the mark at which a feed begins; rounds have higher numbers
 _CODEC = frozenset({5})  # upstream: ranges of records, and the word that we carry others
@@ -124,35 +135,6 @@ class ProxyConfig:
     cache_bytes: int = 0  # on the disk; 0: nothing is kept there
 
 
-@record
-class ProxyPartitionSnapshot:
-    """One partition for metrics, health and people."""
-
-    partition_id: int
-    phase: str  # of the client machine
-    high_water_mark: int | None
-    age_ms: int | None  # since the server said that there was nothing behind that; None: it was never heard
-    generation: int
-    queued: int
-    live_feeds: int
-    lagging_feeds: int
-    trouble: str
-
-
-@record
-class ProxySnapshot:
-    """A proxy for metrics, health and people."""
-
-    endpoint: Endpoint
-    connections: int
-    upstream_connections: int
-    partitions: tuple[ProxyPartitionSnapshot, ...]
-    zookeeper: str
-    data_cache_misses: int
-    fetched: int  # records read upstream
-    cache_bytes: int  # on the disk
-
-
 ProxyEvent: TypeAlias = (
     Accepted
     | Dialed
@@ -166,6 +148,7 @@ ProxyEvent: TypeAlias = (
     | CacheFailed
     | Shutdown
     | WallClock
+    | RolesChanged
 )
 ProxyEffect: TypeAlias = ServerEffect | ToUpstream | CacheEffect
 
@@ -182,7 +165,7 @@ class ProxyNode:
         self._partitions = ProxyPartitions(context, config.cache_bytes)
         self._clients = ClientPort(context, self._partitions)
         self._cluster = ProxyClusterPort(context, self._partitions)
-        answers = ProxyAnswers(self._clients, self._partitions, self._cluster)
+        answers = ProxyAnswers(context, self._clients, self._partitions, self._cluster, self._snapshot_of_step)
         self._requests = ProxyRequests(context, self._clients, self._partitions, answers, self._is_known)
         settings = attrs.evolve(config.upstream, carries_others=True, first_connection=state.first_connection)
         membership = ZkMembership(config.upstream_root, Tickets(), rng, config.upstream_where, client_id=state.identity)
@@ -192,6 +175,7 @@ class ProxyNode:
         self._published = True  # they are in our root, or on their way
         self._ended = False
         self._fetched = 0
+        self._asked: ProxySnapshot | None = None  # what tools that ask in this step are answered from
         self._partitions.open(state.num_partitions, fresh_above)
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Received: self._on_received,
@@ -208,7 +192,8 @@ class ProxyNode:
             CacheData: self._on_cached,
             CacheFailed: self._on_cache_failed,
             Shutdown: lambda now, event: self._cluster.leave(now),
-            WallClock: lambda now, event: None,  # nothing here is told by the clock
+            WallClock: self._on_wall_clock,
+            RolesChanged: self._clients.roles_changed,
         }
 
     # ---- machine -----------------------------------------------------------------------------
@@ -216,6 +201,7 @@ class ProxyNode:
     def step(self, now: int, events: Sequence[ProxyEvent], out: list[ProxyEffect]) -> None:
         """Handle a batch of events; see `waltz_core.base.contract`."""
         leaving: list[ProxyEffect] = []
+        self._asked = None
         for event in events:
             self._handlers[type(event)](now, event)
         for conn, batch in self._clients.turns(now):
@@ -230,7 +216,7 @@ class ProxyNode:
         if not self._published:
             self._published = True
             self._cluster.publish(now, self._generations)
-        self._clients.hold_back(now)
+        self._clients.hold_back()
         self._clients.flush(now)
         effects: list[ServerEffect] = []
         self._out.drain(effects)
@@ -295,18 +281,12 @@ class ProxyNode:
         match key:
             case PartitionAlarm(number):
                 self._partitions.touch(number)
-            case Alarm.CLUSTER:
-                self._cluster.handle(now, ())
-            case Alarm.CLIENT_IDS:
-                self._cluster.ids_due()
-            case Alarm.PREFERENCES:
-                self._cluster.preferences_due()
-            case Alarm.GREETINGS:
-                self._clients.greetings_due(now)
-            case Alarm.ADMISSION:
-                self._clients.admission_due(now)
+            case ClusterAlarm():
+                self._cluster.due(now, key)
+            case PoolAlarm() | StorageAlarm() | ArchiveAlarm():
+                raise AssertionError(f"a proxy has neither storage nodes nor an archive: {key}")
             case _:
-                assert key is Alarm.REST, key  # every step looks at it
+                self._clients.due(now, key)
 
     # ---- upstream ------------------------------------------------------------------------------
 
@@ -331,17 +311,19 @@ class ProxyNode:
         else:
             # A mark of which all is given up below says nothing: where the log begins comes with the first read.
             partition.begins_behind = mark
-            self._client.read(now, partition.partition_id, PROBE, mark + 1, 0)
+            self._client.read(now, partition.partition_id, FLOOR, 0, 0)
 
     def _on_records(self, now: int, answer: RecordsCarried) -> None:
         partition = self._touched(answer.partition)
         self._fetched += len(answer.records or ())
         if partition.source.known:
             partition.fetched(answer)
+        elif answer.records is None and answer.token == FLOOR:
+            self._client.read(now, partition.partition_id, PROBE, partition.begins_behind + 1, 0)
         elif answer.records is None:
             self._told.append(ReadMark(answer.partition, _BEGIN))
         else:
-            partition.begin(answer.log_start)
+            partition.begin(answer.log_start, whole=answer.token == FLOOR)
             self._told.append(Open(answer.partition, partition.mark, deliver=True))
 
     # ---- events ------------------------------------------------------------------------------
@@ -373,18 +355,15 @@ class ProxyNode:
             self._cluster.gone(event.conn)
 
     def _on_zk_answer(self, now: int, event: ZkDone | ZkFailed) -> None:
-        match self._pending.take(event.ticket):
-            case IdStep() as step:
-                self._cluster.ids_answered(now, event, step)
-            case PreferenceStep() as step:
-                self._cluster.preferences_answered(now, event, step)
-            case _:
-                self._cluster.handle(now, (event,))
+        self._cluster.answered(now, event, self._pending.take(event.ticket))
         self._clients.deliver()
 
     def _on_zk(self, now: int, event: ZkChanged | ZkStateChanged) -> None:
         self._cluster.handle(now, (event,))
         self._clients.deliver()
+
+    def _on_wall_clock(self, now: int, event: WallClock) -> None:
+        self._context.journals.wall_offset = event.offset_ms
 
     def _on_blocks(self, now: int, event: BlocksTaken) -> None:
         self._state = attrs.evolve(self._state, blocks=event.blocks)
@@ -399,18 +378,32 @@ class ProxyNode:
 
     # ---- for people and metrics --------------------------------------------------------------
 
+    @property
+    def partitions(self) -> Mapping[int, ProxyPartition]:
+        """All of the cluster."""
+        return self._partitions.served
+
     def snapshot(self, now: int) -> ProxySnapshot:
         """State for metrics, health and people."""
+        config = self._context.config
         return ProxySnapshot(
-            self._context.config.endpoint,
+            config.endpoint,
             len(self._clients),
             self._client.connected,
-            tuple(_snapshot_of(now, partition) for partition in self._partitions.served.values()),
+            tuple(snapshot_of(now, partition) for partition in self._partitions.served.values()),
             self._context.cluster.zookeeper,
             self._context.data_cache.misses,
             self._fetched,
             self._partitions.kept.size,
+            config.access_level,
+            client_lags(list(self._clients), (each.feeds.feed for each in self._partitions.served.values())),
         )
+
+    def _snapshot_of_step(self, now: int) -> ProxySnapshot:
+        """The same for all that ask in one step: it tells of every partition."""
+        if self._asked is None:
+            self._asked = self.snapshot(now)
+        return self._asked
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -419,18 +412,3 @@ class ProxyNode:
             self._ended = True
             self._clients.close_all(reason or "the proxy ends")
             self._out.put(Ended(reason))
-
-
-def _snapshot_of(now: int, partition: ProxyPartition) -> ProxyPartitionSnapshot:
-    live, lagging = partition.feeds.feed.lag()
-    return ProxyPartitionSnapshot(
-        partition.partition_id,
-        partition.phase.value,
-        partition.high_water_mark,
-        None if partition.heard_at is None else now - partition.heard_at,
-        partition.generation,
-        partition.queued,
-        live,
-        lagging,
-        partition.trouble(),
-    )

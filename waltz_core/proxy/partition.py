@@ -18,8 +18,8 @@ What must hold, and why it does:
   the next one. Nothing is sent twice. What was not sent yet stays in the queue, as in a server without a store session.
 - **Without upstream** the feeds and reads of what is here go on. A mount is answered at once, without a barrier, only
   if its client cannot have an append under way: its id was given out since this proxy runs (`fresh_above`), it has sent
-  no append through it since its last barrier, and is not ahead of our mark. Everybody else waits, as for a server
-  without a quorum. Who asks for the committed mark is never answered from memory.
+  no append through it that a flush has not decided since, and is not ahead of our mark. Everybody else waits, as for a
+  server without a quorum. Who asks for the committed mark is never answered from memory.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from waltz_core.base.record import record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheEffect, CacheIndex
 from waltz_core.proxy.source import FetchWanted, MarkWanted, ReadNote, UpstreamSource
+from waltz_core.proxy.under_way import UnderWay
 from waltz_core.server.context import NodeContext, PartitionAlarm, PartitionDue, ReadFor, Reply
 from waltz_core.server.feeds import Feeds, Flush, Mount
 from waltz_core.server.intake import all_acceptable
@@ -52,9 +53,10 @@ from waltz_core.wire import client_messages as messages
 from waltz_core.wire.lock_count import OversizedAppend
 
 _HEAD = Struct(">ii")  # the first two of the four ints of a request id: client id, generation
-_APPENDED_MAX = 100_000  # clients that are remembered one by one
 PROBE = 0
 """Token of a read of nothing, which tells where the log begins."""
+FLOOR = -1
+"""Token of a read of nothing before id 0, which is refused unless the server gives out the log from there on."""
 _HEARTBEAT_MS = 2_000  # between flushes that nobody asked for: they tell how old what we hold is
 _ROUNDS = 8  # of reading what is cached, in one step
 
@@ -78,9 +80,12 @@ class Carrier(Protocol):
 
 
 @record
-class _Barrier:
-    token: int
-    client_id: int | None  # who asked
+class _Barriers:
+    """One flush upstream, and whom it answers."""
+
+    left_at: int
+    round: int  # of what was carried before it
+    tokens: tuple[int, ...]
 
 
 @record
@@ -119,13 +124,12 @@ class ProxyPartition:
         self._queue: deque[_Queued] = deque()
         self.held = Shares()  # appends in it, by client
         self.bytes_held = Shares()
-        self._routes: dict[int, int] = {}  # client id → the connection over which it appends
+        self._under_way = UnderWay()
         self._carried: dict[int, None] = {}  # connections whose appends went over the present upstream connection
-        self._appended: dict[int, int] = {}  # clients that may have an append under way → the last token before it
         self._last_token = 0
-        self._gathering: list[_Barrier] = []  # for the next flush
-        self._asked: dict[ReqId, tuple[int, list[_Barrier]]] = {}  # flush → when it left, and what it answers
-        self._answered: list[tuple[int, _Barrier]] = []  # with the mark that we must reach first
+        self._gathering: list[int] = []  # tokens of those who wait for the next flush
+        self._asked: dict[ReqId, _Barriers] = {}
+        self._answered: list[tuple[int, _Barriers]] = []  # with the mark that we must reach first
         self._asked_at: int | None = None  # when the last flush left; None: none did over this mount
 
     # ---- for others to see -------------------------------------------------------------------
@@ -155,19 +159,31 @@ class ProxyPartition:
         """Appends that wait for the upstream connection."""
         return len(self._queue)
 
+    @property
+    def under_way(self) -> int:
+        """Clients that may have an append under way."""
+        return len(self._under_way)
+
     def trouble(self) -> str:
         """Why this partition is not as good as its server; empty if it is."""
         return "" if self.connected else f"upstream: {self.phase.value}"
 
     # ---- upstream ------------------------------------------------------------------------------
 
-    def begin(self, log_start: int) -> None:
-        """The log reaches from here to the mark that was heard, which is where our feed begins."""
+    def begin(self, log_start: int, *, whole: bool) -> None:
+        """The log reaches from here to the mark that was heard, which is where our feed begins.
+
+        Args:
+            log_start: where storage nodes begin.
+            whole: the server gives out what is below it too, from an archive.
+        """
         assert not self.source.known
         self.source.known = True
         self.mark = mark = self.begins_behind
         self.feeds.restart(mark)
-        self.log_begins(log_start)
+        self._log_start.rises(log_start)
+        self._log_start.archived = 0 if whole else None
+        self._tell_beginning()
         self.feeds.opened(mark)
         self._pass_reached()
 
@@ -177,10 +193,17 @@ class ProxyPartition:
         self.source.reached(self.mark)
 
     def log_begins(self, start: int) -> None:
-        """What is below is not given out any more."""
+        """What is below is on storage nodes no more; whether the server has it from an archive is asked."""
+        floor = self._log_start.floor
         if self._log_start.rises(start):
-            self.reads.log_begins(start)
-            self.feeds.log_begins(start)
+            self._log_start.archived = floor  # until the answer
+            self._tell_beginning()
+            self._wanted.put(FetchWanted(FLOOR, 0, 0))
+
+    def _tell_beginning(self) -> None:
+        start, floor = self._log_start.present, self._log_start.floor
+        self.reads.log_begins(start, floor)
+        self.feeds.log_begins(floor)
 
     def delivered(self, now: int, delivery: Deliver) -> None:
         """The feed came on."""
@@ -196,8 +219,8 @@ class ProxyPartition:
         self._asked_at = None
         if phase is Phase.WAITING:
             self._upstream_lost()
-        for _, barriers in self._asked.values():
-            self._gathering += barriers
+        for barriers in self._asked.values():
+            self._gathering += barriers.tokens
         self._asked.clear()
 
     def _upstream_lost(self) -> None:
@@ -211,20 +234,26 @@ class ProxyPartition:
         """The server says what became of something that was sent for others."""
         message = answer.message
         if isinstance(message, messages.FlushResponse):
-            left_at, barriers = self._asked.pop(message.req_id, (None, []))
-            if left_at is not None:
-                self.heard_at = left_at
-                self._answered += [(message.transaction_id, barrier) for barrier in barriers]
+            barriers = self._asked.pop(message.req_id, None)
+            if barriers is not None:
+                self.heard_at = barriers.left_at
+                self._answered.append((message.transaction_id, barriers))
                 self._pass_reached()
             return
-        conn = self._routes.get(req_client(message.req_id))
+        conn = self._under_way.conn_of(req_client(message.req_id))
         if conn is not None:
             self._clients.put(Reply(conn, message))
 
     def fetched(self, answer: RecordsCarried) -> None:
         """Records were read, or cannot be: perhaps they were given up."""
+        if answer.token == FLOOR:
+            self._log_start.archived = None if answer.records is None else 0
+            self._tell_beginning()
+            return
         if answer.records is None:
             self._wanted.put(FetchWanted(PROBE, self.mark + 1, 0))
+            if self._log_start.archived is not None:
+                self._wanted.put(FetchWanted(FLOOR, 0, 0))
         else:
             self.log_begins(answer.log_start)
         self.source.fetched(answer)
@@ -232,13 +261,13 @@ class ProxyPartition:
     def _pass_reached(self) -> None:
         self.source.reached(self.mark)
         waiting, self._answered = self._answered, []
-        for mark, barrier in waiting:
+        for mark, barriers in waiting:
             if mark > self.mark or not self.source.known:
-                self._answered.append((mark, barrier))
+                self._answered.append((mark, barriers))
                 continue
-            if barrier.client_id is not None and self._appended.get(barrier.client_id, barrier.token) < barrier.token:
-                del self._appended[barrier.client_id]
-            self.feeds.passed(barrier.token, self.mark)
+            self._under_way.decided(barriers.round)
+            for token in barriers.tokens:
+                self.feeds.passed(token, self.mark)
 
     # ---- clients -----------------------------------------------------------------------------
 
@@ -300,13 +329,13 @@ class ProxyPartition:
             self._wait(peer, mount)
 
     def _has_nothing_under_way(self, client_id: int) -> bool:
-        return self.source.known and client_id > self._fresh_above and client_id not in self._appended
+        return self.source.known and client_id > self._fresh_above and client_id not in self._under_way
 
     def _wait(self, peer: Peer, barrier: Mount | Flush) -> None:
         """Answered behind the next flush upstream."""
         self._last_token += 1
         self.feeds.wait(peer, self._last_token, barrier)
-        self._gathering.append(_Barrier(self._last_token, peer.client_id))
+        self._gathering.append(self._last_token)
 
     # ---- appends -----------------------------------------------------------------------------
 
@@ -323,18 +352,10 @@ class ProxyPartition:
             requests = self._acceptable(peer, requests, expected, begin)
         for request in requests:
             client_id = req_client(request.req_id)
-            self._routes[client_id] = peer.conn
-            self._remember(client_id)
+            self._under_way.taken(client_id, peer.conn)
             self._queue.append(_Queued(peer.conn, client_id, request))
             self.held.add(client_id, peer.owner, 1)
             self.bytes_held.add(client_id, peer.owner, len(request.data))
-
-    def _remember(self, client_id: int) -> None:
-        """A client may have an append under way, until a barrier behind it was passed."""
-        self._appended[client_id] = self._last_token
-        if len(self._appended) > _APPENDED_MAX:
-            self._fresh_above = max(self._fresh_above, *self._appended)
-            self._appended.clear()
 
     def _acceptable(self, peer: Peer, requests: Sequence[Append], expected: bytes, begin: int) -> list[Append]:
         accepted = []
@@ -388,8 +409,7 @@ class ProxyPartition:
         self.feeds.gone(peer)
         self.reads.gone(peer)
         self._carried.pop(peer.conn, None)
-        for client_id in [client_id for client_id, conn in self._routes.items() if conn == peer.conn]:
-            del self._routes[client_id]
+        self._under_way.gone(peer.conn)
 
     def flush(self, now: int, upstream: Carrier) -> None:
         """Everything that is done once per step."""
@@ -429,8 +449,8 @@ class ProxyPartition:
         req_id = upstream.barrier(now, self.partition_id)
         self._asked_at = now
         if req_id is not None:
-            gathered, self._gathering = self._gathering, []
-            self._asked[req_id] = now, gathered
+            gathered, self._gathering = tuple(self._gathering), []
+            self._asked[req_id] = _Barriers(now, self._under_way.flushed(), gathered)
 
     def _heartbeat_at(self) -> int | None:
         """When a flush is sent though nobody asked; at once over a new mount, and never while one is under way."""

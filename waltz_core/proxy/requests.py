@@ -10,6 +10,7 @@ from collections.abc import Callable
 from waltz_core.base.ids import req_partition
 from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.proxy.partitions import ProxyPartitions
+from waltz_core.proxy.snapshot import ProxySnapshot, statistics_of
 from waltz_core.server.client_port import ClientConn, ClientPort
 from waltz_core.server.cluster_port import ClusterPort
 from waltz_core.server.context import NodeContext
@@ -44,7 +45,16 @@ class ProxyRequests(Requests):
 class ProxyAnswers:
     """What is not for a partition's feed."""
 
-    def __init__(self, clients: ClientPort, partitions: ProxyPartitions, cluster: ClusterPort) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        clients: ClientPort,
+        partitions: ProxyPartitions,
+        cluster: ClusterPort,
+        snapshot: Callable[[int], ProxySnapshot],
+    ) -> None:
+        self._context = context
+        self._snapshot = snapshot
         self._clients = clients
         self._partitions = partitions
         self._cluster = cluster
@@ -73,6 +83,12 @@ class ProxyAnswers:
             case messages.RecordRangeRequest() | messages.LogStartRequest():
                 self._on_reader(conn, message, served.get(req_partition(message.req_id)))
                 return
+            case messages.StatisticsRequest(req_id, partition_id, prefixes):
+                figures = statistics_of(self._snapshot(now), partition_id, prefixes)
+                wall = now + self._context.journals.wall_offset
+                answer = messages.StatisticsResponse(req_id, wall, figures)
+            case messages.StorageNodesRequest(req_id):
+                answer = messages.StorageNodesResponse(req_id, ())  # they are the cluster's own
             case messages.PartitionStatusRequest(req_id):
                 answer = messages.PartitionStatusResponse(req_id, tuple(_status_of(one) for one in served.values()))
             case _:

@@ -32,7 +32,7 @@ from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest
 from waltz_core.wire.storage_codec import HasRecord
 
 Append: TypeAlias = AppendRequest | NamedAppendRequest
-"""Both have the same attributes; the second is told why it was refused."""
+"""Both have the same attributes; the second gets the reason for the refusal."""
 
 TURN = 100  # cost of a turn, and appends of a piece that is handed out as a whole
 WINDOW = 250  # cost in flight, of those who are not light, while somebody is: a hundredth of a second or two

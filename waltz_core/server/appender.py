@@ -1,4 +1,28 @@
-"""Checks locks, assigns ids, keeps several batches in flight, commits by quorum."""
+"""Checks locks, assigns ids, keeps several batches in flight, commits by quorum.
+
+```
+ AppendQueue ──take──► locks checked ──┬─► refused, or dropped                              a verdict
+      ▲                                └─► Flight: ids given ──quorum has voted──► commit   a verdict
+      │                                      │ the session ends
+      └───────── head of the queue ◄─────────┘ `resolved`: up to the mark committed, above it queued again
+```
+
+It owns the queue, the flights, the votes of the replicas and the locks that flights have taken; the lock table holds
+committed takings only. Ids are dense from the commit mark on, so `next_id` is all that decides the id of an append.
+Flights commit in order, and each as a whole.
+
+| state | appends | barriers |
+|---|---|---|
+| CLOSED, no store session | wait in the queue; flights wait for `resolved` or `restart` | wait |
+| OPEN | checked, launched in batches, committed by votes | pass when all before them has a verdict |
+
+Nothing here is durable. A commit is: a quorum of replicas has synced it. So when a session ends, only the recovery of
+the next one knows what became of the flights: `resolved`, if nobody else can have written meanwhile; else `restart`,
+which believes nothing and leaves it to the feed to tell clients the outcome.
+
+Locks of flights count as taken before they commit. Otherwise two appends in flight could both pass the check and both
+commit, although they conflict.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +144,7 @@ class Appender:
     client to one partition never overtake each other; clients take turns (`AppendQueue`).
 
     An append that depends on a lock which one in flight takes is refused with the id of that one: its client
-    cannot have seen it. Should the other never commit, the refusal was needless, which clients can live with;
+    cannot have seen it. If the other never commits, the refusal was needless and the client simply retries;
     Java lets the whole queue wait instead.
     """
 
@@ -184,7 +208,14 @@ class Appender:
     @property
     def pending(self) -> int:
         """Appends and barriers without a verdict."""
-        return self.queue.queued + self.in_flight + sum(isinstance(item, Barrier) for item in self._flying)
+        if not self._flying:
+            return self.queue.queued
+        return self.queue.queued + self.in_flight + sum([isinstance(item, Barrier) for item in self._flying])
+
+    @property
+    def busy(self) -> bool:
+        """Whether any is."""
+        return bool(self._flying or self.queue.queued)
 
     @property
     def newest(self) -> Flight:

@@ -43,4 +43,7 @@ def awaited_by(pending: Iterable[Awaited]) -> dict[int, Counter[str]]:
 
 def awaited_of(own: Counter[str], requests: Iterable[Request]) -> tuple[tuple[str, int], ...]:
     """What a partition awaits: its own, and what its store session has asked of replicas."""
-    return tuple((own + Counter(map(described, requests))).items())
+    asked = Counter(map(described, requests))
+    if asked:
+        return tuple((own + asked).items())
+    return tuple(own.items())  # in a quiet partition adding would cost more than all the rest of its snapshot

@@ -23,7 +23,7 @@ from waltz_core.base.errors import ProtocolError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
-from waltz_core.server.context import Alarm, IdStep
+from waltz_core.server.context import ClusterAlarm, IdStep
 from waltz_core.zookeeper.attempts import ZnodeAttempts
 from waltz_core.zookeeper.znodes import decode_id_counter, encode_id_counter
 
@@ -37,7 +37,12 @@ class ClientIds:
     """Who waits for an id, and the one that is being taken."""
 
     def __init__(
-        self, root: str, out: Emits[ZkRequest | Report], awaits: Awaits[IdStep], alarms: SetsAlarms[Alarm], rng: Rng
+        self,
+        root: str,
+        out: Emits[ZkRequest | Report],
+        awaits: Awaits[IdStep],
+        alarms: SetsAlarms[ClusterAlarm],
+        rng: Rng,
     ) -> None:
         self._path = f"{root}/ids/client"
         self._out = out
@@ -45,7 +50,7 @@ class ClientIds:
         self._attempts = ZnodeAttempts(
             Attempts(_PAUSE_MIN_MS, _PAUSE_MAX_MS, rng),
             out,
-            partial(alarms.set, Alarm.CLIENT_IDS),
+            partial(alarms.set, ClusterAlarm.CLIENT_IDS),
             failing=f"ZooKeeper, {self._path}: clients get no ids",
             works=f"ZooKeeper, {self._path}: clients get ids again",
         )

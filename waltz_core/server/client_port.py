@@ -26,16 +26,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, assert_never
 
-from waltz_core.access.admission import Admission, Eviction, host_of
-from waltz_core.access.roles import Access
+from waltz_core.access.admission import Admission, Eviction, Silence, host_of
+from waltz_core.access.roles import Access, RolesChanged
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Level, Reading, Received, Report, Send, Writable
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import RECORD_OVERHEAD
 from waltz_core.server.claims import Claims
-from waltz_core.server.context import Alarm, NodeContext
+from waltz_core.server.context import ClientAlarm, NodeContext
 from waltz_core.server.feed import SendFrames
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.peer import Peer
@@ -102,7 +102,6 @@ class ClientConn(Peer):
 
     __slots__ = (
         "access",
-        "address",
         "backlog",
         "backlog_bytes",
         "certificate",
@@ -113,6 +112,7 @@ class ClientConn(Peer):
         "gathered",
         "held",
         "mounts",
+        "names",
         "out",
         "partitions",
         "queued",
@@ -125,6 +125,7 @@ class ClientConn(Peer):
         owner = self.certificate or event.peer.rpartition(":")[0]
         super().__init__(event.conn, owner, access.who, carries_others=access.carries_others)
         self.address = event.peer
+        self.names = event.names
         self.access = access
         self.connection = connection
         self.out = bytearray()
@@ -150,6 +151,7 @@ class ClientPort:
     def __init__(self, context: NodeContext, partitions: ServedPartitions) -> None:
         config = context.config
         self._config = config
+        self._roles = config.roles
         self._out = context.out
         self._alarms = context.alarms
         self._replies = context.clients
@@ -158,7 +160,7 @@ class ClientPort:
         self.claims = Claims()
         self._conns: dict[int, ClientConn] = {}
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
-        self._admission = Admission(config.places.for_members(config.roles.rules is not None))
+        self._admission = Admission(context.alarms, config.places.for_members(config.roles.rules is not None))
         self._gathered = 0  # bytes of unfinished frames
         self._turns: Turns[messages.ClientMessage] = Turns(_TURN_COST)  # requests of those who send many at once
         self._behind: dict[int, ClientConn] = {}  # connections with frames that are not decoded
@@ -200,7 +202,7 @@ class ClientPort:
         """A client has connected: greet it."""
         config = self._config
         connection = self.make_connection(CLIENT_PROTOCOL, HELLO_TEXT, config.versions, config.frame_size_max)
-        access = config.roles.access(event.names, event.peer)
+        access = self._roles.access(event.names, event.peer)
         self._conns[event.conn] = ClientConn(event, access, connection)
         if config.greeting_ms:
             self._strangers.append((now + config.greeting_ms, event.conn))
@@ -214,9 +216,9 @@ class ClientPort:
         if conn is None:
             return
         left = conn.connection.gathered - conn.connection.undecoded
-        if left and self._admission.worth_a_line(now, host_of(conn.address), " breaks off"):
+        if left:
             text = f"{conn.who} ended its connection in the middle of a frame, of which {left} bytes came"
-            self._out.put(Report(Level.WARNING, text))
+            self._out.put(Report(Level.WARNING, text, conn.address, conn.owner))
         self._admission.gone(event.conn)
         self._gathered -= conn.gathered
         self._restless.pop(conn.conn, None)
@@ -233,7 +235,7 @@ class ClientPort:
         self._partitions.gone(conn, conn.partitions)
         self._waiting.drop(conn.conn)
 
-    def close(self, conn_id: int, reason: str, *, quiet: bool = False) -> None:
+    def close(self, conn_id: int, reason: str) -> None:
         """End a connection, after what was sent to it before."""
         conn = self._conns.get(conn_id)
         if conn is None or conn.closing:
@@ -246,8 +248,7 @@ class ClientPort:
         self._gathered -= conn.gathered
         conn.gathered = 0
         self._send(conn)
-        if not quiet:
-            self._out.put(Report(Level.WARNING, f"connection of {conn.address} closed: {reason}"))
+        self._out.put(Report(Level.WARNING, conn.access.closed_line(conn.address, reason), conn.address, conn.owner))
         self._out.put(CloseConn(conn_id, reason))
 
     def close_all(self, reason: str) -> None:
@@ -255,7 +256,29 @@ class ClientPort:
         for conn_id in list(self._conns):
             self.close(conn_id, reason)
 
-    def greetings_due(self, now: int) -> None:
+    def roles_changed(self, now: int, event: RolesChanged) -> None:
+        """Other rules hold: whoever may now do more or less has to connect again."""
+        self._roles = event.roles
+        for conn in list(self._conns.values()):
+            access = event.roles.access(conn.names, conn.address)
+            if not access.allows_as(conn.access):
+                self.close(conn.conn, f"the roles have changed: {conn.access.who} is {access.who} now")
+
+    def due(self, now: int, alarm: ClientAlarm | Silence) -> None:
+        """An alarm of this port rang."""
+        match alarm:
+            case Silence(conn):
+                eviction = self._admission.due(now, conn)
+                if eviction is not None:
+                    self._evict([eviction])
+            case ClientAlarm.GREETINGS:
+                self._end_strangers(now)
+            case ClientAlarm.REST:
+                pass  # every step looks at it
+            case _:
+                assert_never(alarm)
+
+    def _end_strangers(self, now: int) -> None:
         """Clients greet at once; others may not keep their connections."""
         while self._strangers:
             due, conn_id = self._strangers[0]
@@ -268,15 +291,11 @@ class ClientPort:
         self._watch_strangers()
 
     def _watch_strangers(self) -> None:
-        self._alarms.set(Alarm.GREETINGS, self._strangers[0][0] if self._strangers else None)
-
-    def admission_due(self, now: int) -> None:
-        """Connections that are silent for too long must go."""
-        self._evict(self._admission.due(now))
+        self._alarms.set(ClientAlarm.GREETINGS, self._strangers[0][0] if self._strangers else None)
 
     def _evict(self, evictions: Iterable[Eviction]) -> None:
-        for one in evictions:
-            self.close(one.conn, one.reason, quiet=one.quiet)
+        for eviction in evictions:
+            self.close(eviction.conn, eviction.reason)
 
     # ---- what clients send -------------------------------------------------------------------
 
@@ -295,7 +314,7 @@ class ClientPort:
             self._admission.proven(now, conn.conn)
         if not waits and conn.writable and not conn.connection.undecoded and self._at_once(now, batch):
             return conn, batch
-        self._put_in_turn(now, conn, batch)
+        self._put_in_turn(conn, batch)
         return conn, []
 
     def _waits(self, conn: ClientConn) -> bool:
@@ -361,7 +380,7 @@ class ClientPort:
             text = f"unfinished frames hold {self._gathered} bytes, and this connection most of them"
             self.close(most.conn, text)
 
-    def _put_in_turn(self, now: int, conn: ClientConn, batch: Batch) -> None:
+    def _put_in_turn(self, conn: ClientConn, batch: Batch) -> None:
         """Many requests of one connection do not delay what others ask; nothing more is read until they are handled.
 
         A client mounts each partition once: one that mounts again and again takes time from others, also after its end.
@@ -378,21 +397,21 @@ class ClientPort:
             self._behind[conn.conn] = conn
         self._restless[conn.conn] = conn
         if not conn.crowd_reported:
-            self._look_for_crowd(now, conn)
+            self._look_for_crowd(conn)
 
-    def _look_for_crowd(self, now: int, conn: ClientConn) -> None:
+    def _look_for_crowd(self, conn: ClientConn) -> None:
         """Appends are no crowd: who sends too many of them is known by what waits in its partition."""
         count = conn.queued
         if count < _CROWD and conn.connection.undecoded >= _CROWD_BYTES:
             count += conn.connection.undecoded_count(_CROWD, _APPENDS)
         if count >= _CROWD:
-            self._report_crowd(now, conn, f"{count} requests or more wait for their turns")
+            self._report_crowd(conn, f"{count} requests or more wait for their turns")
 
-    def _report_crowd(self, now: int, conn: ClientConn, much: str) -> None:
+    def _report_crowd(self, conn: ClientConn, much: str) -> None:
         if not conn.crowd_reported:
             conn.crowd_reported = True
-            if self._admission.worth_a_line(now, host_of(conn.address), " asks"):
-                self._out.put(Report(Level.WARNING, f"{conn.who} asks for more than its part: {much}"))
+            text = f"{conn.who} asks for more than its part: {much}"
+            self._out.put(Report(Level.WARNING, text, conn.address, conn.owner))
 
     def turns(self, now: int) -> Iterator[tuple[ClientConn, Batch]]:
         """Some of what waits for its turn, in runs of one connection; each is handled before the next is taken."""
@@ -417,7 +436,7 @@ class ClientPort:
         self._turns_allowance.left -= measure - left
         self._debt = max(0, self._debt + self._spent + measure - left - _STEP_COST)
         self._spent = 0
-        self._decode_more(now)
+        self._decode_more()
 
     def _taken(self, conn: ClientConn) -> ClientConn:
         """A connection of which nothing waits any more is counted anew."""
@@ -425,11 +444,11 @@ class ClientPort:
             conn.queued = conn.mounts = 0
         return conn
 
-    def _decode_more(self, now: int) -> None:
+    def _decode_more(self) -> None:
         """The next piece of those of whom nothing decoded waits."""
         for conn in self._starving():
             del self._behind[conn.conn]
-            self._put_in_turn(now, conn, self._decode(conn, b"", _PIECE))
+            self._put_in_turn(conn, self._decode(conn, b"", _PIECE))
             self.handled(conn)
 
     def _starving(self) -> list[ClientConn]:
@@ -526,10 +545,9 @@ class ClientPort:
         rest = now if any(conn.writable for conn in self._backlogged.values()) else None
         # Of a piece of keep-alives nothing waits for a turn.
         more = now if self._starving() else None
-        self._alarms.set(Alarm.REST, earliest(turns if self._turns.ready else None, more, rest))
-        self._alarms.set(Alarm.ADMISSION, self._admission.deadline())
+        self._alarms.set(ClientAlarm.REST, earliest(turns if self._turns.ready else None, more, rest))
 
-    def hold_back(self, now: int) -> None:
+    def hold_back(self) -> None:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""
         if self._partitions.crowded or self._waiting.total > self._config.reads_count_max:
             self._restless |= self._heard  # who has sent nothing has not become greedy
@@ -540,7 +558,7 @@ class ClientPort:
                 conn.held = held
                 self._out.put(Reading(conn.conn, not held))
             if held and conn.client_id is not None and self._partitions.hinders(conn.client_id):
-                self._report_crowd(now, conn, "so many appends that those of others would have to wait for them")
+                self._report_crowd(conn, "so many appends that those of others would have to wait for them")
             if held:
                 self._restless[conn.conn] = conn
             else:

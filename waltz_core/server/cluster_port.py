@@ -35,7 +35,8 @@ from waltz_core.cluster.notifications import (
     ReplicasChanged,
 )
 from waltz_core.server.client_ids import ClientIds
-from waltz_core.server.context import Alarm, IdStep, NodeContext, PreferenceStep, Reply
+from waltz_core.server.context import Awaited, ClusterAlarm, IdStep, NodeContext, PreferenceStep, Reply
+from waltz_core.server.peer import Peer
 from waltz_core.server.preferences import Preferences
 from waltz_core.wire import client_messages as messages
 
@@ -105,7 +106,7 @@ class ClusterPort:
         self._subscribers: dict[int, tuple[ReqId, Access]] = {}  # conn → its request for cluster information
         self._id_wanted: dict[int, Access] = {}  # connections that wait for a client id
         self.ended: str | None = None  # why this process must end; empty if it was asked to
-        self._alarms.set(Alarm.CLUSTER, self._coordinator.deadline())
+        self._alarms.set(ClusterAlarm.COORDINATOR, self._coordinator.deadline())
 
     @property
     def server_id(self) -> int | None:
@@ -119,22 +120,37 @@ class ClusterPort:
 
     # ---- ZooKeeper ---------------------------------------------------------------------------
 
-    def ids_answered(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
-        """An answer for the client ids."""
+    def due(self, now: int, alarm: ClusterAlarm) -> None:
+        """An alarm of this port rang."""
+        match alarm:
+            case ClusterAlarm.COORDINATOR:
+                self.handle(now, ())
+            case ClusterAlarm.CLIENT_IDS:
+                self._client_ids.due()
+            case ClusterAlarm.PREFERENCES:
+                self._preferences.due()
+
+    def answered(self, now: int, event: ZkDone | ZkFailed, what: Awaited | None) -> None:
+        """ZooKeeper has answered a request, which was not for a partition or a repair."""
+        match what:
+            case IdStep() as step:
+                self._on_id(now, event, step)
+            case PreferenceStep() as step:
+                self._preferences.answered(now, event, step)
+                self._on_kept(now)
+                self._answer_preferring()
+            case _:
+                self.handle(now, (event,))
+
+    def _on_id(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
         self._client_ids.answered(now, event, step)
         for conn_id, req_id, client_id in self._client_ids.take():
             access = self._id_wanted.pop(conn_id, None)
             if access is not None:
                 self._tell(conn_id, req_id, access, client_id)
 
-    def preferences_answered(self, now: int, event: ZkDone | ZkFailed, step: PreferenceStep) -> None:
-        """An answer for the preferred partitions."""
-        self._preferences.answered(now, event, step)
-        self._on_kept(now)
-        self._answer_preferring()
-
     def handle(self, now: int, events: Sequence[ZkEvent]) -> None:
-        """Whatever else ZooKeeper says, or nothing: the coordinator's alarm rang."""
+        """What else ZooKeeper says, or nothing: the coordinator's alarm rang."""
         for event in events:
             if isinstance(event, ZkStateChanged):
                 self._state.zookeeper = event.state.value
@@ -147,14 +163,6 @@ class ClusterPort:
         effects: list[CoordinatorEffect] = []
         self._coordinator.leave(now, effects)
         self._on_effects(now, effects)
-
-    def ids_due(self) -> None:
-        """Client ids are asked for again."""
-        self._client_ids.due()
-
-    def preferences_due(self) -> None:
-        """The preferred partitions are read or written again."""
-        self._preferences.due()
 
     def _on_effects(self, now: int, effects: Iterable[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -183,7 +191,7 @@ class ClusterPort:
                     self.ended = ""
                 case _:
                     self._out.put(effect)
-        self._alarms.set(Alarm.CLUSTER, self._coordinator.deadline())
+        self._alarms.set(ClusterAlarm.COORDINATOR, self._coordinator.deadline())
 
     # ---- what clients ask about the cluster --------------------------------------------------
 
@@ -230,11 +238,12 @@ class ClusterPort:
 
     # ---- preferred partitions ----------------------------------------------------------------
 
-    def prefer(self, now: int, wanted: dict[int, None]) -> bool:
+    def prefer(self, now: int, wanted: dict[int, None], asks: Peer) -> bool:
         """Change the preferred partitions; False, with a report, when that would stop the cluster."""
         problem = self._coordinator.preference_problem(tuple(wanted))
         if problem is not None:
-            self._out.put(Report(Level.WARNING, f"preferred partitions refused: {problem}"))
+            text = f"preferred partitions refused: {problem}"
+            self._out.put(Report(Level.WARNING, f"{asks.who}: {text}", asks.address, asks.owner))
             return False
         self._preferences.keep(tuple(wanted))
         self._set_preferred(now, wanted)
@@ -245,7 +254,7 @@ class ClusterPort:
         return sum(waiting == conn for waiting, _ in self._preferring)
 
     def answer_preference(self, conn: int, answer: PreferenceAnswer) -> None:
-        """A refusal is told at once; what is done, once ZooKeeper has it, as 0.13.2 does."""
+        """Answer a refusal at once, and a change once ZooKeeper has it, as 0.13.2 does."""
         if answer.result:
             self._preferring.append((conn, answer))
             self._answer_preferring()

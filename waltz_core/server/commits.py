@@ -106,6 +106,11 @@ class Commits:
         return self._appender.pending
 
     @property
+    def busy(self) -> bool:
+        """Whether any is without a verdict."""
+        return self._appender.busy
+
+    @property
     def refusing(self) -> str:
         """Why appends are refused although the partition may be open, empty if they are not."""
         return self.journal.refusal if self.journal is not None else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from waltz_core.access.admission import UNLIMITED, Places
-from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.access.roles import NO_ROLES, AccessLevel, Roles, access_level
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.append_queue import TURN, WINDOW
+from waltz_core.server.archive_calls import ArchivePolicy
 from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
 from waltz_core.store.followers import SessionConfig
@@ -69,6 +70,7 @@ class ServerConfig:
     answer_timeout_ms: int = 10_000  # storage.answerTimeout
     session: SessionConfig = SessionConfig()
     archive: str = ""  # server.archive: where clients find what is below the log start
+    archiving: ArchivePolicy | None = None  # archive.*: the server archives by itself, and reads through
     append_turn: int = TURN  # cost of appends of one client before others have their turn
     append_window: int = WINDOW  # cost of appends in flight beside a client that waits for each
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
@@ -84,6 +86,11 @@ class ServerConfig:
     queue_count_max: int = 2_000  # appends that wait in one partition before the greedy are held back
     reads_count_max: int = 10_000  # requests without an answer, in the whole server, likewise
     proxies_trusted: bool = False  # server.trustProxies: without roles, who says that it is a proxy is believed
+
+    @property
+    def access_level(self) -> AccessLevel:
+        """Whom this process serves."""
+        return access_level(self.roles, certificates_asked=self.certificates_asked)
 
     def partition(self, partition_id: int) -> PartitionConfig:
         """Settings of one partition."""
@@ -104,7 +111,7 @@ class ServerConfig:
             retry_max_ms=self.retry_max_ms,
             checkpoint_interval=self.checkpoint_interval,
             session=self.session,
-            archive=self.archive,
+            archive=self.archive or (self.archiving.where if self.archiving is not None else ""),
             append_turn=self.append_turn,
             append_window=self.append_window,
             trace_every=self.trace_every,

@@ -2,7 +2,7 @@
 
 Every part is built with the `NodeContext` and puts effects for the driver into its outbox. What is meant for clients
 goes into a second outbox, which the client port empties: never in the middle of another part's work, since an answer
-may end its connection, and with it whatever waits for it in partitions.
+may end its connection, and with it the requests that wait for it in partitions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
-from waltz_core.base.alarms import Alarms
+from waltz_core.access.admission import Silence
+from waltz_core.access.roles import RolesChanged
+from waltz_core.base.alarms import Alarms, SetsAlarms
 from waltz_core.base.contract import Rng, Tickets
 from waltz_core.base.edge import (
     CloseConn,
@@ -28,6 +30,8 @@ from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Awaits, Pending
 from waltz_core.base.record import record
 from waltz_core.base.tracing import Traced
+from waltz_core.server.archive import Archive
+from waltz_core.server.archive_calls import ArchiveEffect, ArchiveEvent
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
@@ -38,12 +42,13 @@ from waltz_core.wire import client_messages as messages
 if TYPE_CHECKING:
     from waltz_core.cluster.notifications import EndpointsChanged, Joined
     from waltz_core.server.config import ServerConfig
+    from waltz_core.store.session import SessionAlarm
     from waltz_core.zookeeper.znodes import ReplicaAssignments
 
 W = TypeVar("W")
 
-ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock | JournalEvent
-ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite | Traced
+ServerEvent: TypeAlias = ConnEvent | ZkEvent | Shutdown | WallClock | RolesChanged | JournalEvent | ArchiveEvent
+ServerEffect: TypeAlias = ConnEffect | ZkRequest | Report | Ended | Reading | JournalWrite | ArchiveEffect | Traced
 
 
 @record
@@ -60,16 +65,31 @@ ClientEffect: TypeAlias = Reply | SendReply | SendFrames | CloseConn
 # ---- alarms ----------------------------------------------------------------------------------
 
 
-class Alarm(enum.Enum):
-    """What a server process has one of, and when it wants a step."""
+class ClusterAlarm(enum.Enum):
+    """What the port to ZooKeeper has one of, and when it wants a step."""
 
-    CLUSTER = "the coordinator"
+    COORDINATOR = "the coordinator"
     CLIENT_IDS = "client ids are asked for again"
     PREFERENCES = "preferred partitions are read or written again"
-    REPAIRS = "a repair is given up, or begun again"
+
+
+class ClientAlarm(enum.Enum):
+    """The same of the port of clients."""
+
     GREETINGS = "a connection must have greeted"
-    ADMISSION = "a connection has been silent for too long"
     REST = "requests, or payloads, that the last step left for the next"
+
+
+class StorageAlarm(enum.Enum):
+    """The same of the port to storage nodes."""
+
+    REPAIRS = "a repair is given up, or begun again"
+
+
+class ArchiveAlarm(enum.Enum):
+    """The same of the archive."""
+
+    ANSWER = "the archive owes an answer for too long"
 
 
 @record
@@ -85,17 +105,31 @@ class PartitionDue(enum.IntEnum):
     RETRY = 0  # the next try for a store session
     STATES = 1  # the states of the replicas are written again
     LOOK = 2  # recovery is stuck: has an operator changed the metadata?
-    WORK = 3  # the store session, the journal, feeds, or reads
+    WORK = 3  # the journal, feeds, or reads
 
 
 class PartitionAlarm(NamedTuple):
-    """A partition wants a step. (A tuple, as it is looked up whenever a partition has worked.)"""
+    """A partition, or its store session, wants a step. (A tuple, as it is looked up after all work of a partition.)"""
 
     partition_id: int
-    due: PartitionDue
+    due: PartitionDue | SessionAlarm
 
 
-AlarmKey: TypeAlias = Alarm | PoolAlarm | PartitionAlarm
+AlarmKey: TypeAlias = ClusterAlarm | ClientAlarm | Silence | StorageAlarm | PoolAlarm | ArchiveAlarm | PartitionAlarm
+
+
+class PartitionAlarms:
+    """What one partition, and its store session, may set in the heap of the process."""
+
+    __slots__ = ("_alarms", "_partition_id")
+
+    def __init__(self, partition_id: int, alarms: SetsAlarms[PartitionAlarm]) -> None:
+        self._partition_id = partition_id
+        self._alarms = alarms
+
+    def set(self, due: PartitionDue | SessionAlarm, at: int | None, /) -> None:
+        """Ring at `at` (milliseconds) instead of when it was to ring before; None cancels."""
+        self._alarms.set(PartitionAlarm(self._partition_id, due), at)
 
 
 # ---- answers that are awaited ----------------------------------------------------------------
@@ -187,10 +221,11 @@ class FeedRead:
 
 
 class BulkRead(enum.Enum):
-    """Records that clients asked for."""
+    """Records that clients asked for, or the archive wants."""
 
     PAYLOADS = "single payloads"
     RANGE = "a range"
+    ARCHIVE = "a piece of what is archived, or compared with the archive"
 
 
 ReadFor: TypeAlias = FeedRead | BulkRead
@@ -215,13 +250,15 @@ StorageWork: TypeAlias = StorageEffect | RepairWanted
 class ClusterState:
     """What this process knows of its cluster; written by the cluster port, read by everybody."""
 
-    __slots__ = ("endpoints", "joined", "replicas", "zookeeper")
+    __slots__ = ("_storages", "_turned", "endpoints", "joined", "replicas", "zookeeper")
 
     def __init__(self) -> None:
         self.joined: Joined | None = None
         self.endpoints: EndpointsChanged | None = None
         self.replicas: ReplicaAssignments | None = None
         self.zookeeper = "not connected"
+        self._turned: ReplicaAssignments | None = None  # of which `_storages` is
+        self._storages: dict[int, tuple[str, ...]] = {}
 
     @property
     def num_partitions(self) -> int:
@@ -230,7 +267,10 @@ class ClusterState:
 
     def storages_of(self, partition_id: int) -> tuple[str, ...]:
         """Storage nodes that are to hold a partition; none before that is known."""
-        return self.replicas.storages_of(partition_id) if self.replicas is not None else ()
+        if self._turned is not self.replicas:
+            self._turned = self.replicas
+            self._storages = self.replicas.by_partition() if self.replicas is not None else {}
+        return self._storages.get(partition_id, ())
 
 
 class NodeContext:
@@ -239,6 +279,7 @@ class NodeContext:
     __slots__ = (
         "_last_dialed",
         "alarms",
+        "archive",
         "clients",
         "cluster",
         "config",
@@ -262,6 +303,8 @@ class NodeContext:
         self.cluster = ClusterState()
         self.data_cache = DataCache(config.data_cache_bytes)
         self.journals = Journals(config.journal, config.journal_unwritten_max)
+        policy = config.archiving
+        self.archive = None if policy is None else Archive(policy, self.out, self.tickets)
         self.waiting = Shares()  # requests without an answer, by connection
         self._last_dialed = 0
 

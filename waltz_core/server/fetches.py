@@ -17,7 +17,7 @@ _READS_MAX = 16  # such reads under way; each brings some MiB
 _ASKED_MAX = _RUN_MAX * _READS_MAX  # requests from which the reads are made; others wait for their turn
 
 Answer: TypeAlias = tuple[int, TransactionDataResponse]
-"""A connection and what it is told."""
+"""A connection and the messages for it."""
 
 
 class DataFetches:

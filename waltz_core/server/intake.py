@@ -112,7 +112,8 @@ class Intake:
         self._clients.put(Reply(peer.conn, refusal(append.req_id, messages.Refusal.TOO_LARGE, text)))
         if peer.conn != self._warned_of:
             self._warned_of = peer.conn
-            self._out.put(Report(Level.WARNING, f"partition {self._partition_id}: {peer.who}: refused {text}"))
+            text = f"partition {self._partition_id}: {peer.who}: refused {text}"
+            self._out.put(Report(Level.WARNING, text, peer.address, peer.owner))
 
     def _refuse_forged(self, peer: Peer, requests: Sequence[Append]) -> list[Append]:
         """Refuse those under request ids of other clients; returns the rest.
@@ -131,7 +132,7 @@ class Intake:
                 self._forgers.add(peer.conn)
                 what = f"refused appends of {peer.who}, mounted as client {peer.client_id}"
                 report = f"partition {self._partition_id}: {what}, under request ids of client {client_id}"
-                self._out.put(Report(Level.WARNING, report))
+                self._out.put(Report(Level.WARNING, report, peer.address, peer.owner))
             if type(request) is messages.NamedAppendRequest:
                 answer = refusal(request.req_id, messages.Refusal.NOT_ALLOWED, text)
                 self._clients.put(Reply(peer.conn, answer))

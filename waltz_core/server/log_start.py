@@ -19,23 +19,29 @@ _EXTENDED = 5  # codec since which everything can be answered by an error
 
 
 class LogBeginning:
-    """The smallest id that can be read."""
+    """The smallest id that storage nodes hold, and, where an archive is read through, the smallest that it does."""
 
-    __slots__ = ("_clients", "_out", "_partition_id", "archive", "present")
+    __slots__ = ("_clients", "_out", "_partition_id", "archive", "archived", "present")
 
     def __init__(self, archive: str, context: NodeContext, partition_id: int) -> None:
         self.present = 0
+        self.archived: int | None = None  # first id that is served from the archive, if any is
         self.archive = archive  # where to find what is below it, for people
         self._out = context.out
         self._clients = context.clients
         self._partition_id = partition_id
 
+    @property
+    def floor(self) -> int:
+        """The smallest id that clients can read."""
+        return self.present if self.archived is None else min(self.present, self.archived)
+
     def refuses(self, conn: int, req_id: ReqId, client_mark: int, version: int) -> bool:
-        """Whether a feed behind `client_mark` would begin below the log start; its client is told."""
+        """Whether a feed behind `client_mark` would begin below what can be read, which its client must learn."""
         wanted = max(client_mark, -1) + 1
-        if wanted >= self.present:
+        if wanted >= self.floor:
             return False
-        answer = before_start(req_id, wanted, self.present, self.archive)
+        answer = before_start(req_id, wanted, self.floor, self.archive)
         refusal: ClientEffect = Reply(conn, answer)
         if version < _EXTENDED:
             refusal = CloseConn(conn, f"partition {self._partition_id}: {answer.message}")

@@ -22,7 +22,7 @@ PATIENCE_MS = 4_000
 _EXTENDED = 5  # codec since which everything can be answered by an error
 
 Answer: TypeAlias = tuple[int, HighWaterMarkResponse | ErrorResponse]
-"""A connection and what it is told."""
+"""A connection and the message for it."""
 
 
 @record

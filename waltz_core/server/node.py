@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar
 
-from waltz_core.access.roles import access_level
+from waltz_core.access.roles import RolesChanged
 from waltz_core.base.contract import Rng
 from waltz_core.base.edge import (
     Accepted,
@@ -34,23 +34,31 @@ from waltz_core.base.edge import (
     ZkFailed,
     ZkStateChanged,
 )
+from waltz_core.server.archive_calls import (
+    ArchiveData,
+    ArchiveEqual,
+    ArchiveEvent,
+    ArchiveFailed,
+    ArchiveHolds,
+    ArchiveTaken,
+)
 from waltz_core.server.awaited import awaited_by
 from waltz_core.server.client_port import ClientPort
 from waltz_core.server.cluster_port import ClusterPort
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import (
-    Alarm,
     AlarmKey,
-    IdStep,
+    ArchiveAlarm,
+    ClusterAlarm,
     JournalAsked,
     MetadataAsked,
     NodeContext,
     PartitionAlarm,
     PoolAlarm,
     PortsRead,
-    PreferenceStep,
     ServerEffect,
     ServerEvent,
+    StorageAlarm,
 )
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWritten
 from waltz_core.server.partition import PartitionServer
@@ -97,8 +105,10 @@ class ServerNode:
             ZkStateChanged: self._on_zk,
             JournalWritten: self._on_journal,
             JournalFailed: self._on_journal,
+            **dict.fromkeys((ArchiveHolds, ArchiveTaken, ArchiveEqual, ArchiveData, ArchiveFailed), self._on_archive),
             Shutdown: lambda now, event: self._cluster.leave(now),
             WallClock: self._on_wall_clock,
+            RolesChanged: self._clients.roles_changed,
         }
 
     # ---- machine -----------------------------------------------------------------------------
@@ -128,32 +138,33 @@ class ServerNode:
         match key:
             case PartitionAlarm():
                 self._partitions.due(now, key)
-            case PoolAlarm(replica):
-                self._storage.pool_due(now, replica)
-            case Alarm.CLUSTER:
-                self._cluster.handle(now, ())
-            case Alarm.CLIENT_IDS:
-                self._cluster.ids_due()
-            case Alarm.PREFERENCES:
-                self._cluster.preferences_due()
-            case Alarm.REPAIRS:
-                self._storage.repairs_due(now)
-            case Alarm.GREETINGS:
-                self._clients.greetings_due(now)
-            case Alarm.ADMISSION:
-                self._clients.admission_due(now)
-            case Alarm.REST:
-                pass  # every step looks at it
+            case ClusterAlarm():
+                self._cluster.due(now, key)
+            case PoolAlarm() | StorageAlarm():
+                self._storage.due(now, key)
+            case ArchiveAlarm():
+                assert self._context.archive is not None
+                self._context.archive.due(now)
             case _:
-                assert_never(key)
+                self._clients.due(now, key)
 
     def _settle(self, now: int) -> None:
         """Let touched partitions work until nothing moves any more, then send to the storage nodes."""
         while work := self._partitions.take():
             for partition in work:
                 self._work(now, partition)
+            self._archive_turns()
+        if self._context.archive is not None:
+            self._alarms.set(ArchiveAlarm.ANSWER, self._context.archive.deadline())
         self._storage.flush()
-        self._clients.hold_back(now)
+        self._clients.hold_back()
+
+    def _archive_turns(self) -> None:
+        archive = self._context.archive
+        if archive is not None and archive.ready:
+            ready, archive.ready = archive.ready, []
+            for partition_id in ready:
+                self._partitions.touch(partition_id)
 
     def _work(self, now: int, partition: PartitionServer) -> None:
         partition.flush(now)
@@ -181,20 +192,20 @@ class ServerNode:
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
         cluster = self._context.cluster
-        partitions, awaited = self._partitions.ordered(), awaited_by(self._pending)
+        partitions, awaited, nothing = self._partitions.ordered(), awaited_by(self._pending), Counter[str]()
         return ServerSnapshot(
             cluster.joined.cluster_name if cluster.joined else "",
             self._cluster.server_id,
             self._config.endpoint,
             len(self._clients),
-            tuple(snapshot_of(now, one, awaited.get(one.partition_id, Counter())) for one in partitions),
+            tuple(snapshot_of(now, one, awaited.get(one.partition_id, nothing)) for one in partitions),
             tuple((p, cluster.storages_of(p)) for p in range(cluster.num_partitions)) if cluster.replicas else (),
             tuple((pool.replica, pool.state.value, pool.trouble) for pool in self._storage.pools()),
             self._context.data_cache.misses,
             self._partitions.feed_cache_misses,
             cluster.zookeeper,
-            access_level(self._config.roles, certificates_asked=self._config.certificates_asked),
-            client_lags(list(self._clients), partitions),
+            self._config.access_level,
+            client_lags(list(self._clients), (one.feeds.feed for one in partitions)),
             tuple(awaited.get(-1, Counter()).items()),
             tuple((pool.replica, kind) for pool in self._storage.pools() if (kind := pool.trouble_kind) is not None),
         )
@@ -227,10 +238,6 @@ class ServerNode:
 
     def _on_zk_answer(self, now: int, event: ZkDone | ZkFailed) -> None:
         match self._pending.take(event.ticket):
-            case IdStep() as step:
-                self._cluster.ids_answered(now, event, step)
-            case PreferenceStep() as step:
-                self._cluster.preferences_answered(now, event, step)
             case PortsRead() as asked:
                 self._storage.ports_read(event, asked)
             case MetadataAsked(partition_id, step):
@@ -238,8 +245,8 @@ class ServerNode:
                 if partition is not None:
                     partition.zk_answered(now, event, step)
                     self._partitions.touch(partition_id)
-            case _:
-                self._cluster.handle(now, (event,))
+            case what:
+                self._cluster.answered(now, event, what)
         self._clients.deliver()
 
     def _on_zk(self, now: int, event: ZkChanged | ZkStateChanged) -> None:
@@ -251,6 +258,14 @@ class ServerNode:
         partition = self._partitions.get(asked.partition_id) if isinstance(asked, JournalAsked) else None
         if partition is not None:
             partition.journal_answered(now, event)
+            self._partitions.touch(partition.partition_id)
+
+    def _on_archive(self, now: int, event: ArchiveEvent) -> None:
+        archive = self._context.archive
+        answered = archive.answered(now, event) if archive is not None else None
+        partition = self._partitions.get(answered[0]) if answered is not None else None
+        if answered is not None and partition is not None:
+            partition.archive_answered(now, event, answered[1])
             self._partitions.touch(partition.partition_id)
 
     def _on_wall_clock(self, now: int, event: WallClock) -> None:

@@ -36,7 +36,7 @@ from waltz_core.server.context import (
     MetadataAsked,
     MetadataStep,
     NodeContext,
-    PartitionAlarm,
+    PartitionAlarms,
     PartitionDue,
     ReplicaAsked,
     TicketsFor,
@@ -127,7 +127,7 @@ class Ownership:
         self._path = config.metadata_path
         self._out = context.out
         self._pending = context.pending
-        self._alarms = context.alarms
+        self._alarms = PartitionAlarms(partition_id, context.alarms)  # also the session's
         self._storage = storage
         self._notes = notes
         self._announced: tuple[int, int] | None = None  # generation and id of our last session
@@ -139,7 +139,7 @@ class Ownership:
         self._states_attempts = ZnodeAttempts(
             Attempts(config.retry_min_ms, config.retry_max_ms, context.rng),
             context.out,
-            partial(self._set_alarm, PartitionDue.STATES),
+            partial(self._alarms.set, PartitionDue.STATES),
             failing=f"partition {partition_id}: {self._unwritten}",
             works=f"partition {partition_id}: the states of its replicas are in ZooKeeper again",
         )
@@ -205,8 +205,8 @@ class Ownership:
         if self.session is not None:
             self.session.close(now, "the partition is closed")
         self._storage.put_all(LinkUnwanted(replica) for replica in self.replicas)
-        self._set_alarm(PartitionDue.RETRY, None)  # a pause that is under way must not end with a read
-        self._set_alarm(PartitionDue.LOOK, None)
+        self._alarms.set(PartitionDue.RETRY, None)  # a pause that is under way must not end with a read
+        self._alarms.set(PartitionDue.LOOK, None)
         self._states_over()
         self._enter(now, Phase.CLOSED, "")
 
@@ -220,9 +220,6 @@ class Ownership:
 
     # ---- time --------------------------------------------------------------------------------
 
-    def _set_alarm(self, due: PartitionDue, at: int | None) -> None:
-        self._alarms.set(PartitionAlarm(self.partition_id, due), at)
-
     def retry_due(self, now: int) -> None:
         """The pause before the next try is over."""
         self._begin(now)
@@ -234,14 +231,14 @@ class Ownership:
 
     def look_due(self, now: int) -> None:
         """Recovery is stuck: see whether an operator has changed the metadata."""
-        self._set_alarm(PartitionDue.LOOK, now + _LOOK_MS)
+        self._alarms.set(PartitionDue.LOOK, now + _LOOK_MS)
         if self.session is not None and not self._looking:
             self._looking = True
             self._out.put(ZkGet(self._ask(MetadataStep.LOOK), self._path))
 
     def _retry(self, now: int, reason: str, *, quiet: bool = False) -> None:
         """Try again after a back-off."""
-        self._set_alarm(PartitionDue.RETRY, self._session_attempts.pause(now))
+        self._alarms.set(PartitionDue.RETRY, self._session_attempts.pause(now))
         if self._session_attempts.failed(reason, quiet=quiet):
             self._report(Level.WARNING, reason)
         self._enter(now, Phase.WAITING, reason)
@@ -253,7 +250,7 @@ class Ownership:
 
     def _begin(self, now: int) -> None:
         """Read the metadata, the first step to a store session."""
-        self._set_alarm(PartitionDue.RETRY, None)
+        self._alarms.set(PartitionDue.RETRY, None)
         if self.generation < 0 or not self.replicas:
             self._enter(now, Phase.IDLE, "no storage node is assigned" if self.generation >= 0 else "")
             return
@@ -378,6 +375,7 @@ class Ownership:
             tickets=self.tickets,
             out=self._storage,
             notes=self._notes,
+            alarms=self._alarms,
             config=self._config.session,
         )
         self.session.start()
@@ -397,7 +395,7 @@ class Ownership:
     def stuck_changed(self, now: int, reason: str) -> None:
         """Recovery waits, or goes on."""
         self.reason = reason
-        self._set_alarm(PartitionDue.LOOK, now + _LOOK_MS if reason else None)
+        self._alarms.set(PartitionDue.LOOK, now + _LOOK_MS if reason else None)
         level = Level.WARNING if reason else Level.INFO
         self._report(level, f"recovery waits: {reason}" if reason else "recovery goes on")
 
@@ -406,7 +404,7 @@ class Ownership:
         if fence is not None:
             self._fence_seen = max(self._fence_seen, fence)
         self.session = None
-        self._set_alarm(PartitionDue.LOOK, None)
+        self._alarms.set(PartitionDue.LOOK, None)
         self._states_over()
         if self.phase is Phase.CLOSED:
             return

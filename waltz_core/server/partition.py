@@ -8,7 +8,8 @@
 
 - `Ownership`: assignment, metadata in ZooKeeper, phases, the store session's beginning and end;
 - `Intake`, `Commits`: appends, from their arrival to their verdict;
-- `Feeds`: mounts, flushes, feeds; `Reads`: payloads, ranges, marks; `LogStart`: where the log begins.
+- `Feeds`: mounts, flushes, feeds; `Reads`: payloads, ranges, marks; `LogStart`: where the log begins;
+- `Archiving`, `ArchivedReads`: what goes to the archive when, and reads through it, where one is configured.
 
 Methods are events; `flush` is the work, once per step or more often while something moves. Without an open store
 session appends, mounts and flushes wait in the queue, in order, and reads wait for the next one. This file holds no
@@ -26,8 +27,13 @@ from waltz_core.base.ids import ReqId, req_generation
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Pending
 from waltz_core.server.append_queue import Append
+from waltz_core.server.archive import Archive, ReadAsked
+from waltz_core.server.archive_calls import ArchiveEvent
+from waltz_core.server.archived_reads import ArchivedReads
+from waltz_core.server.archiving import Archiving
 from waltz_core.server.commits import Commits
 from waltz_core.server.context import (
+    BulkRead,
     MetadataStep,
     NodeContext,
     PartitionAlarm,
@@ -35,6 +41,7 @@ from waltz_core.server.context import (
     ReadFor,
     RepairWanted,
     StorageWork,
+    TicketsFor,
 )
 from waltz_core.server.feeds import Feeds, Flush, Mount
 from waltz_core.server.intake import Intake
@@ -44,9 +51,10 @@ from waltz_core.server.members import Members
 from waltz_core.server.ownership import Ownership, Phase
 from waltz_core.server.peer import Peer
 from waltz_core.server.reads import Reads
+from waltz_core.server.source import Source
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import LinkDown, LinkUp, StorageAnswer, StorageFailed, StorageNews
-from waltz_core.store.session import StoreSession
+from waltz_core.store.session import SessionAlarm, StoreSession
 from waltz_core.store.session_notes import (
     HeadersRead,
     LogStartRaised,
@@ -93,11 +101,25 @@ class PartitionServer:
         reading: Pending[ReadFor] = Pending(context.tickets)  # reads of the session under way
         self.ownership = self.make_ownership(partition_id, config, context, self.storage, self._notes)
         self._log_start = LogStart(config.archive, context, self.ownership)
-        self.feeds = self.make_feeds(partition_id, config, context, self.ownership, self._log_start, reading)
-        self.reads = self.make_reads(partition_id, config, context, self.ownership, reading, self.feeds)
+        self.archiving: Archiving | None = None
+        self._through: ArchivedReads | None = None  # reads below the log start, where there is an archive
+        source: Source = self.ownership
+        if context.archive is not None:
+            source = self._with_archive(context, context.archive, reading)
+        self.feeds = self.make_feeds(partition_id, config, context, source, self._log_start, reading)
+        self.reads = self.make_reads(partition_id, config, context, source, reading, self.feeds, self.archiving)
         self.commits = self.make_commits(partition_id, config, context, self.ownership, self.feeds)
         self._intake = Intake(partition_id, config, context, self.ownership, self.commits)
         self._alarm = PartitionAlarm(partition_id, PartitionDue.WORK)
+
+    def _with_archive(self, context: NodeContext, archive: Archive, reading: Pending[ReadFor]) -> Source:
+        self._log_start.archived = 0  # it serves everything, until it says otherwise
+        tickets = TicketsFor(reading, BulkRead.ARCHIVE)
+        self.archiving = Archiving(
+            self.partition_id, archive, self._log_start, context.cluster, tickets, context.out, context.rng
+        )
+        self._through = ArchivedReads(self.ownership, self._log_start, archive, context.out, context.rng)
+        return self._through
 
     # ---- for others to see -------------------------------------------------------------------
 
@@ -130,6 +152,11 @@ class PartitionServer:
     def log_start(self) -> int:
         """The smallest id that can be read."""
         return self._log_start.present
+
+    @property
+    def archive_unreadable(self) -> str:
+        """Why reads below the log start wait; empty if they need not."""
+        return self._through.trouble if self._through is not None else ""
 
     def trouble(self, now: int) -> str:
         """Why appends cannot be committed now, or are not; empty if all is well."""
@@ -198,6 +225,18 @@ class PartitionServer:
     def journal_answered(self, now: int, event: JournalEvent) -> None:
         """A write to the journal ended."""
         self.commits.journal_answered(now, event)
+
+    def archive_answered(self, now: int, event: ArchiveEvent, read: ReadAsked | None) -> None:
+        """The archive has answered the policy, or a read."""
+        if self.archiving is None or self._through is None:
+            return
+        if read is not None:
+            self._through.answered(now, read, event)
+            return
+        floor = self._log_start.floor
+        self.archiving.answered(now, event, self.session if self.ownership.open else None)
+        if self._log_start.floor != floor:
+            self._tell_beginning()
 
     # ---- clients -----------------------------------------------------------------------------
 
@@ -276,16 +315,13 @@ class PartitionServer:
             case Voted(replica, mark):
                 self.commits.voted(replica, mark)
             case HeadersRead() | RecordsRead() | ReadFailed():
-                self.reads.answered(now, note, self.commits.mark)
+                self._read(now, note)
             case ReplicaJoined(replica, acked):
                 self.commits.joined(replica, acked)
             case SessionOpened():
                 self._on_opened(now, note)
-            case SessionEnded(reason, recovered, fence):
-                self.reads.session_ended()
-                self._log_start.answer(self.commits.mark, f"the store session ended: {reason}")
-                self.commits.session_ended(recovered=recovered)
-                self.ownership.ended(now, reason, recovered=recovered, fence=fence, planned=self.commits.draining)
+            case SessionEnded():
+                self._on_ended(now, note)
             case ReplicaRefused() | ReplicaLags() | SourcePutAside():
                 self._out.put(self._report_replica(note))
             case ReplicaSuspect(replica):
@@ -293,8 +329,7 @@ class PartitionServer:
             case Stuck(reason):
                 self.ownership.stuck_changed(now, reason)
             case LogStartRaised(start):
-                self._log_begins(start)
-                self._log_start.answer(self.commits.mark)
+                self._on_raised(now, start)
             case rec.CasMetadata(metadata, expected_version):
                 self.ownership.write_states(metadata, expected_version)
 
@@ -335,15 +370,50 @@ class PartitionServer:
         where = f"partition {self.partition_id}"
         self._out.put(Report(Level.INFO, f"{where}: {text}, replicas {', '.join(note.replicas)}"))
 
+    def _on_ended(self, now: int, note: SessionEnded) -> None:
+        self.reads.session_ended()
+        if self.archiving is not None:
+            self.archiving.session_ended()
+        self._log_start.answer(self.commits.mark, f"the store session ended: {note.reason}")
+        self.commits.session_ended(recovered=note.recovered)
+        planned = self.commits.draining
+        self.ownership.ended(now, note.reason, recovered=note.recovered, fence=note.fence, planned=planned)
+
     def _log_begins(self, start: int) -> None:
         if self._log_start.rises(start):
-            self.reads.log_begins(start)
-            self.feeds.log_begins(start)
+            self._tell_beginning()
+
+    def _on_raised(self, now: int, start: int) -> None:
+        before = self._log_start.present
+        self._log_begins(start)
+        if self.archiving is not None:
+            self.archiving.raised(now, before)
+        self._log_start.answer(self.commits.mark)
+
+    def _tell_beginning(self) -> None:
+        self.reads.log_begins(self._log_start.present, self._log_start.floor)
+        self.feeds.log_begins(self._log_start.floor)
+
+    def _read(self, now: int, note: HeadersRead | RecordsRead | ReadFailed) -> None:
+        """A replica has answered a read: for feeds, for clients, or for the archive."""
+        read = note if self._through is None else self._through.from_session(now, note)
+        if read is not None:
+            self.reads.answered(now, read, self.commits.mark)
+
+    def _archive(self, now: int) -> None:
+        """Hand out what the archive has answered; begin what is due there."""
+        if self._through is None or self.archiving is None:
+            return
+        self._through.due(now)
+        for note in self._through.notes.take():
+            self.reads.answered(now, note, self.commits.mark)
+        if self.session is not None and self.ownership.open:
+            self.archiving.work(now, self.commits.mark, self.session)
 
     # ---- work --------------------------------------------------------------------------------
 
-    def due(self, now: int, due: PartitionDue) -> None:
-        """An alarm rang; `flush` follows."""
+    def due(self, now: int, due: PartitionDue | SessionAlarm) -> None:
+        """An alarm of the partition, or of its store session, rang; `flush` follows."""
         match due:
             case PartitionDue.RETRY:
                 self.ownership.retry_due(now)
@@ -353,15 +423,19 @@ class PartitionServer:
                 self.ownership.look_due(now)
             case PartitionDue.WORK:
                 pass  # whoever wants to work looks at the time
+            case _:
+                if self.session is not None:
+                    self.session.due(due)
 
     def flush(self, now: int) -> None:
         """Everything that is done once per batch of events."""
         self._run_session(now)
+        self._archive(now)
         if self.ownership.open:
             self.commits.launch(now)
             self.reads.launch(now, self.commits.mark)
         self.reads.overdue(now)
-        self.feeds.serve(now, busy=bool(self.commits.pending))
+        self.feeds.serve(now, busy=self.commits.busy)
         if self.session is not None:
             self._run_session(now)
         self.commits.note_progress(now)
@@ -372,9 +446,6 @@ class PartitionServer:
     def _run_session(self, now: int) -> None:
         session = self.session
         while session is not None:
-            due = session.deadline()
-            if due is not None and now >= due:
-                session.due(now)
             session.flush(now)
             if not self._notes:
                 return
@@ -386,14 +457,20 @@ class PartitionServer:
     def _set_alarm(self, now: int) -> None:
         if self.phase is Phase.CLOSED:
             return
-        session, journal = self.session, self.commits.journal
+        journal = self.commits.journal
         due = earliest(
-            session.deadline() if session is not None else None,
             journal.deadline() if journal is not None else None,
             self.feeds.feed.deadline(now),
             self.reads.deadline(now),
+            self._archive_deadline(now),
         )
         self._alarms.set(self._alarm, due)
+
+    def _archive_deadline(self, now: int) -> int | None:
+        if self._through is None or self.archiving is None:
+            return None
+        due = self.archiving.deadline(now, self.commits.mark) if self.ownership.open else None
+        return earliest(due, self._through.deadline())
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""

@@ -87,6 +87,8 @@ class Partitions:
             return isinstance(what, PartitionAsked) and what.partition_id == partition_id
 
         self._context.pending.forget(of_it)
+        if self._context.archive is not None:
+            self._context.archive.gone(partition_id)
 
     def replicas_changed(self, now: int) -> None:
         """Other storage nodes are to hold the partitions, perhaps."""
@@ -161,7 +163,7 @@ class Partitions:
     def worked(self, partition: PartitionServer) -> None:
         """A partition has worked: whether something waits in it, or too much."""
         partition_id = partition.partition_id
-        if partition.commits.pending and partition_id in self.served:
+        if partition.commits.busy and partition_id in self.served:
             self.undecided[partition_id] = None
         else:
             self.undecided.pop(partition_id, None)

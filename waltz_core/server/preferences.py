@@ -24,7 +24,7 @@ from waltz_core.base.edge import Report, ZkCreate, ZkDone, ZkError, ZkFailed, Zk
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
-from waltz_core.server.context import Alarm, PreferenceStep
+from waltz_core.server.context import ClusterAlarm, PreferenceStep
 from waltz_core.zookeeper.attempts import ZnodeAttempts
 
 _PAUSE_MIN_MS = 1_000
@@ -40,7 +40,7 @@ class Preferences:
         endpoint: Endpoint,
         out: Emits[ZkRequest | Report],
         awaits: Awaits[PreferenceStep],
-        alarms: SetsAlarms[Alarm],
+        alarms: SetsAlarms[ClusterAlarm],
         rng: Rng,
     ) -> None:
         self._parent = f"{root}/preferred"
@@ -51,7 +51,7 @@ class Preferences:
         self._attempts = ZnodeAttempts(
             Attempts(_PAUSE_MIN_MS, _PAUSE_MAX_MS, rng),
             out,
-            partial(alarms.set, Alarm.PREFERENCES),
+            partial(alarms.set, ClusterAlarm.PREFERENCES),
             failing=f"ZooKeeper, {self._path}: the preferred partitions are not kept",
             works=f"ZooKeeper, {self._path}: the preferred partitions are kept again",
         )
@@ -73,7 +73,7 @@ class Preferences:
         self._wanted = ",".join(map(str, partitions)).encode()
         if not self._asking:
             self._pausing = False
-            self._alarms.set(Alarm.PREFERENCES, None)
+            self._alarms.set(ClusterAlarm.PREFERENCES, None)
             self._go_on()
 
     @property
@@ -146,7 +146,7 @@ class Preferences:
 
 
 def _decode(data: bytes) -> tuple[int, ...]:
-    """Partition ids; whatever else somebody wrote there is nothing."""
+    """Partition ids; any other text counts as none."""
     try:
         return tuple(int(piece) for piece in data.decode("ascii").split(",") if piece)
     except ValueError:

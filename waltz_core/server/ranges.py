@@ -28,7 +28,7 @@ _CACHED_MAX = 1_000  # records given out from the cache in one step, about: a mi
 _REQUEST_COST = 20  # of each request in its connection's turn, besides its records: what a seek costs
 
 Answer: TypeAlias = tuple[int, RecordRangeResponse | RecordHeaderRangeResponse | ErrorResponse]
-"""A connection and what it is told."""
+"""A connection and the message for it."""
 
 _Asked: TypeAlias = tuple[int, str, RecordRangeRequest]
 """A connection, its owner, and its request."""
@@ -45,7 +45,17 @@ class RangeReads:
     partitions together.
     """
 
-    __slots__ = ("_cache", "_held", "_partition_id", "_queue", "_reads", "_tickets", "log_start", "where_before")
+    __slots__ = (
+        "_cache",
+        "_held",
+        "_partition_id",
+        "_queue",
+        "_reads",
+        "_tickets",
+        "floor",
+        "log_start",
+        "where_before",
+    )
 
     def __init__(self, partition_id: int, cache: DataCache, tickets: Tickets, held: Shares) -> None:
         self._partition_id = partition_id
@@ -55,6 +65,7 @@ class RangeReads:
         self._queue: Turns[_Asked] = Turns(COUNT_MAX)
         self._reads: dict[int, _Asked | None] = {}  # token → who asked for what; None: nobody who is still there
         self.log_start = 0
+        self.floor = 0  # the smallest id that can be read: lower where an archive is read through
         self.where_before = ""  # where to find what is below it, for people
 
     @property
@@ -67,8 +78,8 @@ class RangeReads:
         if request.first_id < 0:
             text = f"expected a first id of 0 or more, found {request.first_id}"
             return conn, ErrorResponse(request.req_id, ErrorCode.INVALID, text)
-        if request.first_id < self.log_start:
-            return conn, before_start(request.req_id, request.first_id, self.log_start, self.where_before)
+        if request.first_id < self.floor:
+            return conn, before_start(request.req_id, request.first_id, self.floor, self.where_before)
         if request.first_id > min(request.last_id, mark):
             return conn, self._reply(request, mark, ())
         self._queue.put(conn, owner, _cost(request, mark), (conn, owner, request))
@@ -122,7 +133,8 @@ class RangeReads:
             self._queue.put_back(conn, owner, _REQUEST_COST, asked)
             return None
         self._held.free(conn, 1)
-        return conn, ErrorResponse(request.req_id, ErrorCode.CORRUPT, note.reason)
+        code = ErrorCode.NOT_READY if note.for_now else ErrorCode.CORRUPT
+        return conn, ErrorResponse(request.req_id, code, note.reason)
 
     def gone(self, conn: int) -> None:
         """A connection ended: nobody waits for its answers."""
@@ -176,7 +188,7 @@ def _cost(request: RecordRangeRequest, mark: int) -> int:
 
 
 def before_start(req_id: ReqId, wanted: int, log_start: int, where: str) -> ErrorResponse:
-    """What is told to whoever asks for records that were given up."""
+    """The answer to a request for records that were given up."""
     text = f"transaction {wanted} was given up here: the log begins at {log_start}"
     if where:
         text += f"; what is before it stands in the archive {where}"

@@ -13,6 +13,7 @@ from typing import ClassVar
 from waltz_core.base.contract import earliest
 from waltz_core.base.ids import ReqId
 from waltz_core.base.pending import Pending
+from waltz_core.server.archiving import Archiving
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import BulkRead, FeedRead, NodeContext, ReadFor, Reply, TicketsFor
 from waltz_core.server.feeds import Feeds
@@ -39,7 +40,9 @@ class Reads:
         ownership: Source,
         reading: Pending[ReadFor],
         feeds: Feeds,
+        archiving: Archiving | None = None,
     ) -> None:
+        self._archiving = archiving
         self._clients = context.clients
         self._ownership = ownership
         self._reading = reading
@@ -117,6 +120,8 @@ class Reads:
                 self._answer(self._fetches.records(note))
             case BulkRead.PAYLOADS if isinstance(note, ReadFailed):
                 self._answer(self._fetches.failed(note, final=self._final))
+            case BulkRead.ARCHIVE if self._archiving is not None and not isinstance(note, HeadersRead):
+                self._archiving.read(now, note)
             case BulkRead.RANGE:
                 answer = (
                     self._ranges.failed(note, final=self._final)
@@ -145,9 +150,9 @@ class Reads:
         """When somebody has waited long enough, or the cache has more to give."""
         return earliest(self._marks.deadline(), now if self._ownership.open and self._ranges.ready else None)
 
-    def log_begins(self, start: int) -> None:
-        """What is below is not given out any more."""
-        self._ranges.log_start = start
+    def log_begins(self, start: int, floor: int) -> None:
+        """The log begins at `start`; what is below `floor` is not given out any more."""
+        self._ranges.log_start, self._ranges.floor = start, floor
 
     def session_ended(self) -> None:
         """No round of it confirms a mark any more."""

@@ -1,4 +1,4 @@
-"""Repairs that this server starts: a replica reports damage, its node is told from whom to fetch good records.
+"""Repairs that this server starts: a replica reports damage, its node learns from which nodes to fetch good records.
 
     wanted ──▶ reads the admin ports from ZooKeeper ──▶ dials the node ──▶ opens ──▶ asks ──▶ ended, with an outcome
 
@@ -19,7 +19,7 @@ from waltz_core.base.errors import ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
-from waltz_core.server.context import Alarm, ClusterState, PortsRead
+from waltz_core.server.context import ClusterState, PortsRead, StorageAlarm
 from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.dialer import DialerEffect, DialState
@@ -55,7 +55,7 @@ class Repairs:
         cluster: ClusterState,
         out: Emits[RepairEffect],
         awaits: Awaits[PortsRead],
-        alarms: SetsAlarms[Alarm],
+        alarms: SetsAlarms[StorageAlarm],
         new_conn: Callable[[], int],
     ) -> None:
         self._path = f"{root}/store/connection"
@@ -158,7 +158,9 @@ class Repairs:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        self._alarms.set(Alarm.REPAIRS, earliest(*(job.until for job in self._jobs.values()), *self._again.values()))
+        self._alarms.set(
+            StorageAlarm.REPAIRS, earliest(*(job.until for job in self._jobs.values()), *self._again.values())
+        )
 
     def _key(self, conn: int) -> _Key:
         return next(key for key, job in self._jobs.items() if job.link is not None and job.link.conn == conn)

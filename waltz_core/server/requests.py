@@ -147,5 +147,5 @@ class Requests:
                 return
         if problem not in conn.refused and len(conn.refused) < _REFUSALS_REPORTED:
             conn.refused.add(problem)
-            self._out.put(Report(Level.WARNING, f"refused: {log_text}"))
+            self._out.put(Report(Level.WARNING, f"refused: {log_text}", conn.address, conn.owner))
         self._clients.reply(conn.conn, answer)

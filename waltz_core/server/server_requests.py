@@ -113,14 +113,15 @@ class ServerRequests:
                 code, text = messages.ErrorCode.NOT_SERVED, "the partition is not on this server"
             if isinstance(message, messages.SetLogStartRequest):
                 what = f"raise the log start of partition {req_partition(message.req_id)} to {message.log_start}"
-                self._out.put(Report(Level.INFO, f"audit: {conn.access.who}: {what}: refused: {text}"))
+                self._audit(conn, f"{what}: refused: {text}", changes=False)
             self._reply(conn, messages.ErrorResponse(message.req_id, code, text))
         elif isinstance(message, messages.LogStartRequest):
             ends = partition.log_start, partition.high_water_mark
             self._reply(conn, messages.LogStartResponse(message.req_id, *ends))
         elif isinstance(message, messages.SetLogStartRequest):
-            who = f"audit: {conn.access.who}: raise the log start of partition {partition.partition_id}"
-            self._out.put(Report(Level.INFO, f"{who} to {message.log_start}"))
+            what = f"raise the log start of partition {partition.partition_id} to {message.log_start}"
+            changes = partition.log_start < message.log_start <= partition.high_water_mark + 1
+            self._audit(conn, what if changes else f"{what}: nothing changes", changes=changes)
             partition.log_start_asked(conn.conn, message.req_id, message.log_start)
             self._partitions.touch(partition.partition_id)
         else:
@@ -137,15 +138,17 @@ class ServerRequests:
         request: messages.AddPreferredPartitionRequest | messages.RemovePreferredPartitionRequest,
     ) -> None:
         partitions, preferred = request.partitions, self._cluster.preferred
+        adds = isinstance(request, messages.AddPreferredPartitionRequest)
+        kept = preferred if adds else [partition_id for partition_id in preferred if partition_id not in partitions]
+        wanted: dict[int, None] = {**dict.fromkeys(kept), **dict.fromkeys(partitions if adds else ())}
+        done = self._prefer(now, conn, partitions, wanted)
+        what = f"{'prefer' if adds else 'do not prefer'} partitions {_shown(partitions)}"
+        changes = done and wanted.keys() != preferred.keys()
+        self._audit(conn, f"{what}: {'done' if done else 'refused'}", changes=changes)
         answer: messages.AddPreferredPartitionResponse | messages.RemovePreferredPartitionResponse
-        if isinstance(request, messages.AddPreferredPartitionRequest):
-            done = self._prefer(now, conn, partitions, {**preferred, **dict.fromkeys(partitions)})
-            self._audit(conn, "prefer", partitions, done)
+        answer = messages.RemovePreferredPartitionResponse(request.req_id, done)
+        if adds:
             answer = messages.AddPreferredPartitionResponse(request.req_id, done)
-        else:
-            done = self._prefer(now, conn, partitions, {p: None for p in preferred if p not in partitions})
-            self._audit(conn, "do not prefer", partitions, done)
-            answer = messages.RemovePreferredPartitionResponse(request.req_id, done)
         if done and self._cluster.preferring(conn.conn) >= _WAITING_MAX:
             self._clients.close(conn.conn, f"more than {_WAITING_MAX} changes of preferred partitions at once")
         else:
@@ -155,10 +158,14 @@ class ServerRequests:
         """Change the preferred partitions; False when the request makes no sense."""
         if not partitions or min(partitions) < 0 or max(partitions) >= self._context.cluster.num_partitions:
             return False
-        return self._cluster.prefer(now, wanted)
+        return self._cluster.prefer(now, wanted, conn)
 
-    def _audit(self, conn: ClientConn, what: str, partitions: Sequence[int], done: bool) -> None:
-        """One line for every change that somebody asked for."""
-        shown = ", ".join(map(str, partitions[:20])) + (" ..." if len(partitions) > 20 else "")
-        outcome = "done" if done else "refused"
-        self._out.put(Report(Level.INFO, f"audit: {conn.access.who}: {what} partitions {shown}: {outcome}"))
+    def _audit(self, conn: ClientConn, text: str, *, changes: bool) -> None:
+        """A line for each change that is asked for; those that change nothing are counted, or would fill the log."""
+        about = ("", "") if changes else (conn.address, conn.owner)
+        self._out.put(Report(Level.INFO, f"audit: {conn.access.who}: {text}", *about))
+
+
+def _shown(partitions: Sequence[int]) -> str:
+    """Partitions for people, not too many."""
+    return ", ".join(map(str, partitions[:20])) + (" ..." if len(partitions) > 20 else "")

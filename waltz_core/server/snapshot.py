@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.awaited import awaited_of
+from waltz_core.server.feed import Feed
 from waltz_core.server.ownership import Phase
 from waltz_core.server.partition import PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
-from waltz_core.wire.shared import AWAITED, UNUSABLE, Statistic, Trouble
+from waltz_core.wire.shared import ARCHIVE_TROUBLE, AWAITED, UNUSABLE, Statistic, Trouble
 
 RESPONSE_BOUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
-"""Milliseconds: how many appends took no longer is told for each."""
+"""Milliseconds: the upper bounds of the buckets into which appends are counted."""
 
 _HOT_LOCKS = 8  # of each partition
-_CLIENTS = 100  # those with the largest lags
+CLIENTS_TOLD = 100  # those with the largest lags
+
+
+@record
+class ArchiveSnapshot:
+    """What the archive has of a partition, and what it waits for."""
+
+    log_start: int  # on the storage nodes
+    end: int  # behind the last id that is archived, as far as this server knows
+    status: str  # what is under way, or waited for
+    trouble: str  # why it is not archived, freed, or read through; empty if all is well
+    archived: int  # records added by this process
+    freed: int  # records given up by this process
+    first: int | None = None  # id that the archive holds; None: it was not asked yet
+    files_due: int = 0  # whole files that the records would fill that are not archived
 
 
 @record
@@ -43,6 +58,7 @@ class PartitionSnapshot:
     links: tuple[tuple[str, str, int, int], ...]
     hot_locks: tuple[tuple[int, int], ...] = ()  # lock hash, appends refused for it; where refusals are explained
     awaited: tuple[tuple[str, int], ...] = ()  # in words, how often
+    archive: ArchiveSnapshot | None = None  # where one is configured
 
 
 @record
@@ -118,16 +134,28 @@ def snapshot_of(now: int, partition: PartitionServer, awaited: Counter[str]) -> 
         partition.session.links() if partition.session is not None else (),
         commits.hot_locks.hottest(_HOT_LOCKS),
         awaited_of(awaited, partition.session.requests if partition.session is not None else ()),
+        _archive_of(partition),
     )
 
 
-def client_lags(peers: Sequence[Peer], partitions: Sequence[PartitionServer]) -> tuple[tuple[int, int], ...]:
+def _archive_of(partition: PartitionServer) -> ArchiveSnapshot | None:
+    archiving = partition.archiving
+    if archiving is None:
+        return None
+    trouble = archiving.trouble or partition.archive_unreadable
+    status = archiving.status(partition.commits.mark)
+    done = archiving.archived, archiving.freed
+    due = archiving.files_due(partition.commits.mark)
+    return ArchiveSnapshot(partition.log_start, archiving.end, status, trouble, *done, archiving.first, due)
+
+
+def client_lags(peers: Sequence[Peer], feeds: Iterable[Feed]) -> tuple[tuple[int, int], ...]:
     """Of each client, the lag of the partition where it is furthest behind."""
     client_of = {peer.conn: peer.client_id for peer in peers}
     mounted = (peer for peer in peers if peer.net_sequence is not None)
     lags = {peer.client_id: 0 for peer in mounted if peer.client_id is not None}
-    for partition in partitions:
-        for conn, lag in partition.feeds.feed.behind():
+    for feed in feeds:
+        for conn, lag in feed.behind():
             client_id = client_of.get(conn)
             if client_id is not None and lag > lags.get(client_id, lag):
                 lags[client_id] = lag
@@ -153,7 +181,7 @@ def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
         yield Statistic(f"{UNUSABLE}{storage}", -1, trouble)
     for text, count in snapshot.awaited:
         yield Statistic(f"{AWAITED}{text}", -1, count)
-    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:_CLIENTS]:
+    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:CLIENTS_TOLD]:
         yield Statistic(f"client-lag.{client}", -1, lag)
 
 
@@ -175,5 +203,19 @@ def _partition_statistics(partition: PartitionSnapshot) -> Iterator[Statistic]:
         yield Statistic("response-count", number, count)
     for text, count in partition.awaited:
         yield Statistic(f"{AWAITED}{text}", number, count)
+    if partition.archive is not None:
+        yield from _archive_statistics(number, partition.high_water_mark, partition.archive)
     for lock_hash, refusals in partition.hot_locks:
         yield Statistic(f"hot-lock.{lock_hash}", number, refusals)
+
+
+def _archive_statistics(number: int, mark: int, archive: ArchiveSnapshot) -> Iterator[Statistic]:
+    yield Statistic("archived-up-to", number, archive.end - 1)
+    yield Statistic("archive-lag", number, max(0, mark + 1 - archive.end))
+    yield Statistic("archive-files-due", number, archive.files_due)
+    yield Statistic("archive-trouble", number, bool(archive.trouble))
+    if archive.trouble:
+        yield Statistic(f"{ARCHIVE_TROUBLE}{archive.trouble}", number, 1)
+    if archive.first is not None:
+        yield Statistic("archive-first", number, archive.first)
+    yield Statistic("log-start", number, archive.log_start)

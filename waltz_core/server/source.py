@@ -65,7 +65,7 @@ class Beginning(Protocol):
     """Where the log begins."""
 
     def refuses(self, conn: int, req_id: ReqId, client_mark: int, version: int) -> bool:
-        """Whether a feed behind `client_mark` would begin below the log start; its client is told."""
+        """Whether a feed behind `client_mark` would begin below the log start, which its client must learn."""
 
 
 class Served(Protocol):

@@ -15,7 +15,16 @@ from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import ReqId
 from waltz_core.base.outbox import Outbox
 from waltz_core.server.connectivity import CHECK, ConnectivityChecks
-from waltz_core.server.context import NodeContext, PoolAlarm, PortsRead, RepairWanted, ReplicaAsked, Reply, StorageWork
+from waltz_core.server.context import (
+    NodeContext,
+    PoolAlarm,
+    PortsRead,
+    RepairWanted,
+    ReplicaAsked,
+    Reply,
+    StorageAlarm,
+    StorageWork,
+)
 from waltz_core.server.partition import PartitionServer
 from waltz_core.server.partitions import Partitions
 from waltz_core.server.repairs import Repairs
@@ -87,15 +96,15 @@ class StoragePort:
         elif self._repairs.owns(event.conn):
             self._repairs.closed(now, event.conn, event.reason)
 
-    def pool_due(self, now: int, replica: str) -> None:
-        """A pool's alarm rang."""
-        pool = self._pools[replica]
-        pool.step(now)
-        self._touch(pool)
-
-    def repairs_due(self, now: int) -> None:
-        """The repairs' alarm rang."""
-        self._repairs.due(now, self._partitions.has_replica)
+    def due(self, now: int, alarm: PoolAlarm | StorageAlarm) -> None:
+        """An alarm of this port rang."""
+        match alarm:
+            case PoolAlarm(replica):
+                pool = self._pools[replica]
+                pool.step(now)
+                self._touch(pool)
+            case StorageAlarm.REPAIRS:
+                self._repairs.due(now, self._partitions.has_replica)
 
     def ports_read(self, event: ZkDone | ZkFailed, asked: PortsRead) -> None:
         """ZooKeeper has answered a repair."""

@@ -199,6 +199,10 @@ class Allowance:
             self.left = min(self._most, self.left + self._rate * (now - self._at))
             self._at = now
 
+    def some(self, now: int) -> int:
+        """When something may be spent."""
+        return now if self.left > 0 else now - (self.left - 1) // self._rate
+
     def full(self, now: int) -> int:
         """When nothing more can be saved."""
         return now + -((self.left - self._most) // self._rate)

@@ -72,7 +72,7 @@ class AdminChanges:
         self._ask_one(caller, message.seq_num, what, RaiseStart(message.log_start), message.partition_id)
 
     def audit(self, caller: Caller, what: str, outcome: str) -> None:
-        """One line for every requested change."""
+        """One line for every change that was begun."""
         self._context.report(Level.INFO, f"audit: {caller.access.who}: {what}: {outcome}")
 
     def replica_for(self, caller: Caller, seq_num: int, partition_id: int, what: str) -> StorageReplica | None:
@@ -84,8 +84,9 @@ class AdminChanges:
         return None
 
     def refuse(self, caller: Caller, seq_num: int, what: str, why: Refusal) -> None:
-        """Nothing is changed."""
-        self.audit(caller, what, f"refused: {why}")
+        """Nothing is changed. Who asks again and again has its lines counted, or it could fill the log with them."""
+        text = f"audit: {caller.access.who}: {what}: refused: {why}"
+        self._context.report(Level.INFO, text, caller.name, caller.owner)
         refuse(self._context, caller, seq_num, why)
 
     # ---- carrying out ----------------------------------------------------------------------------

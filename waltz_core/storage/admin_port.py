@@ -70,7 +70,7 @@ class AdminPort:
         handler = self._handlers.get(type(message))
         problem = caller.access.admin_problem(message)
         if problem is not None:
-            self._context.report(Level.WARNING, f"audit: refused: {problem}")
+            self._context.report(Level.WARNING, f"audit: refused: {problem}", caller.name, caller.owner)
             refuse(self._context, caller, message.seq_num, Refusal(f"{SE}{problem}"))
         elif handler is not None:
             handler(caller, message)

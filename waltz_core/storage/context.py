@@ -27,6 +27,7 @@ class NodeContext:
         "now",
         "replies",
         "runner",
+        "started_ms",
         "tickets",
         "touched",
         "wall_offset_ms",
@@ -42,6 +43,7 @@ class NodeContext:
         self.runner = Runner(self.tickets, self.effects)
         self.touched: dict[int, None] = {}  # partitions whose lanes may have something to start
         self.now = 0  # ms, of the step under way
+        self.started_ms = 0  # milliseconds since 1970, of the first step: no other process has the same
         self.wall_offset_ms = config.wall_clock_offset_ms
         self.free_bytes: int | None = None  # of the disk; None until the driver has reported it
         self.no_room = ""  # why appends are refused: the reserve of the disk is reached
@@ -55,6 +57,6 @@ class NodeContext:
         """Answer on a connection."""
         self.replies.put((conn, message))
 
-    def report(self, level: Level, text: str) -> None:
-        """A line for the operator."""
-        self.effects.put(Report(level, text))
+    def report(self, level: Level, text: str, peer: str = "", owner: str = "") -> None:
+        """A line for the operator, perhaps about a peer."""
+        self.effects.put(Report(level, text, peer, owner))

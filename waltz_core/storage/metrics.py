@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from waltz_core.access.roles import access_level
 from waltz_core.storage.context import NodeContext
 from waltz_core.storage.replica import State, StorageReplica
-from waltz_core.wire.shared import Statistic
+from waltz_core.wire.shared import STARTED, Statistic
 from waltz_core.wire.storage_messages import CAPABILITIES, StorageCapability
 
 _GROUP = "waltz-storage"
@@ -77,6 +77,7 @@ def statistics_of(
     if partition_id == -1:
         level = access_level(config.roles, certificates_asked=config.certificates_asked)
         statistics.append(Statistic("access-level", -1, level))
+        statistics.append(Statistic(STARTED, -1, context.started_ms))
         statistics.append(Statistic(CAPABILITIES, -1, sum(StorageCapability)))
         if context.free_bytes is not None:
             statistics.append(Statistic("disk-free-bytes", -1, context.free_bytes))

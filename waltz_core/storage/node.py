@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, TypeAlias
 
-from waltz_core.base.contract import earliest
+from waltz_core.access.admission import Silence
+from waltz_core.access.roles import RolesChanged
 from waltz_core.base.edge import (
     Accepted,
     Closed,
@@ -80,7 +81,7 @@ from waltz_core.storage.replica import State, StorageReplica
 from waltz_core.storage.scrub import Scrub
 from waltz_core.storage.storage_port import StoragePort
 
-Circumstance: TypeAlias = DiskSpace | WallClock | Stop | Shutdown
+Circumstance: TypeAlias = DiskSpace | WallClock | RolesChanged | Stop | Shutdown
 Event: TypeAlias = Accepted | Dialed | Received | Writable | Closed | DiskEvent | Circumstance
 
 
@@ -124,7 +125,7 @@ class StorageNode:
         """Milliseconds; the first step is due at once."""
         if not self._started:
             return 0
-        return earliest(self._context.alarms.next(), self._peers.deadline())
+        return self._context.alarms.next()
 
     def step(self, now: int, events: Sequence[Event], out: list[StorageEffect]) -> None:
         """Handle events; effects are appended to `out`."""
@@ -132,10 +133,10 @@ class StorageNode:
         context.now = now
         if not self._started:
             self._started = True
+            context.started_ms = context.wall_ms
             context.runner.start(self._start(), -1, "opening of the directory")
         for event in events:
             self._on_event(event)
-        self._peers.evict_silent()
         self._settle()
         at = context.alarms.next()
         if (at is not None and at <= now) or self._stopping:
@@ -199,6 +200,8 @@ class StorageNode:
                 self._on_space(free)
             case WallClock(offset_ms=offset):
                 self._context.wall_offset_ms = offset
+            case RolesChanged(roles=roles):
+                self._peers.roles_changed(roles)
             case Stop() | Shutdown():
                 self._stopping = True
                 self._context.alarms.set(ScrubDue(), None)
@@ -245,6 +248,8 @@ class StorageNode:
                 self._scrub.run(self.replicas)
             case GreetingDue(conn):
                 self._peers.greeting_due(conn)
+            case Silence(conn):
+                self._peers.silence_due(conn)
             case AnswersDue(partition_id):
                 self._repairs.answers_due(partition_id)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import attrs
 
+from waltz_core.access.admission import Silence
 from waltz_core.base.record import record
 from waltz_core.wire.admin_messages import AdminMessage
 from waltz_core.wire.storage_messages import StorageMessage
@@ -103,4 +104,4 @@ class AnswersDue:
     partition_id: int
 
 
-Alarm: TypeAlias = MarkDue | ScrubDue | GreetingDue | AnswersDue
+Alarm: TypeAlias = MarkDue | ScrubDue | GreetingDue | AnswersDue | Silence

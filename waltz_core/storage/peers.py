@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import attrs
 
 from waltz_core.access.admission import Admission, Eviction, host_of
-from waltz_core.access.roles import Access
+from waltz_core.access.roles import Access, Roles
 from waltz_core.base.edge import Accepted, CloseConn, Level, Port, Reading, Send
 from waltz_core.base.errors import ProtocolError
 from waltz_core.storage.context import NodeContext
@@ -46,9 +46,11 @@ M_contra = TypeVar("M_contra", contravariant=True)
 class Caller:
     """The sender of a message, as the machine of a port sees it."""
 
-    def __init__(self, conn: int, name: str, access: Access) -> None:
+    def __init__(self, conn: int, name: str, access: Access, names: tuple[str, ...] = ()) -> None:
         self.conn = conn
-        self.name = name
+        self.name = name  # host:port
+        self.names = names  # in its certificate
+        self.owner = names[0] if names else host_of(name)
         self.access = access
         self.opened = False  # the cluster key was checked
         self.busy = False  # a change that it asked for is under way: nothing else of it is served
@@ -66,7 +68,7 @@ class Peer(Caller, Generic[M]):
     """One connection of a server or a tool."""
 
     def __init__(self, event: Accepted, access: Access, connection: Connection[M], port: PortMachine[M]) -> None:
-        super().__init__(event.conn, event.peer, access)
+        super().__init__(event.conn, event.peer, access, event.names)
         self.connection = connection
         self.gathered = 0  # bytes of its unfinished frame
         self.writable = True
@@ -75,6 +77,7 @@ class Peer(Caller, Generic[M]):
         self.parked: deque[M] = deque()
         self.parked_bytes = 0  # that came with them, at most; counted anew once there are none
         self.refused = 0  # requests before it showed the cluster key
+        self.key_reported = False
         self._port = port
 
     def receive(self, data: bytes) -> str | None:
@@ -134,14 +137,11 @@ class Peers:
         self._storage_port = storage_port
         self._admin_port = admin_port
         self._peers: dict[int, AnyPeer] = {}
+        self._roles = context.config.roles
         # Servers may be silent for days: a peer that has shown the cluster key is never idle too long.
         places = context.config.places.for_members(context.config.roles.rules is not None)
-        self._admission = Admission(attrs.evolve(places, idle_ms=0))
+        self._admission = Admission(context.alarms, attrs.evolve(places, idle_ms=0))
         self._gathered = 0  # bytes of unfinished frames
-
-    def deadline(self) -> int | None:
-        """When `evict_silent` has something to do."""
-        return self._admission.deadline()
 
     # ---- coming and going ------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Peers:
 
     def _peer(self, event: Accepted) -> AnyPeer:
         config = self._context.config
-        codecs, size_max, access = config.codecs, config.frame_size_max, config.roles.access(event.names, event.peer)
+        codecs, size_max, access = config.codecs, config.frame_size_max, self._roles.access(event.names, event.peer)
         if event.port is Port.ADMIN:
             admin = Connection(ADMIN_PROTOCOL, ADMIN_HELLO, codecs, size_max)
             return Peer(event, access, admin, self._admin_port)
@@ -172,24 +172,34 @@ class Peers:
         if gone is not None:
             if gone.connection.gathered:
                 left = f"of which {gone.connection.gathered} bytes came"
-                self._report(gone, f"it ended in the middle of a frame, {left}", " breaks off")
+                self._report(gone, f"it ended in the middle of a frame, {left}")
             self._gathered -= gone.gathered
             self._context.alarms.set(GreetingDue(conn), None)
+
+    def roles_changed(self, roles: Roles) -> None:
+        """Other rules hold: whoever may now do more or less has to connect again."""
+        self._roles = roles
+        for peer in list(self._peers.values()):
+            access = roles.access(peer.names, peer.name)
+            if not access.allows_as(peer.access):
+                self._drop(peer, f"the roles have changed: {peer.access.who} is {access.who} now")
 
     def greeting_due(self, conn: int) -> None:
         """A peer that knows the cluster key shows it at once; others may not keep their connections."""
         greeting_s = self._context.config.greeting_ms / 1000
         self._drop(self._peers[conn], f"the cluster key was not shown within {greeting_s:g} s")
 
-    def evict_silent(self) -> None:
-        """End connections that have been silent for too long."""
-        self._evict(self._admission.due(self._context.now))
+    def silence_due(self, conn: int) -> None:
+        """End a connection that has been silent for too long."""
+        eviction = self._admission.due(self._context.now, conn)
+        if eviction is not None:
+            self._evict([eviction])
 
     def _evict(self, evictions: Iterable[Eviction]) -> None:
         for eviction in evictions:
-            self._drop(self._peers[eviction.conn], eviction.reason, quiet=eviction.quiet)
+            self._drop(self._peers[eviction.conn], eviction.reason)
 
-    def _drop(self, peer: AnyPeer, reason: str, *, quiet: bool = False) -> None:
+    def _drop(self, peer: AnyPeer, reason: str) -> None:
         if peer.closing:
             return
         self.flush()
@@ -202,12 +212,10 @@ class Peers:
         self._gathered -= peer.gathered
         peer.gathered = 0
         self._context.effects.put(CloseConn(peer.conn, reason))
-        if not quiet:
-            self._context.report(Level.WARNING, f"connection of {peer.name} closed: {reason}")
+        self._context.report(Level.WARNING, peer.access.closed_line(peer.name, reason), peer.name, peer.owner)
 
-    def _report(self, peer: AnyPeer, text: str, what: str) -> None:
-        if self._admission.worth_a_line(self._context.now, host_of(peer.name), what):
-            self._context.report(Level.WARNING, f"connection of {peer.name}: {text}")
+    def _report(self, peer: AnyPeer, text: str) -> None:
+        self._context.report(Level.WARNING, f"connection of {peer.access.who}: {text}", peer.name, peer.owner)
 
     # ---- taking in -------------------------------------------------------------------------------
 
@@ -221,9 +229,9 @@ class Peers:
         problem = peer.receive(data)
         if peer.opened and not was_opened:
             self._proven(peer)
-        if peer.wrong_key:
-            peer.wrong_key = False
-            self._report(peer, "it showed a key, or a number of partitions, that is not of this cluster", " key")
+        if peer.wrong_key and not peer.key_reported:
+            peer.key_reported = True
+            self._report(peer, "it showed a key, or a number of partitions, that is not of this cluster")
         if peer.parked:
             self._hold(peer, size - peer.connection.gathered)
         if problem is not None:

@@ -3,7 +3,7 @@
 Each batch is encoded once and kept in the `Tail`; every replica reads it from there at its own pace, limited by
 the bytes it has not answered. One that falls behind the tail is caught up: committed records are read from another
 replica and appended to it, until it meets the tail again. A source that cannot give out a record is put aside until
-the record is had from elsewhere; if no source is left, all are asked again after a while.
+the record comes from another replica; if no source is left, all are asked again after a while.
 
 Answers come in the order of the appends, so an answer always is a vote for the oldest append in flight. A vote also
 confirms that the session is still the newest one (`Confirmations`).

@@ -112,7 +112,7 @@ def _last_open(assigned: Sequence[str], reports: Sequence[ReplicaReport]) -> tup
 def unsafe_recovery(
     partition_id: int, metadata: PartitionMetadata, assigned: Sequence[str], reports: Sequence[ReplicaReport]
 ) -> Plan:
-    """Let the longest log that can still be reached be the log, whatever those that are gone may hold.
+    """Let the longest log that can still be reached be the log, even if those that are gone hold more.
 
     Raises:
         StorageError: the metadata must be confirmed first, or no replica of the last session answered.

@@ -38,19 +38,15 @@ from waltz_core.store.levelling import advance, enter, on_denied, on_read, on_wr
 from waltz_core.store.members import Member, Situation
 from waltz_core.store.metadata import recovered_metadata, same_metadata, states_by_storage
 from waltz_core.store.recovery_events import (
-    AskMax,
-    BeginAnew,
     BegunAnew,
     CasDone,
     CasLost,
     CasMetadata,
-    CopyBlocked,
     Effect,
     Event,
     LogStartRaised,
     Marked,
     MaxKnown,
-    ReadRecords,
     RecordsDenied,
     RecordsRead,
     RecordsWritten,
@@ -61,50 +57,12 @@ from waltz_core.store.recovery_events import (
     ReplicaFenced,
     ReplicaPhase,
     ReplicaReady,
-    ReplicaRefused,
     ReplicaUp,
     SessionRecovered,
-    SetLowWaterMark,
     Tick,
-    Truncate,
-    WriteRecords,
 )
 from waltz_core.store.waiting import reason_to_wait
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
-
-__all__ = [
-    "AskMax",
-    "BeginAnew",
-    "BegunAnew",
-    "CasDone",
-    "CasLost",
-    "CasMetadata",
-    "CopyBlocked",
-    "Effect",
-    "Event",
-    "LogStartRaised",
-    "Marked",
-    "MaxKnown",
-    "ReadRecords",
-    "RecordsDenied",
-    "RecordsRead",
-    "RecordsWritten",
-    "Recovery",
-    "RecoveryFailed",
-    "RecoveryStuck",
-    "RecoveryUnstuck",
-    "ReplicaFailed",
-    "ReplicaFenced",
-    "ReplicaPhase",
-    "ReplicaReady",
-    "ReplicaRefused",
-    "ReplicaUp",
-    "SessionRecovered",
-    "SetLowWaterMark",
-    "Tick",
-    "Truncate",
-    "WriteRecords",
-]
 
 _STUCK_AFTER_MS: Final = 1000  # waiting shorter than this is ordinary and not reported
 _COPY_COUNT: Final = 1000  # records per copy step; Java: 20

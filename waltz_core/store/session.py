@@ -35,7 +35,7 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from waltz_core.base.alarms import Alarms
+from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.outbox import Emits, Outbox
 from waltz_core.base.record import record
@@ -114,6 +114,7 @@ class TakeIn:
 
 
 _TAKE_IN = TakeIn()
+_RECOVERY_DUE = RecoveryDue()
 
 SessionAlarm: TypeAlias = GreetAgain | TakeIn | AskSourcesAgain | RecoveryDue
 
@@ -122,7 +123,8 @@ class StoreSession:
     """One store session of one partition.
 
     The parent hands down the outboxes: `out` for requests to storage nodes, `notes` for itself, which it empties
-    after `flush`. It gives the session link events and the answers to its tickets.
+    after `flush`, and the heap that holds the session's alarms while it lives. It gives the session link events, the
+    answers to its tickets and the alarms that ring.
     """
 
     make_recovery: ClassVar[type[Recovery]] = Recovery
@@ -141,6 +143,7 @@ class StoreSession:
         "_reads",
         "_recovery",
         "_routes",
+        "_take_in_at",
         "generation",
         "low_water_mark",
         "requests",
@@ -161,6 +164,7 @@ class StoreSession:
         tickets: Tickets,
         out: Emits[StorageEffect],
         notes: Outbox[SessionNote],
+        alarms: SetsAlarms[SessionAlarm],
         config: SessionConfig,
     ) -> None:
         assert replicas
@@ -173,7 +177,8 @@ class StoreSession:
         self._quorum = majority(len(replicas))
         self._notes = notes
         self._events: Outbox[rec.Event] = Outbox()
-        self._alarms: Alarms[SessionAlarm] = Alarms()
+        self._alarms = alarms
+        self._take_in_at: int | None = None  # as the alarm is set
         self._links = {replica: ReplicaLink(replica) for replica in replicas}
         self._routes = ReadRoutes()
         self._aside = SourcesAside(notes)
@@ -291,6 +296,11 @@ class StoreSession:
         """The smallest id that may be read: what any replica has given up is given up."""
         return self._log_start.present
 
+    @property
+    def raising_log_start(self) -> bool:
+        """Whether some replica has not answered the last raise yet."""
+        return self._log_start.moving
+
     def log_start_problem(self, start: int) -> tuple[LogStartProblem, str] | None:
         """Why the log start cannot be raised to `start` now; None if it can."""
         if self.state is not SessionState.OPEN or self._log_start.moving:
@@ -313,7 +323,7 @@ class StoreSession:
         while self._events and self.state is not SessionState.ENDED:
             effects: list[rec.Effect] = []
             self._recovery.step(now, self._events.take(), effects)
-            self._alarms.set(RecoveryDue(), self._recovery.deadline())
+            self._alarms.set(_RECOVERY_DUE, self._recovery.deadline())
             for effect in effects:
                 self._perform(effect)
         if self.state is SessionState.OPEN:
@@ -322,29 +332,36 @@ class StoreSession:
             self._aside.report(lambda replica: self._links[replica].state is LinkState.LOST)
             self._set_take_in()
 
-    def deadline(self) -> int | None:
-        """When recovery, or a replica that refused to greet or is back, wants a step."""
-        return None if self.state is SessionState.ENDED else self._alarms.next()
-
-    def due(self, now: int) -> None:
-        """A deadline passed."""
-        for alarm in self._alarms.due(now):
-            match alarm:
-                case GreetAgain(replica):
-                    self._greetings.greet(self._links[replica])
-                case AskSourcesAgain(replica):
-                    self._open_followers.ask_sources_again(replica)
-                case TakeIn():
-                    self._end(f"{', '.join(self._greetings.lost)} can be taken in again")
-                    return
-                case RecoveryDue():
-                    pass  # as every step of it
+    def due(self, alarm: SessionAlarm) -> None:
+        """An alarm rang; `flush` follows."""
+        if self.state is SessionState.ENDED:
+            return  # one that rang before it in the same step has ended the session
+        match alarm:
+            case GreetAgain(replica):
+                self._greetings.greet(self._links[replica])
+            case AskSourcesAgain(replica):
+                self._open_followers.ask_sources_again(replica)
+            case TakeIn():
+                self._take_in_at = None
+                self._end(f"{', '.join(self._greetings.lost)} can be taken in again")
+            case RecoveryDue():
+                pass  # as every step of it
         self._events.put(rec.Tick())
 
     def _set_take_in(self) -> None:
         """A new session helps once this one is open, or waits for something that may not come by itself."""
         wanted = self.state is SessionState.OPEN or (self.state is SessionState.RECOVERING and self.stuck)
-        self._alarms.set(_TAKE_IN, self._greetings.rejoin_at if wanted else None)
+        at = self._greetings.rejoin_at if wanted else None
+        if at != self._take_in_at:
+            self._take_in_at = at
+            self._alarms.set(_TAKE_IN, at)
+
+    def _cancel_alarms(self) -> None:
+        self._set_take_in()
+        self._alarms.set(_RECOVERY_DUE, None)
+        for replica in self._links:
+            self._alarms.set(GreetAgain(replica), None)
+            self._alarms.set(AskSourcesAgain(replica), None)
 
     # ---- for people --------------------------------------------------------------------------
 
@@ -515,6 +532,7 @@ class StoreSession:
             return
         recovered = self.state is SessionState.OPEN
         self.state = SessionState.ENDED
+        self._cancel_alarms()
         for what in self.requests.forget():
             if isinstance(what, PartitionRead):
                 self._reads.give_up(what)

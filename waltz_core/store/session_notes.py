@@ -120,6 +120,7 @@ class ReadFailed:
 
     token: int
     reason: str
+    for_now: bool = False  # what could answer it is away, and may be back
 
 
 SessionNote: TypeAlias = (

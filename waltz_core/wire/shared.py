@@ -85,6 +85,15 @@ class Trouble(enum.IntEnum):
 UNUSABLE = "unusable."
 """Figures of a server whose names begin so give the `Trouble` with the storage node that the rest of the name names."""
 
+AGE = "age-ms"
+"""Of a partition of a proxy: milliseconds since the server said that there was nothing behind the mark."""
+
+STARTED = "started-ms"
+"""Statistic of a storage node: when its process started, in milliseconds since 1970."""
+
+ARCHIVE_TROUBLE = "archive-trouble."
+"""Figures of a server whose names begin so: the rest says why a partition is not archived, or read through."""
+
 AWAITED = "awaited."
 """Figures of a server whose names begin so count what it waits for; the rest of the name says what, in words."""
 

@@ -112,6 +112,14 @@ class ReplicaAssignments:
         """Connect strings of the nodes that hold a partition, in the order of the wire."""
         return tuple(storage for storage, partitions in self.replicas if partition_id in partitions)
 
+    def by_partition(self) -> dict[int, tuple[str, ...]]:
+        """The same for every partition that some node holds, in one pass."""
+        holders: dict[int, tuple[str, ...]] = {}
+        for storage, partitions in self.replicas:
+            for partition_id in dict.fromkeys(partitions):
+                holders[partition_id] = (*holders.get(partition_id, ()), storage)
+        return holders
+
 
 @record
 class ReplicaState:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from waltz_core.base.record import record
 from waltz_spark.base.errors import ArchiveError, PipelineError, UnreachableError
-from waltz_spark.base.objects import open_store
+from waltz_spark.base.objects import Store, open_store
 from waltz_spark.base.planning import ArchivePlace, FilePlace, Range, clip
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.read.inventory import Inventory, Look
@@ -28,6 +28,7 @@ from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.read.sources import Source, check_key, read_sources
 from waltz_spark.records import manifest
 from waltz_spark.records.archived import STORED, archived_blocks
+from waltz_spark.records.blocks import Block
 from waltz_spark.records.columns import TYPES, Shape
 from waltz_spark.records.manifest import ArchivedFile, ArchivedSegment, ArchiveState
 from waltz_spark.records.segments import SegmentFile
@@ -146,7 +147,7 @@ def plan_archive(
         segments = _segments(look, tasks)
         cut = {str(at): end for at, end in enumerate(ends)}
         places = [*options.directory, options.url or options.zookeeper or ""]
-        about = {"source": [one for one in places if one], "cut": cut, "software": _software()}
+        about = {"source": [one for one in places if one], "cut": cut, "software": software()}
         return Plan(state, tuple(tasks), segments, about)
     finally:
         inventory.close()
@@ -181,7 +182,8 @@ def _segments(look: Look, tasks: Sequence[FileTask]) -> tuple[ArchivedSegment, .
     return tuple(segments[at] for at in sorted(segments))
 
 
-def _software() -> dict[str, str]:
+def software() -> dict[str, str]:
+    """The releases that made a file, for the manifest."""
     from waltz_trio.base.version import version
 
     return {"waltz": version() or "", "pyarrow": pa.__version__}
@@ -198,50 +200,86 @@ def write_file(task: FileTask) -> Written:
     """
     store = open_store(task.root)
     scratch = store.scratch(task.path)
-    digest = hashlib.sha256()
     try:
-        raw_size = _write_parquet(task, scratch, digest)
-        _check_written(task, os.path.dirname(scratch) or ".", os.path.basename(scratch), digest.hexdigest())
-        file_size, file_crc32 = _local_size_and_crc(scratch)
-        if not store.publish(scratch, task.path):
-            # An earlier attempt, or another archiver, was first: its file must hold the same records.
-            _check_written(task, task.root, task.path, digest.hexdigest())
-            file_size, file_crc32 = store.size_and_crc(task.path)
+        writer = FileWriter(scratch)
+        try:
+            for part in task.ranges:
+                for block in read_blocks(part, _SHAPE, task.patience):
+                    writer.add(block)
+        finally:
+            writer.close()
+        return publish(task, store, scratch, writer)
     except ArchiveError:
         _explain(task)
         raise
     finally:
         if os.path.exists(scratch):
             durable.unlink(Path(scratch))
-    return Written(task, raw_size, digest.hexdigest(), file_size, file_crc32)
 
 
-def _write_parquet(task: FileTask, path: str, digest: Any) -> int:
-    raw_size = rows = size = 0
-    held: list[Any] = []
-    with pq.ParquetWriter(
-        path,
-        _SCHEMA,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=False,
-        column_encoding={**_DELTA, "data": "DELTA_LENGTH_BYTE_ARRAY", "checksum": "PLAIN"},
-        write_statistics=["transaction_id"],
-        write_page_checksum=True,
-    ) as writer:
-        for one in task.ranges:
-            for block in read_blocks(one, _SHAPE, task.patience):
-                data = block.data
-                digest.update(data)
-                raw_size += len(data)
-                held.append(block.batch(_SHAPE).cast(_SCHEMA))
-                rows, size = rows + block.count, size + len(data)
-                if rows >= _GROUP_ROWS or size >= _GROUP_SIZE:
-                    writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
-                    held, rows, size = [], 0, 0
-        if held:
-            writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
-    return raw_size
+class FileWriter:
+    """A Parquet file in the making, with the digest of its records as they stand in the log."""
+
+    def __init__(self, path: str) -> None:
+        self.raw_size = 0
+        self._digest = hashlib.sha256()
+        self._held: list[Any] = []
+        self._rows = self._size = 0  # of what is held
+        self._writer = pq.ParquetWriter(
+            path,
+            _SCHEMA,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            column_encoding={**_DELTA, "data": "DELTA_LENGTH_BYTE_ARRAY", "checksum": "PLAIN"},
+            write_statistics=["transaction_id"],
+            write_page_checksum=True,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the records so far."""
+        return self._digest.hexdigest()
+
+    def add(self, block: Block) -> None:
+        """The next records."""
+        data = block.data
+        self._digest.update(data)
+        self.raw_size += len(data)
+        self._held.append(block.batch(_SHAPE).cast(_SCHEMA))
+        self._rows, self._size = self._rows + block.count, self._size + len(data)
+        if self._rows >= _GROUP_ROWS or self._size >= _GROUP_SIZE:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._held:
+            held, rows = self._held, self._rows
+            self._held, self._rows, self._size = [], 0, 0
+            self._writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
+
+    def close(self) -> None:
+        """Write what is left."""
+        try:
+            self._write_group()
+        finally:
+            self._writer.close()
+
+
+def publish(task: FileTask, store: Store, scratch: str, writer: FileWriter) -> Written:
+    """Read a complete scratch file back and give it its name.
+
+    Raises:
+        ArchiveError: what was written is not what was read, or the name is taken by other records.
+        UnreachableError: the store cannot be written.
+    """
+    digest = writer.digest
+    _check_written(task, os.path.dirname(scratch) or ".", os.path.basename(scratch), digest)
+    file_size, file_crc32 = _local_size_and_crc(scratch)
+    if not store.publish(scratch, task.path):
+        # An earlier attempt, or another archiver, was first: its file must hold the same records.
+        _check_written(task, task.root, task.path, digest)
+        file_size, file_crc32 = store.size_and_crc(task.path)
+    return Written(task, writer.raw_size, digest, file_size, file_crc32)
 
 
 def _explain(task: FileTask) -> None:
@@ -294,7 +332,7 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     done = raw_size = file_size = commits = 0
     for at in range(0, len(plan.tasks), wave):
         written = runner.run(write_file, plan.tasks[at : at + wave])
-        state = _commit(plan, state, written)
+        state = commit_written(store, state, written, plan.segments, plan.about)
         commits += 1
         done += sum(one.task.end_id - one.task.first_id for one in written)
         raw_size += sum(one.raw_size for one in written)
@@ -306,8 +344,19 @@ def run_archive(plan: Plan, runner: Runner, on_progress: OnProgress | None = Non
     return ArchiveReport(done, raw_size, file_size, len(plan.tasks), commits, time.monotonic() - begin, state)
 
 
-def _commit(plan: Plan, state: ArchiveState, written: Sequence[Written]) -> ArchiveState:
-    store = open_store(plan.state.root)
+def commit_written(
+    store: Store,
+    state: ArchiveState,
+    written: Sequence[Written],
+    segments: Sequence[ArchivedSegment],
+    about: dict[str, Any],
+) -> ArchiveState:
+    """Add files to the manifest, behind whatever others add at the same time.
+
+    Raises:
+        ArchiveError: they do not continue what is there, or others commit all the time.
+        UnreachableError: the store cannot be written.
+    """
     for _ in range(_ATTEMPTS):
         files, links = [], {file.task.partition: state.last_link(file.task.partition) for file in written}
         for file in written:
@@ -332,8 +381,8 @@ def _commit(plan: Plan, state: ArchiveState, written: Sequence[Written]) -> Arch
         if not files:
             return state
         own = {task.partition: task.end_id for task in (file.task for file in written)}
-        segments = [segment for segment in plan.segments if segment.first_id < own.get(segment.partition, 0)]
-        after = manifest.commit(store, state, files, segments, plan.about)
+        whole = [segment for segment in segments if segment.first_id < own.get(segment.partition, 0)]
+        after = manifest.commit(store, state, files, whole, about)
         if after is not None:
             return after
         state = manifest.read_archive(store.root)

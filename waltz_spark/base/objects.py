@@ -232,8 +232,21 @@ class RemoteStore:
             # Not by dropping the cache: threads share this object, and one may be reading from it.
             paths = self._file_system.ls(self._full(folder), detail=False, refresh=True)
         except FileNotFoundError:
+            self._check_bucket()
             return []
+        except OSError as error:
+            raise UnreachableError(f"{self.root}/{folder}: {error}") from error
         return sorted(path.rsplit("/", 1)[1] for path in paths)
+
+    def _check_bucket(self) -> None:
+        """That nothing is in a folder must not mean that there is no bucket, which looks the same."""
+        if self.root.partition("://")[0] not in _CONDITIONAL:
+            return  # others have no buckets, or none that can be asked for
+        bucket = self._path.partition("/")[0]
+        try:
+            self._file_system.info(bucket, refresh=True)
+        except FileNotFoundError as error:
+            raise UnreachableError(f"{self.root}: there is no bucket {bucket}") from error
 
     def read(self, name: str, size_max: int = SMALL_MAX) -> bytes:
         try:

@@ -72,8 +72,15 @@ def given_values(arguments: argparse.Namespace, given: dict[str, str | None]) ->
 
 
 def log_options(arguments: argparse.Namespace) -> Options:
-    """The named log, all places together."""
-    return parse_options(log_values(arguments))
+    """The named log, all places together.
+
+    Raises:
+        UsageError: none is named.
+    """
+    values = log_values(arguments)
+    if not arguments.option and not any(place in values for place in ("url", "zookeeper", "directory", "archive")):
+        raise UsageError("say what to read: -c FILE, --url URL, --zookeeper H:P, --directory D or --archive ARCHIVE")
+    return parse_options(values)
 
 
 def live_options(arguments: argparse.Namespace) -> Options | None:
@@ -150,6 +157,12 @@ def parser_of(description: str | None, actions: Mapping[str, Action]) -> Parser:
 Commands = argparse._SubParsersAction  # the type of what `add_subparsers` returns has no public name
 
 
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return int(text)
+
+
 def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, examples: str, more: str = "") -> Parser:
     first, *others = (f"waltz spark {name} {line}" for line in examples.splitlines())
     parser = commands.add_parser(
@@ -162,7 +175,7 @@ def _command(commands: Commands[Parser], name: str, run: Action, meaning: str, e
     )
     parser.add_argument("--master", metavar="URL", help="a Spark master: 'local[*]', spark://host:7077, ...")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
+        "--jobs", type=_at_least_one, default=os.cpu_count() or 1, metavar="N", help="processes, without --master"
     )
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -80,7 +80,7 @@ def _opened(place: ArchivePlace, raw: Any) -> Any:
         if size != place.file_size:
             raise ArchiveError(f"{place.path} has {size} bytes, the manifest says {place.file_size}")
         raw.seek(0)
-    file = pq.ParquetFile(raw)
+    file = pq.ParquetFile(raw, page_checksum_verification=True)
     metadata, count = file.metadata, place.end_id - place.first_id
     if metadata.num_rows != count or sum(_rows_of(metadata)) != count:
         raise ArchiveError(f"{place.path} holds {metadata.num_rows} records, the manifest says {count}")

@@ -109,6 +109,8 @@ def _lines(rows: list[PartitionSeal], verdict: str, checked: bool) -> list[str]:
             FAILED: "FAILED: not everything could be sealed",
             UNPROVEN: f"unproven: {size:,} records are sealed, not everything could be read",
         }
+    if verdict == UNPROVEN and not size and not any(row.problem for row in rows):
+        said[UNPROVEN] = "unproven: the log is empty, and nothing is sealed: there was nothing to look at"
     return [*lines, said[verdict]]
 
 
@@ -159,8 +161,9 @@ def _prove(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint(path: Path) -> SignedCheckpoint:
+    text = _text_of(path)
     try:
-        return parse_checkpoint(_text_of(path))
+        return parse_checkpoint(text)
     except ProofError as error:
         raise ProofError(f"{path}: {error}") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -14,6 +16,7 @@ from waltz_core.operations.transparency import (
     Signature,
     SignedCheckpoint,
     VerifierKey,
+    is_name,
     parse_signer_key,
     parse_verifier_key,
     signer_key_text,
@@ -45,7 +48,7 @@ def make_key(path: Path, name: str) -> Signer:
     """
     private = Ed25519PrivateKey.generate()
     public = VerifierKey(name, private.public_key().public_bytes_raw())
-    if str(public) != str(parse_verifier_key(str(public))):
+    if not is_name(name):
         raise ProofError(f"expected a name without spaces and plus signs, such as example.com/ledger, got {name!r}")
     beside = public_path(path)
     for each in (path, beside):
@@ -68,7 +71,8 @@ def load_signer(path: Path) -> Signer:
         ProofError: the file holds none, or one whose id is that of another.
         OSError: it cannot be read.
     """
-    name, key_id, seed = parse_signer_key(_key_text(path))
+    with _named(path):
+        name, key_id, seed = parse_signer_key(_key_text(path))
     private = Ed25519PrivateKey.from_private_bytes(seed)
     public = VerifierKey(name, private.public_key().public_bytes_raw())
     if public.id.hex() != key_id:
@@ -83,7 +87,8 @@ def load_verifier(path: Path) -> VerifierKey:
         ProofError: the file holds none.
         OSError: it cannot be read.
     """
-    return parse_verifier_key(_key_text(path))
+    with _named(path):
+        return parse_verifier_key(_key_text(path))
 
 
 def check_signature(signed: SignedCheckpoint, key: VerifierKey) -> None:
@@ -97,6 +102,15 @@ def check_signature(signed: SignedCheckpoint, key: VerifierKey) -> None:
         Ed25519PublicKey.from_public_bytes(key.public).verify(value, signed.checkpoint.text.encode())
     except InvalidSignature:
         raise ProofError(f"the signature of {key.name} is not of this checkpoint: it was changed, or forged") from None
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What is wrong with a key, with the name of its file."""
+    try:
+        yield
+    except ProofError as error:
+        raise ProofError(f"{path}: {error}") from None
 
 
 def _key_text(path: Path) -> str:

@@ -39,6 +39,7 @@ from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.records.columns import Shape
 from waltz_spark.seal.keys import Signer, check_signature
 from waltz_spark.seal.tiles import Growth, Tiles, read_checkpoint, write_checkpoint
+from waltz_trio.base.durable import reason_of
 
 ORIGIN = "waltz.log"
 _COMMIT_COUNT = 1 << 18  # records between two checkpoints, which bounds the work that an interruption repeats
@@ -211,7 +212,7 @@ def _judged(log: SealedLog, partition: int, key: VerifierKey, work: Callable[[in
     except UnreachableError as problem:
         verdict, text = UNPROVEN, str(problem)
     except (ProofError, PipelineError, OSError) as problem:
-        verdict, text = FAILED, str(problem)
+        verdict, text = FAILED, reason_of(problem)
     try:
         before = log.sealed(partition, key)
     except (ProofError, OSError):

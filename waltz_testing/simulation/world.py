@@ -160,6 +160,8 @@ class SimNode:
         self.told: list[Any] = []
         self.on_told: Callable[[Any], None] | None = None
         self.on_crash: Callable[[], None] | None = None
+        self.afterwards: Callable[[], None] | None = None  # called when the effects of a step are performed
+        self.stands_still: Callable[[], bool] = lambda: False  # the loop is busy: no step before `goes_on`
         self.plugins: dict[type, Callable[[Any], None]] = {}
         self.zk_session_ms = zk_session_ms
         self.uses_zookeeper = True
@@ -284,7 +286,7 @@ class SimNode:
         if epoch != self.epoch:
             return
         self._scheduled = False
-        if self.frozen:
+        if self.frozen or self.stands_still():
             return
         events, self._inbox = self._inbox, []
         out: list[Any] = []
@@ -303,7 +305,14 @@ class SimNode:
                 return
             self._perform(effect)
         if self.epoch == epoch:
+            if self.afterwards is not None:
+                self.afterwards()
             self._arm()
+
+    def goes_on(self) -> None:
+        """What the loop was busy with has ended."""
+        if self.alive:
+            self._schedule()
 
     def _arm(self) -> None:
         due = self.machine.deadline()

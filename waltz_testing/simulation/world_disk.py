@@ -10,6 +10,7 @@ from waltz_testing.simulation.disk import SimDisk
 from waltz_testing.simulation.mount import PowerCut
 from waltz_testing.simulation.world import SimNode, World
 from waltz_trio.storage.group import Step, SyncEach, SyncWhole, carry_out
+from waltz_trio.storage.in_place import InPlace, simple
 
 _SYNCS = frozenset({SyncFile, SyncDirectory, SyncEach, SyncWhole})
 _OPEN_FILES = (3, 512)  # that the driver of a node keeps
@@ -22,21 +23,33 @@ class WorldDisk:
     What is written in which order and what is synced is the driver's own code; here is when.
 
     Attributes:
-        latency: least and greatest ms that writing, syncing or reading takes.
+        usual_latency, latency: least and greatest ms that writing, syncing or reading takes, without faults and now.
         on_call: called for every call of the driver that changed something, as `Mount.on_call`.
         on_content: called after anything else that may have changed the durable content.
+        in_place: whether the process writes and syncs lone batches in its event loop, as the driver does where that is
+            quick (ADR 0020): it stands still meanwhile.
+        done_in_place: batches that were.
     """
 
     def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
-        self.latency = (0, 2)
+        self.usual_latency = (0, 2)
+        self.latency = self.usual_latency
         self._write_through = False
         self.on_call: Callable[[str, str, int], None] | None = None
         self.on_content: Callable[[], None] | None = None
         self._queued: list[DiskBatch] = []
         self._steps: Generator[Step, Any, list[DiskEvent]] | None = None  # of the group under way
         self._step: Step | None = None  # the next of them
+        self.in_place = False
+        self.done_in_place = 0
+        self._policy = InPlace()
+        self._offered: DiskBatch | None = None  # alone so far in this step
+        self._loop_busy = False
+        self._begin = 0  # of the group under way
+        node.afterwards = self._settle
+        node.stands_still = lambda: self._loop_busy
         self._put_in(SimDisk(world.disk_rng))
 
     @property
@@ -47,6 +60,11 @@ class WorldDisk:
     @write_through.setter
     def write_through(self, on: bool) -> None:
         self._write_through = self.disk.mount.write_through = on
+
+    def sync_in_place(self) -> None:
+        """The process carries lone batches out in its event loop, on a disk that is quick enough for that."""
+        self.in_place = True
+        self.latency = self.usual_latency = (0, 1)
 
     def plugins(self) -> dict[type, Callable[[Any], None]]:
         """Effects this disk carries out."""
@@ -74,6 +92,10 @@ class WorldDisk:
     def crash(self, power: bool = True) -> None:
         """The process died. Some of what was under way happened; with the power, unsynced bytes go too."""
         rng = self.world.disk_rng
+        self._loop_busy = False
+        if self._offered is not None:
+            self._queue(self._offered)
+        self._policy = InPlace()
         if self._steps is not None or self._queued:
             self.disk.mount.calls_left = rng.randint(0, rng.choice(_CRASH_CALLS))
             try:
@@ -101,15 +123,40 @@ class WorldDisk:
     # ---- the writer ------------------------------------------------------------------------------
 
     def _batch(self, batch: DiskBatch) -> None:
+        if not self.in_place:
+            self._queue(batch)
+            self._write()
+        elif self._offered is not None:
+            self._queue(self._offered)
+            self._queue(batch)
+            self._write()
+        elif self._steps is None and not self._queued and self._policy.allows(self.world.now / 1000) and simple(batch):
+            self._offered = batch
+        else:
+            self._queue(batch)
+            self._write()
+
+    def _queue(self, batch: DiskBatch) -> None:
+        self._offered = None
         self._queued.append(batch)
+
+    def _write(self) -> None:
         if self._steps is None:
             self._begun()
             self._later()
+
+    def _settle(self) -> None:
+        """The effects of a step are performed: a batch that was alone among them is carried out by the loop itself."""
+        if self._offered is not None:
+            self._loop_busy = True
+            self._queue(self._offered)
+            self._work()
 
     def _begun(self) -> bool:
         """Whether there is something to do; takes everything that waits as the next group."""
         if self._steps is None and self._queued:
             group, self._queued = self._queued, []
+            self._begin = self.world.now
             self._steps = carry_out(group, self._prefers_whole)
             self._step = next(self._steps)
         return self._steps is not None
@@ -125,6 +172,7 @@ class WorldDisk:
         except StopIteration as end:
             self._steps = self._step = None
             events: list[DiskEvent] = end.value
+            self._policy.took((self.world.now - self._begin) / 1000, self.world.now / 1000)
             return events
         return []
 
@@ -146,6 +194,10 @@ class WorldDisk:
                 self.changed()  # what failed may have happened in part
             for event in self._advance(answer):
                 self.node.post(event)
+            if self._loop_busy and self._step is None:
+                self._loop_busy = False
+                self.done_in_place += 1
+                self.node.goes_on()
             if self._step is None or type(self._step) in _SYNCS:
                 if self._begun():
                     self._later()

@@ -26,6 +26,7 @@ from waltz_trio.base import syncfs
 
 OWNER_ONLY = 0o600  # files hold what applications wrote
 OWNER_ONLY_DIRECTORY = 0o700
+_FRESH = ".new"  # behind the name of a file until it is whole
 _LOCKED: dict[int, tuple[int, int]] = {}  # files locked by this process, which record locks do not exclude
 
 
@@ -197,7 +198,7 @@ def replace_file(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:
 
     A new file beside it is written and synced, takes the name, and the name is synced.
     """
-    fresh = path.with_name(path.name + ".new")
+    fresh = path.with_name(path.name + _FRESH)
     with contextlib.suppress(FileNotFoundError):
         unlink(fresh)  # of a process that was cut short
     fd = open_file(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -208,6 +209,14 @@ def replace_file(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:
         close(fd)
     rename(fresh, path)
     sync_directory(path.parent)
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, for people: of the system's errors the file and the reason, without their number."""
+    if not isinstance(error, OSError) or error.strerror is None or error.filename is None:
+        return str(error)
+    name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+    return f"{name.removesuffix(_FRESH)}: {error.strerror}"
 
 
 def make_directories(path: Path, mode: int = OWNER_ONLY_DIRECTORY) -> None:

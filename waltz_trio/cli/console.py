@@ -21,7 +21,7 @@ from waltz_trio.config.roles import certificates_asked, read_roles
 from waltz_trio.console.pages import PREFIX, Pages
 from waltz_trio.console.watch import Watch
 from waltz_trio.net.http import HttpServer
-from waltz_trio.net.tls import is_loopback, server_context
+from waltz_trio.net.tls import ServerTls, is_loopback
 from waltz_trio.ports.tool import Tool, tls_of
 from waltz_trio.zk.admin import read_store_params
 
@@ -59,8 +59,8 @@ def _run(arguments: Arguments) -> int:
         )
     path = config.text_or_none("security.roles")
     roles = NO_ROLES if path is None else read_roles(path)
-    pages = Pages(watch, Door.CERTIFICATE, roles=roles, certificates_asked=True)
-    server = HttpServer(pages.handle, reporter("console"), server_context(tls))
+    pages = Pages(watch, Door.CERTIFICATE, roles=lambda: roles, certificates_asked=True)
+    server = HttpServer(pages.handle, reporter("console"), ServerTls(tls, reporter("console")))
     return trio.run(_serve, watch, server, host, port, f"https://{{}}{PREFIX}")
 
 

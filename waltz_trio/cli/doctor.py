@@ -99,6 +99,9 @@ def _consequences(follows: Sequence[Finding]) -> Iterator[str]:
 
 
 def _healthy(view: ClusterView) -> str:
+    if view.proxy_of is not None:
+        names = ", ".join(server.name for server in view.servers)
+        return f"nothing is wrong: proxy {names} of cluster {view.proxy_of!r}, {view.num_partitions} partitions"
     untold = [server.name for server in view.servers if server.status is None]
     ready = sum(status.state == ServedState.READY for server in view.servers for status in server.status or ())
     text = (

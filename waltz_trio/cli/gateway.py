@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import ssl
 
 import trio
 
+from waltz_core.base.edge import Level
 from waltz_core.gateway.door import token_hash
 from waltz_trio.base import log
+from waltz_trio.base.log import reporter
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import JSON, Arguments, Command, Option, parser_of
 from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import GatewaySettings, gateway_settings
 from waltz_trio.config.roles import certificates_asked
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
-from waltz_trio.net.http import HttpServer
-from waltz_trio.net.tls import server_context
+from waltz_trio.gateway.vitals import GROUP
+from waltz_trio.net.http import HttpServer, endpoints
+from waltz_trio.net.tls import ServerTls
 from waltz_trio.node.main import raise_descriptors, tune_collector
 
 
@@ -40,12 +42,18 @@ async def _serve(settings: GatewaySettings) -> None:
         server = HttpServer(
             gateway.handle,
             report,
-            _tls_of(settings),
+            tls_of(settings),
             limits=http_limits(settings),
             admit=gateway.admit,
             refuse=refuse,
         )
         bound = server.listen(settings.host, settings.port, "gateway.port")
+        if settings.health_port is not None:
+            health = HttpServer(endpoints(GROUP, gateway.vitals.registry, gateway.vitals.health), report)
+            at = health.listen(settings.health_host, settings.health_port, "gateway.healthPort")
+            report(Level.INFO, f"/health and /metrics at {settings.health_host}:{at}")
+            nursery.start_soon(health.run)
+            nursery.start_soon(gateway.vitals.run)
         tune_collector()
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             shown = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -56,13 +64,13 @@ async def _serve(settings: GatewaySettings) -> None:
         nursery.cancel_scope.cancel()
 
 
-def _tls_of(settings: GatewaySettings) -> ssl.SSLContext | None:
+def tls_of(settings: GatewaySettings) -> ServerTls | None:
+    """What the port of a gateway shows, and asks its callers for; None: it speaks plain HTTP."""
     if settings.tls is None:
         return None
-    context = server_context(settings.tls)
-    if certificates_asked(settings.tls) and any(rule.token_hash for rule in settings.rules or ()):
-        context.verify_mode = ssl.CERT_OPTIONAL  # who brings a token shows none
-    return context
+    # Who brings a token shows no certificate.
+    tokens = certificates_asked(settings.tls) and any(rule.token_hash for rule in settings.rules or ())
+    return ServerTls(settings.tls, reporter("gateway"), optional=tokens)
 
 
 def _token(arguments: Arguments) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from waltz_core.base.errors import WaltzError
+from waltz_trio.base.durable import reason_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -164,7 +165,7 @@ def run(parser: Parser, words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE_STATUS
     except (WaltzError, OSError) as error:
-        for line in (f"Error: {error}", *getattr(error, "__notes__", ())):
+        for line in (f"Error: {reason_of(error)}", *getattr(error, "__notes__", ())):
             print(line, file=sys.stderr)
         return int(getattr(given, "failed", FAILED_STATUS))
 

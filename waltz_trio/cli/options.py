@@ -86,7 +86,11 @@ class Arguments:
         """
         if default is not None and name not in self._values:
             return default
-        number = parse_number(self._values[name], bits)
+        try:
+            number = parse_number(self._values[name], bits)
+        except UsageError as error:
+            largest = 2 ** (bits - 1) - 1
+            raise UsageError(f"{error} (--{name}: expected a whole number, at most {largest})") from None
         if least is not None and number < least:
             raise UsageError(f"--{name} must be at least {least}, found {number}")
         return number

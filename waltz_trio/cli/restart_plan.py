@@ -24,12 +24,13 @@ from waltz_core.operations.restart import (
     not_back,
     parse_steps,
     plan,
+    process_of,
     steps_json,
 )
 from waltz_core.operations.stopping import committed_marks
 from waltz_core.operations.view import ClusterView
 from waltz_trio.base import durable
-from waltz_trio.cli.help import Parser
+from waltz_trio.cli.help import Parser, UsageError
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
 from waltz_trio.cli.tool import in_session
 from waltz_trio.ports.gather import NODE_MAX, gather
@@ -58,10 +59,13 @@ class PlanFile:
             return None
         try:
             value = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(value, dict) or not value.keys() >= {"cluster", "steps"}:
+                raise ValueError("expected an object with the keys cluster and steps")
             cluster = value["cluster"]
             steps = parse_steps(value["steps"])
-        except (ValueError, KeyError, TypeError, ClusterError) as error:
-            raise CommandError(f"{self.path} is no plan of this command: {error}") from None
+        except (ValueError, ClusterError) as error:
+            text = f"{self.path} is no plan of this command, give another --state FILE: {error}"
+            raise CommandError(text) from None
         if cluster != self._cluster:
             raise CommandError(f"{self.path} is the plan of another cluster ({cluster}): give another --state FILE")
         return steps
@@ -80,6 +84,7 @@ class _Walk:
         self._file = PlanFile(path, str(UUID(bytes=tool.store.key)))
         self._seconds = seconds
         self._marks: Mapping[int, int] = {}
+        self._view: ClusterView | None = None  # what `look` saw
         self.steps: tuple[Step, ...] = ()
 
     async def open(self, only: Sequence[str]) -> None:
@@ -95,14 +100,18 @@ class _Walk:
         else:
             self.steps = steps
 
-    def mark(self, name: str, progress: Progress) -> None:
+    def mark(self, name: str, progress: Progress, process: str = "") -> None:
         """Write a step's progress down, before anything follows from it."""
-        self.steps = marked(self.steps, name, progress)
+        self.steps = marked(self.steps, name, progress, process)
         self._file.save(self.steps)
+
+    def process_of(self, step: Step) -> str:
+        """Which process a node was at the last look."""
+        return "" if self._view is None else process_of(self._view, step)
 
     async def look(self) -> Next:
         """The next move, by a look of now and the marks of the one before."""
-        view = await self._gather()
+        view = self._view = await self._gather()
         move = next_move(view, self.steps, self._marks)
         self._marks = committed_marks(view)
         return move
@@ -115,18 +124,24 @@ class _Walk:
         return reasons
 
     async def _gather(self) -> ClusterView:
-        return await gather(self._tool, self._seconds, certificates=False)
+        view = await gather(self._tool, self._seconds, certificates=False)
+        if view.proxy_of is not None:
+            text = "its one process may be restarted at any time, and its clients wait until it is back"
+            raise CommandError(f"{view.root} is the root of a proxy: {text}")
+        return view
 
 
 async def _follow(tool: Tool, arguments: Arguments) -> int:
     only = [name for name in (arguments.text_or_none("only") or "").split(",") if name]
+    command = arguments.text_or_none("exec")
+    if command is not None and not command.strip():
+        raise UsageError("--exec is empty: expected the command that restarts one node")
     path = Path(arguments.text_or_none("state") or "waltz-restart.json")
     walk = _Walk(tool, path, arguments.number("timeout", int(NODE_MAX), least=1))
     await walk.open(only)
     done = arguments.text_or_none("done")
     if done is not None:
         walk.mark(done, Progress.DONE)
-    command = arguments.text_or_none("exec")
     if command is not None:
         return await _run_all(walk, command, arguments.number("wait", _PATIENCE, least=0))
     await trio.sleep(_LOOK_AGAIN)  # whether a replica is level is judged over two looks
@@ -143,7 +158,7 @@ async def _run_all(walk: _Walk, command: str, patience: int) -> int:
     while True:
         move = await _settled(walk, patience)
         if move.move is Move.FINISHED:
-            print(f"all {total} nodes are restarted and back")
+            print(f"all {total} nodes are restarted and back" if total > 1 else "the node is restarted and back")
             return 0
         step = move.step
         if move.move is not Move.RESTART or step is None:
@@ -151,14 +166,15 @@ async def _run_all(walk: _Walk, command: str, patience: int) -> int:
             return _STATUS[move.move]
         number = 1 + sum(one.progress is Progress.DONE for one in walk.steps)
         print(f"{number}/{total} {step.kind.value} {step.name}", flush=True)
-        walk.mark(step.name, Progress.BEGUN)
+        walk.mark(step.name, Progress.BEGUN, walk.process_of(step))
         status = await _restart(command, step)
         if status != 0:
             _say(
                 f"the command ended with status {status} for {step.name}: mend that, then run this again to go on there"
             )
             return FAILED
-        if not await _back(walk, step, patience):
+        begun = next(one for one in walk.steps if one.name == step.name)
+        if not await _back(walk, begun, patience):
             return WAIT
         walk.mark(step.name, Progress.DONE)
 

@@ -134,7 +134,10 @@ def _nodes(page: Page) -> Table:
         for row in rows:
             holds = f"{_count(len(row['partitions']), 'partition')}" if kind == "server" else _room(row)
             trouble = row["trouble"][0] if row["trouble"] else ""
-            table.add_row(row["name"], kind, Text(row["state"], _STYLES[row["level"]]), holds, trouble)
+            table.add_row(row["name"], row.get("kind", kind), Text(row["state"], _STYLES[row["level"]]), holds, trouble)
+    for row in page["gateways"]:
+        trouble = row["trouble"][0] if row["trouble"] else ""
+        table.add_row(row["name"], "gateway", Text(row["state"], _STYLES[row["level"]]), "", trouble)
     zookeeper = page.get("zookeeper", {"level": "bad", "text": ""})
     table.add_row("ZooKeeper", "", Text(zookeeper["text"], _STYLES[zookeeper["level"]]), "", "")
     return table
@@ -152,7 +155,9 @@ def _count(number: int, what: str) -> str:
 
 
 def _partitions(rows: Sequence[Page]) -> Table:
-    table = _table("part", "state", "owner", "session", "mark", "lag", "/s", "99 %", "refused", "repl", "waits for")
+    table = _table(
+        "part", "state", "owner", "session", "mark", "lag", "/s", "99 %", "refused", "repl", "archive", "waits for"
+    )
     for row in rows:
         table.add_row(
             str(row["id"]),
@@ -165,6 +170,7 @@ def _partitions(rows: Sequence[Page]) -> Table:
             _ms(row["p99_ms"]),
             f"{row['refused']:,}",
             f"{row['sound_replicas']}/{len(row['replicas'])}",
+            _archive(row["archive"]),
             row["waits_for"],
         )
     return table
@@ -176,6 +182,13 @@ def _table(*heads: str) -> Table:
         right = head in ("part", "session", "mark", "lag", "/s", "99 %", "refused", "repl")
         table.add_column(head, no_wrap=True, overflow="ellipsis", justify="right" if right else "left")
     return table
+
+
+def _archive(row: Page | None) -> Text:
+    """How many records wait to be archived."""
+    if row is None:
+        return Text("")
+    return Text("trouble" if row["trouble"] else f"{row['lag']:,} wait", _STYLES[row["level"]])
 
 
 def _lag(row: Page) -> int:

@@ -13,7 +13,8 @@ import yaml
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint, parse_endpoint
-from waltz_trio.config.keys import KEYS, Key, Kind, Use
+from waltz_trio.config.keys.key import Key, Kind, Use
+from waltz_trio.config.keys.table import KEYS
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import TlsSettings
 

@@ -32,12 +32,16 @@ class GatewaySettings:
     host: str
     port: int
     tls: TlsSettings | None  # None: plain HTTP
+    health_host: str
+    health_port: int | None  # of /health and /metrics; None: they are not served
     quotas: Limits
     body_max: int
     feeds_max: int
+    feeds_per_caller: int
     connections_max: int
     rate: int
     prefetch: int
+    window_bytes: int
     request_timeout: float
     key_window: int
 
@@ -64,6 +68,8 @@ def gateway_settings(config: Config) -> GatewaySettings:
         host=config.text("gateway.host"),
         port=config.number("gateway.port"),
         tls=tls,
+        health_host=config.text("gateway.healthHost"),
+        health_port=config.number("gateway.healthPort") if "gateway.healthPort" in config else None,
         quotas=Limits(
             config.number("gateway.appendsMax"),
             config.number("gateway.appendsPerCaller"),
@@ -71,9 +77,11 @@ def gateway_settings(config: Config) -> GatewaySettings:
         ),
         body_max=config.number("gateway.bodySizeMax"),
         feeds_max=config.number("gateway.feedsMax"),
+        feeds_per_caller=config.number("gateway.feedsPerCaller"),
         connections_max=config.number("gateway.connectionsMax"),
         rate=config.number("gateway.requestsPerSecond"),
         prefetch=config.number("gateway.prefetch"),
+        window_bytes=config.number("gateway.windowSize"),
         request_timeout=config.seconds("gateway.requestTimeout"),
         key_window=config.number("gateway.keyWindow"),
     )

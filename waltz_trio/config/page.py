@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from waltz_trio.config.keys import KEYS, Key, Use
+from waltz_trio.config.keys.key import Key, Use
+from waltz_trio.config.keys.table import KEYS
 
 _HEAD = """\
 # Configuration

@@ -7,7 +7,7 @@ what is shown; here they are only put together.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import quote
@@ -45,14 +45,20 @@ class Pages:
     """Answers requests below `/console/`."""
 
     def __init__(
-        self, watch: Watch, door: Door, *, roles: Roles = NO_ROLES, certificates_asked: bool = False, token: str = ""
+        self,
+        watch: Watch,
+        door: Door,
+        *,
+        roles: Callable[[], Roles] = lambda: NO_ROLES,
+        certificates_asked: bool = False,
+        token: str = "",
     ) -> None:
         """Prepare.
 
         Args:
             watch: gives the pages; the caller runs it.
             door: who is let in.
-            roles: what certificates may do.
+            roles: what certificates may do, now.
             certificates_asked: clients of the cluster need one.
             token: that a browser must bring, in the address first and then in a cookie.
         """
@@ -104,7 +110,7 @@ class Pages:
         return _safe(http.refusal(HTTPStatus.NOT_FOUND))
 
     def _visit(self, request: Request, name: str, given: str) -> Visit:
-        access = None if request.names is None else self._roles.access(request.names, request.peer)
+        access = None if request.names is None else self._roles().access(request.names, request.peer)
         token = given or _cookies(request.headers.get("cookie", "")).get(self._cookie(request), "")
         return Visit(request.peer, request.headers, not name, access, token)
 

@@ -1,12 +1,12 @@
 """Many logs behind one door: what a gateway answers. `waltz_core.gateway` decides; here it is carried out.
 
-Reads, marks and feeds are of committed transactions alone. Every reader of a feed has a feed of his own at the cluster,
-which waits while he does not read: a gateway holds a few payloads of each, and nothing else.
+Reads, marks and feeds are of committed transactions alone. Readers at the end of a log share one feed of the cluster
+(`fanout.py`); one that is behind has a feed of his own, which waits while he does not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 import trio
@@ -24,16 +24,18 @@ from waltz_core.gateway.topics import Place
 from waltz_trio.config.gateway import GatewaySettings
 from waltz_trio.gateway.appends import Appends
 from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.gateway.fanout import Fanout
 from waltz_trio.gateway.sockets import Put, Socket
+from waltz_trio.gateway.vitals import Vitals
 from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream, Upgrade
 
 _RANGE_BYTES = 4 << 20  # of one answer; what is left out is read by the next request
-_ALIVE = 15.0  # seconds between signs of life in a feed that has nothing to say
 _STATUS_CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too-large",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "too-large",
     HTTPStatus.REQUEST_TIMEOUT: "too-slow",
     HTTPStatus.SERVICE_UNAVAILABLE: "full",
+    HTTPStatus.TOO_MANY_REQUESTS: "too-many-feeds",
     HTTPStatus.INTERNAL_SERVER_ERROR: "gateway-failed",
 }
 
@@ -47,13 +49,14 @@ def http_limits(settings: GatewaySettings) -> HttpLimits:
         burst=settings.rate,
         body_max=settings.body_max,
         bodies_max=settings.quotas.bytes_max,
+        streams_per_owner=settings.feeds_per_caller,
     )
 
 
 def refuse(status: HTTPStatus, why: str) -> Response:
     """What the port says of a request that it does not take."""
     code = _STATUS_CODES.get(status, "bad-request")
-    retry_after = 1 if status is HTTPStatus.SERVICE_UNAVAILABLE else 0
+    retry_after = 1 if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS) else 0
     return _response(replies.of_problem(Problem(status.value, code, why or status.phrase, retry_after=retry_after)))
 
 
@@ -68,19 +71,30 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
         self._topics = settings.topics
         self._prefetch = settings.prefetch
+        self._window_bytes = settings.window_bytes
+        self._nursery = nursery
+        self._fanouts: dict[tuple[str, int], Fanout] = {}
         self._body_max = settings.body_max
         self._timeout = settings.request_timeout
         self._report = report
         self._door = Door(settings.rules, settings.origins)
         self._clusters = {source: Cluster(source, nursery, report) for source in settings.topics.clusters}
+        quotas = Quotas(settings.quotas)
         self._appends = Appends(
             nursery,
-            Quotas(settings.quotas),
+            quotas,
             report,
             timeout=settings.request_timeout,
             window=settings.key_window,
             prefetch=settings.prefetch,
         )
+
+        self.vitals = Vitals(self._asked(settings), self._fanouts.values, quotas)
+
+    def _asked(self, settings: GatewaySettings) -> dict[str, tuple[Cluster, int]]:
+        """Each cluster with a partition of it that is some topic's."""
+        topics = [topic for name in settings.topics.names if (topic := settings.topics.topic(name)) is not None]
+        return {topic.cluster: (self._clusters[topic.cluster], topic.partitions[0]) for topic in topics}
 
     def admit(self, request: Request) -> Response | None:
         """Whether a request may bring its body; the answer to one that may not."""
@@ -100,7 +114,7 @@ class Gateway:
             if isinstance(call, Place):
                 call = calls.read_append(call, request.headers.get("content-type", ""), request.body)
             if isinstance(call, calls.FollowFeed):
-                return await self._follow(call, shared)
+                return await self._follow(caller, call, shared)
             if isinstance(call, calls.OpenSocket):
                 return await self._open_socket(caller, call, request, shared)
             return _response(await self._reply(caller, call), shared)
@@ -153,6 +167,20 @@ class Gateway:
     def _cluster(self, place: Place) -> Cluster:
         return self._clusters[place.topic.cluster]
 
+    def _fanout(self, place: Place) -> Fanout:
+        """What feeds the readers of a partition; there are no more of these than partitions in the configuration."""
+        key = place.topic.cluster, place.partition
+        fanout = self._fanouts.get(key)
+        if fanout is None:
+            fanout = self._fanouts[key] = Fanout(
+                self._cluster(place),
+                place.partition,
+                self._nursery,
+                window_bytes=self._window_bytes,
+                prefetch=self._prefetch,
+            )
+        return fanout
+
     async def _mark(self, place: Place) -> int:
         with trio.fail_after(self._timeout):
             return await self._cluster(place).committed_mark(place.partition)
@@ -183,26 +211,28 @@ class Gateway:
                     break
         return records
 
-    async def _follow(self, call: calls.FollowFeed, shared: tuple[tuple[str, str], ...]) -> Answer:
+    async def _follow(self, caller: Caller, call: calls.FollowFeed, shared: tuple[tuple[str, str], ...]) -> Answer:
         after = await self._begin(call)
         if isinstance(after, Problem):
             return _response(replies.of_problem(after), shared)
+
+        fanout = self._fanout(call.place)
 
         async def feed(send: Send) -> None:
             await send(b": from " + str(after).encode() + b" on\n\n")
 
             async def put(records: Sequence[Record]) -> None:
-                await send("".join([replies.event_text(each, call.form) for each in records]).encode())
+                await send(fanout.texts.of(records, call.form, lambda: replies.event_texts(records, call.form)))
 
             async def idle() -> None:
                 await send(b": still here\n\n")
 
             try:
-                await self._push(call, after, put, idle)
+                await fanout.follow(after, put, idle)
             except WaltzError as error:
                 await send(replies.problem_event(replies.problem_of(error)).encode())
 
-        return Stream("text/event-stream", feed, (("Cache-Control", "no-cache"), *shared))
+        return Stream("text/event-stream", feed, (("Cache-Control", "no-cache"), *shared), caller.who)
 
     async def _begin(self, call: calls.FollowFeed) -> int | Problem:
         """The mark behind which a feed begins."""
@@ -231,7 +261,7 @@ class Gateway:
                     await put(replies.record_message(each, form))
 
             try:
-                await self._push(following, after, put_all, socket.ping)
+                await self._fanout(call.place).follow(after, put_all, socket.ping)
             except WaltzError as error:
                 await put(replies.problem_message(replies.problem_of(error)))
 
@@ -252,30 +282,7 @@ class Gateway:
             answer=answer,
             feed=None if following is None else feed,
         )
-        return Upgrade(socket.serve)
-
-    async def _push(
-        self,
-        call: calls.FollowFeed,
-        after: int,
-        put: Callable[[Sequence[Record]], Awaitable[None]],
-        idle: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Hand out records as they are committed, until somebody goes away; say now and then that there are none."""
-        place = call.place
-        async with (
-            self._cluster(place).reader(place.partition) as client,
-            client.feed(place.partition, after=after, prefetch=self._prefetch) as feed,
-        ):
-            batches = feed.batches(max(1, self._prefetch // 2))
-            while True:
-                batch = None
-                with trio.move_on_after(_ALIVE):
-                    batch = await anext(batches)
-                if batch is None:
-                    await idle()
-                else:
-                    await put([Record(each.id, each.header, each.load()) for each in batch])
+        return Upgrade(socket.serve, caller.who)
 
 
 def _visit(request: Request) -> Visit:

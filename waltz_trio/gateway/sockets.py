@@ -11,21 +11,23 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, CloseConnection, Event, Message, Ping, Request, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from waltz_trio.net.http import Bodies
+from waltz_trio.net.bodies import Bodies
 
 PROTOCOL = "waltz"
 _PATIENCE = 30.0  # seconds for a message to arrive or to leave, once it has begun
 _BLOCK = 1 << 16
+_BROKEN = "what it sends is no WebSocket"
 
 Put = Callable[[str], Awaitable[None]]
 
 
 class _GoneError(Exception):
-    """The conversation is over; the reason is what the peer is told."""
+    """The conversation is over; the peer gets the reason."""
 
     def __init__(self, code: CloseReason, reason: str = "") -> None:
         super().__init__(reason)
@@ -62,8 +64,8 @@ class Socket:
         self._feed = feed
         self._line = trio.Lock()  # who sends
 
-    async def serve(self, stream: trio.abc.Stream, trailing: bytes, bodies: Bodies) -> None:
-        """Talk until one side ends."""
+    async def serve(self, stream: trio.abc.Stream, trailing: bytes, bodies: Bodies) -> str:
+        """Talk until one side ends; what was wrong with the peer, in no words of its own, or nothing."""
         self._stream = stream
         try:
             self._ws.initiate_upgrade_connection(self._headers, self._path)
@@ -71,19 +73,23 @@ class Socket:
             assert isinstance(asked, Request)
         except (RemoteProtocolError, LocalProtocolError):
             await self._write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-            return
+            return "no handshake of a WebSocket"
+        wrong = ""
         protocol = PROTOCOL if PROTOCOL in asked.subprotocols else None
         await self._write(self._ws.send(AcceptConnection(subprotocol=protocol)))
         async with trio.open_nursery() as nursery:
             if self._feed is not None:
                 nursery.start_soon(self._feed, self.put)
             try:
-                await self._listen(trailing, bodies)
+                wrong = await self._listen(trailing, bodies)
             except _GoneError as gone:
+                wrong = gone.reason
                 await self._say(CloseConnection(gone.code, gone.reason))
             except RemoteProtocolError as error:
+                wrong = _BROKEN
                 await self._say(error.event_hint or CloseConnection(CloseReason.PROTOCOL_ERROR))
             nursery.cancel_scope.cancel()
+        return wrong
 
     async def put(self, text: str) -> None:
         """Send a message."""
@@ -105,8 +111,11 @@ class Socket:
         with trio.fail_after(_PATIENCE):
             await self._stream.send_all(data)
 
-    async def _listen(self, data: bytes, bodies: Bodies) -> None:
-        """Answer whole messages, until the peer ends; what has come of one is counted until it has its answer."""
+    async def _listen(self, data: bytes, bodies: Bodies) -> str:
+        """Answer whole messages until the peer ends; what was wrong with it, or nothing.
+
+        What has come of a message is counted until it has its answer.
+        """
         pieces: list[str] = []
         size = 0
         try:
@@ -126,11 +135,13 @@ class Socket:
                         case Ping():
                             await self._say(event.response())
                         case CloseConnection():
+                            # For wsproto, who sends what cannot be parsed wants to end; the state tells them apart.
+                            broken = self._ws.state is ConnectionState.OPEN
                             await self._say(event.response())
-                            return
+                            return _BROKEN if broken else ""
                 data = await self._more(begun=bool(pieces))
                 if not data:
-                    return
+                    return ""
         finally:
             bodies.give_back(size)
 

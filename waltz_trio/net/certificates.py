@@ -139,11 +139,11 @@ def _expiry_problem(certificate: x509.Certificate, key: str, now: datetime.datet
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     what = f"{key}: certificate {certificate.subject.rfc4514_string()!r}"
     if now >= end:
-        return f"{what} has expired on {end:%Y-%m-%d %H:%M} UTC: peers that verify it refuse it; replace it and restart"
+        return f"{what} has expired on {end:%Y-%m-%d %H:%M} UTC: peers that verify it refuse it; replace its file"
     if now < begin:
         return f"{what} is not valid before {begin:%Y-%m-%d %H:%M} UTC: peers that verify it refuse it until then"
     if end - now < _SOON:
-        return f"{what} expires on {end:%Y-%m-%d %H:%M} UTC, in {(end - now).days} days: replace it and restart"
+        return f"{what} expires on {end:%Y-%m-%d %H:%M} UTC, in {(end - now).days} days: replace its file"
     return None
 
 

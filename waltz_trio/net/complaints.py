@@ -1,4 +1,4 @@
-"""What is wrong with a peer, in the log: a line for each reason, and not for each connection."""
+"""What is wrong with peers, in the log: `waltz_core.access.complaints` says which lines, here is the clock."""
 
 from __future__ import annotations
 
@@ -6,27 +6,42 @@ from collections.abc import Callable
 
 import trio
 
-from waltz_core.base.edge import Level
-
-_KEPT = 1000  # peers whose complaints are remembered, so that each is logged once a minute
-_EVERY = 60.0
+from waltz_core.access import complaints
+from waltz_core.base.edge import Level, Report
+from waltz_trio.base.pump import now_ms
 
 
 class Complaints:
-    """Told at most once a minute per address and reason: a scanner must not fill the log, nor hide what is wrong with
-    somebody else."""
+    """A scanner must not fill the log, nor hide what is wrong with somebody else.
+
+    Lifetime: `put` at any time; `run` in a nursery, for the counts at the end of a minute.
+    """
 
     def __init__(self, report: Callable[[Level, str], None]) -> None:
         self._report = report
-        self._told: dict[tuple[str, str], float] = {}
+        self._rule = complaints.Complaints()
+        self._begun = trio.Event()
 
     def put(self, peer: str, text: str) -> None:
         """Something is wrong with `peer`, or with no particular one."""
-        host = peer.rpartition(":")[0]
-        now = trio.current_time()
-        if now - self._told.get((host, text), -_EVERY) < _EVERY:
-            return
-        if len(self._told) >= _KEPT:
-            self._told.clear()
-        self._told[host, text] = now
-        self._report(Level.WARNING, f"{peer}: {text}" if peer else text)
+        self.take(Report(Level.WARNING, f"{peer}: {text}" if peer else text, peer))
+
+    def take(self, report: Report) -> None:
+        """The same, where a machine says it."""
+        self._write(self._rule.put(now_ms(), report))
+        self._begun.set()
+
+    async def run(self) -> None:
+        """Write what was counted, until cancelled."""
+        while True:
+            await self._begun.wait()
+            due = self._rule.deadline()
+            if due is None:
+                self._begun = trio.Event()
+                continue
+            await trio.sleep_until(due / 1000)
+            self._write(self._rule.due(now_ms()))
+
+    def _write(self, lines: list[Report]) -> None:
+        for line in lines:
+            self._report(line.level, line.text)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import resource
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from socket import socket
 from typing import Any
 
 import trio
 
-from waltz_core.access.roles import NO_ROLES, Roles
+from waltz_core.access.roles import NO_ROLES, Roles, RolesChanged
 from waltz_core.base.contract import Machine
 from waltz_core.base.edge import (
     Accepted,
@@ -42,7 +41,7 @@ from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.listener import close as close_listener
-from waltz_trio.net.tls import ClientTls, names_of
+from waltz_trio.net.tls import ClientTls, ServerTls, names_of
 
 Perform = Callable[[Any], None]
 """Carries out one effect, synchronously, without raising."""
@@ -82,7 +81,8 @@ class NodeDriver:
         self.ended = trio.Event()  # the machine said that it is done
         self.end_reason = ""  # why it could not continue; empty after an ordinary end
         self.report = report or (lambda level, text: None)
-        self._complain = Complaints(self.report).put
+        self._complaints = Complaints(self.report)
+        self._complain = self._complaints.put
         self.pump: Pump[Any, Any] = Pump(machine, self._perform, name=name, recorded_batches=recorded_batches)
         self.post = self.pump.post
         self.post_all = self.pump.post_all
@@ -103,6 +103,7 @@ class NodeDriver:
             **(plugins or {}),
         }
         self._channels: dict[int, Channel] = {}
+        self._hosts: dict[int, tuple[Port, tuple[str, ...]]] = {}  # dialed: what must answer there, names of who does
         self._dials: dict[int, tuple[trio.CancelScope, list[str]]] = {}
         self._touched: list[Channel] = []
         self._listeners: list[socket] = []
@@ -122,25 +123,26 @@ class NodeDriver:
                 self._nursery = nursery
                 nursery.start_soon(self.pump.run)
                 nursery.start_soon(self.ends.run)
+                nursery.start_soon(self._complaints.run)
                 task_status.started()
         finally:
             self.stop_listening()
             self._nursery = None
 
-    def listen(self, port: Port, host: str, number: int, context: ssl.SSLContext, key: str) -> int:
+    def listen(self, port: Port, host: str, number: int, tls: ServerTls, key: str) -> int:
         """Accept connections of one kind; returns the port number (a free one where 0 was asked for).
 
         Raises:
             ConfigError: the address is taken or unknown; the message names `key`.
         """
         sock = bind(host, number, key)
-        self.serve(port, sock, context)
+        self.serve(port, sock, tls)
         return int(sock.getsockname()[1])
 
-    def serve(self, port: Port, sock: socket, context: ssl.SSLContext) -> None:
+    def serve(self, port: Port, sock: socket, tls: ServerTls) -> None:
         """Accept connections of one kind on a socket that listens already."""
         self._listeners.append(sock)
-        self._start(accept_loop, sock, functools.partial(self._on_connection, port, context))
+        self._start(accept_loop, sock, functools.partial(self._on_connection, port, tls))
 
     def stop_listening(self) -> None:
         """Accept nothing new."""
@@ -237,7 +239,10 @@ class NodeDriver:
             self.ended.set()
 
     def _on_report(self, effect: Report) -> None:
-        self.report(effect.level, effect.text)
+        if effect.peer:
+            self._complaints.take(effect)
+        else:
+            self.report(effect.level, effect.text)
 
     # ---- connections -----------------------------------------------------------------------------
 
@@ -286,11 +291,24 @@ class NodeDriver:
             return
         channel = Channel(effect.conn, pipe, str(effect.endpoint), self)
         self._channels[effect.conn] = channel
+        self._hosts[effect.conn] = effect.port, names_of(pipe.tls)
         self.post(Dialed(effect.conn))
         if reason:  # closed in the very moment it stood
             channel.close(reason[0])
             channel.flush()
         await self._run_channel(channel)
+
+    def change_roles(self, roles: Roles) -> None:
+        """Other rules hold, for those who connect and for those whom this process has dialed."""
+        self._roles = roles
+        self.post(RolesChanged(roles))
+        for conn, (port, names) in list(self._hosts.items()):
+            channel = self._channels[conn]
+            refusal = roles.access(names, channel.peer).host_problem(port)
+            if refusal:
+                self._complain("", f"refused: {refusal}")
+                channel.close(f"the roles have changed: {refusal}")
+                channel.flush()
 
     async def _reach(self, effect: Dial) -> TlsPipe:
         """Connect to a peer that has the role of its port; raises `DialError`."""
@@ -308,7 +326,7 @@ class NodeDriver:
             raise DialError(refusal, untrusted=True)
         return pipe
 
-    def _on_connection(self, port: Port, context: ssl.SSLContext, sock: socket, peer: str) -> None:
+    def _on_connection(self, port: Port, tls: ServerTls, sock: socket, peer: str) -> None:
         # Whoever connects and says nothing must not keep out those who do: the oldest handshake under way goes first.
         full = self._accepted >= self._accepted_max
         if self._shaking and (full or len(self._shaking) >= self.limits.handshakes_max):
@@ -322,7 +340,7 @@ class NodeDriver:
             self._complain(peer, f"connection refused: {self._accepted} connections are open, the limit")
             return
         self._accepted += 1
-        pipe = TlsPipe(sock, context, server_side=True)
+        pipe = TlsPipe(sock, tls.context, server_side=True)
         self._shaking[pipe] = peer
         self._start(self._supervised, peer, self._serve, port, pipe, peer)
 
@@ -367,6 +385,7 @@ class NodeDriver:
             await channel.run()
         finally:
             del self._channels[channel.conn]
+            self._hosts.pop(channel.conn, None)
             if self._quiet is not None and not self._channels:
                 self._quiet.set()
 

@@ -22,16 +22,18 @@ import attrs
 import h11
 import trio
 
+from waltz_core.access.room import Room
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
 from waltz_trio.base.exposition import Form
 from waltz_trio.base.metrics import Registry
 from waltz_trio.base.version import version
+from waltz_trio.net.bodies import Bodies
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
 from waltz_trio.net.pace import Drops, Pace
-from waltz_trio.net.tls import names_of
+from waltz_trio.net.tls import ServerTls, names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
 _IDLE = 30.0  # seconds for a request to arrive and its answer to leave
@@ -41,6 +43,7 @@ _BURST = 200  # of a browser that loads pages
 _DELAYED_MAX = 20  # requests of one address that had to wait for the rate: worth a line in the log
 _ADDRESSES_MAX = 1000  # whose delays are counted
 _STREAMS_MAX = 32  # further connections, which receive events
+_NOT_ITS_PART = frozenset({401, 403, 421, 429})  # answers to who asks for what it may not, or for too much
 _LINGER_BYTES = 1 << 18  # read and thrown away behind a refusal, so that a reset does not overtake it
 _LINGER = 2.0  # seconds of that
 _BLOCK = 4096  # bytes read at once
@@ -86,33 +89,16 @@ class Stream:
     content_type: str
     feed: Callable[[Send], Awaitable[None]]
     headers: tuple[tuple[str, str], ...] = ()
-
-
-class Bodies:
-    """Bytes of all bodies that a port holds."""
-
-    def __init__(self, size_max: int) -> None:
-        self._size_max = size_max
-        self._size = 0
-
-    def take(self, size: int) -> bool:
-        """Count bytes before they are kept; False if there is no room for them."""
-        if self._size + size > self._size_max:
-            return False
-        self._size += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """They are kept no longer."""
-        self._size -= size
+    owner: str = ""  # who has a part of the readers that a port takes on
 
 
 @record
 class Upgrade:
     """The connection goes on in another protocol: `serve` has it, what was read behind the request, and the count of
-    what all callers send."""
+    what all callers send; it returns what was wrong with the peer, if anything was."""
 
-    serve: Callable[[trio.abc.Stream, bytes, Bodies], Awaitable[None]]
+    serve: Callable[[trio.abc.Stream, bytes, Bodies], Awaitable[str]]
+    owner: str = ""  # as of a stream
 
 
 Answer: TypeAlias = Response | Stream | Upgrade
@@ -133,6 +119,7 @@ class HttpLimits:
     burst: int
     body_max: int = 0  # of one request; 0 = none, and GET and HEAD alone
     bodies_max: int = 0  # of all requests that are read or answered at a time
+    streams_per_owner: int = 0  # of the streams; 0 = all of them
 
 
 def _small() -> HttpLimits:
@@ -225,7 +212,7 @@ class HttpServer:
         self,
         handler: Handler,
         report: Callable[[Level, str], None] | None = None,
-        context: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         *,
         limits: HttpLimits | None = None,
         admit: Admit | None = None,
@@ -236,7 +223,7 @@ class HttpServer:
         Args:
             handler: answers each request.
             report: gets unexpected errors, for the log.
-            context: of TLS; without it, plain HTTP.
+            tls: without it, plain HTTP.
             limits: what it takes on; the default is for small ports, which only tell.
             admit: who may send a body.
             refuse: makes the answers that say why there is no other; the default makes pages.
@@ -247,12 +234,14 @@ class HttpServer:
         self._bodies = Bodies(self._limits.bodies_max)
         self._handler = handler
         self._report = report or (lambda level, text: None)
-        self._complain = Complaints(self._report).put
-        self._context = context
+        self._complaints = Complaints(self._report)
+        self._complain = self._complaints.put
+        self._tls = tls
         self._pace = Pace(self._limits.rate, self._limits.burst)
         self._delays: dict[str, int] = {}  # address → requests of it that had to wait
-        self._open: dict[object, tuple[trio.CancelScope, str]] = {}  # connections, the longest open first
-        self._streams = 0  # further ones, which receive events
+        self._open: dict[socket, tuple[trio.CancelScope, str]] = {}  # connections, but those that receive events
+        self._room: Room[socket] = Room()  # which of them goes if there are too many
+        self._streams: dict[str, int] = {}  # owner → further ones, which receive events
         self._sock: socket | None = None
 
     def listen(self, host: str, port: int, key: str) -> int:
@@ -268,18 +257,25 @@ class HttpServer:
         """Serve until cancelled."""
         assert self._sock is not None, "listen first"
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._complaints.run)
+            await self._accept(self._sock)
+            nursery.cancel_scope.cancel()
+
+    async def _accept(self, listening: socket) -> None:
+        async with trio.open_nursery() as nursery:
 
             def accepted(sock: socket, peer: str) -> None:
                 if len(self._open) >= self._limits.connections_max:
                     # Connections that say nothing must not keep out those who ask.
-                    longest, whose = self._open.pop(next(iter(self._open)))
+                    longest, whose = self._open.pop(self._room.yields())
                     longest.cancel()
                     self._complain(whose, "too many HTTP connections: those that wait longest are dropped")
                 scope = trio.CancelScope()
                 self._open[sock] = scope, peer
+                self._room.came(sock)
                 nursery.start_soon(self._serve, sock, scope, peer)
 
-            await accept_loop(self._sock, accepted)
+            await accept_loop(listening, accepted)
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
@@ -289,7 +285,11 @@ class HttpServer:
         except Exception as error:  # one reader's failure ends one connection
             self._ended(peer, first_of(error))
         finally:
-            self._open.pop(sock, None)
+            self._leave(sock)
+
+    def _leave(self, sock: socket) -> tuple[trio.CancelScope, str] | None:
+        self._room.gone(sock)
+        return self._open.pop(sock, None)
 
     def _ended(self, peer: str, error: BaseException) -> None:
         if isinstance(error, trio.TooSlowError):
@@ -300,9 +300,9 @@ class HttpServer:
 
     async def _secured(self, sock: socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-        if self._context is None:
+        if self._tls is None:
             return plain
-        secure = trio.SSLStream(plain, self._context, server_side=True, https_compatible=True)
+        secure = trio.SSLStream(plain, self._tls.context, server_side=True, https_compatible=True)
         with trio.fail_after(_IDLE):
             await secure.do_handshake()
         return secure
@@ -316,19 +316,26 @@ class HttpServer:
                 self._delayed(connection.peer)
             answer = request if isinstance(request, Response) else await self._answer(connection, request)
             if isinstance(answer, Response):
+                if answer.status in _NOT_ITS_PART:
+                    connection.complain(HTTPStatus(answer.status))
                 await connection.send(answer, close=answer is request)
+                if answer is not request and answer.status not in _NOT_ITS_PART:
+                    self._room.answered(sock)
                 continue
-            place = self._open.pop(sock, None)  # it waits for us, not we for it: it does not make room for others
-            self._streams += 1
+            place = self._leave(sock)  # it waits for us, not we for it: it does not make room for others
+            self._streams[answer.owner] = self._streams.get(answer.owner, 0) + 1
             try:
                 if isinstance(answer, Upgrade):
                     await connection.upgrade(answer, self._bodies)
                     return
                 await connection.stream(answer)
             finally:
-                self._streams -= 1
+                self._streams[answer.owner] -= 1
+                if not self._streams[answer.owner]:
+                    del self._streams[answer.owner]
                 if place is not None:
                     self._open[sock] = place
+                    self._room.came(sock)
         await connection.linger()
 
     def _delayed(self, peer: str) -> None:
@@ -376,10 +383,16 @@ class HttpServer:
                 answer = await answer
         except Exception as error:
             return self._failed(request, error)
-        if not isinstance(answer, Response) and self._streams >= self._limits.streams_max:
-            return self._refuse(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"{self._limits.streams_max} readers receive events already"
-            )
+        return answer if isinstance(answer, Response) else self._place_for(answer)
+
+    def _place_for(self, answer: Stream | Upgrade) -> Answer:
+        """The stream, or why there is no place for one more."""
+        limits = self._limits
+        if limits.streams_per_owner and self._streams.get(answer.owner, 0) >= limits.streams_per_owner:
+            why = f"{limits.streams_per_owner} readers of this caller receive events already"
+            return self._refuse(HTTPStatus.TOO_MANY_REQUESTS, why)
+        if sum(self._streams.values()) >= limits.streams_max:
+            return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"{limits.streams_max} readers receive events already")
         return answer
 
     def _failed(self, request: Request, error: Exception) -> Response:
@@ -431,9 +444,12 @@ class _Connection:
         return None
 
     def _refused(self, status: HTTPStatus, why: str) -> Response:
-        # What a peer sent may be part of why; the log gets the status alone.
-        self._complain(self.peer, f"an HTTP request was refused: {status.value} {status.phrase}")
+        self.complain(status)
         return self._refuse(status, why)
+
+    def complain(self, status: HTTPStatus) -> None:
+        """Name the peer in the log. What it sent may be part of why; the log gets the status alone."""
+        self._complain(self.peer, f"an HTTP request was refused: {status.value} {status.phrase}")
 
     async def body(self, size_max: int, take: Callable[[int], None]) -> bytes | Response:
         """The body of the request that came last, or the refusal of one that is not acceptable.
@@ -527,7 +543,9 @@ class _Connection:
 
     async def upgrade(self, answer: Upgrade, bodies: Bodies) -> None:
         """Hand the connection over, with what was read behind the request."""
-        await answer.serve(self._stream, self._http.trailing_data[0], bodies)
+        wrong = await answer.serve(self._stream, self._http.trailing_data[0], bodies)
+        if wrong:
+            self._complain(self.peer, f"the WebSocket was ended: {wrong}")
 
     async def stream(self, answer: Stream) -> None:
         """Send an answer piece by piece, until it or the reader ends."""

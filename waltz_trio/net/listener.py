@@ -12,7 +12,10 @@ from trio.lowlevel import notify_closing, wait_readable
 from waltz_core.base.errors import ConfigError
 
 _BACKLOG = 1024
-_AT_ONCE = 64  # connections accepted before other tasks have their turn
+_PORT_MAX = 65535
+# Accepted before other tasks have their turn. Each may be at work at once, for a millisecond of a handshake or of a
+# head that is parsed, and everybody else waits for all that are; a reply takes several rounds of that.
+_AT_ONCE = 4
 # Where nothing is sent, a peer whose machine is gone is noticed after a minute and a half; Linux waits two hours.
 _PROBE_AFTER = 60  # seconds without a byte
 _PROBE_EVERY = 10
@@ -40,6 +43,8 @@ def bind(host: str, port: int, key: str) -> socket.socket:
     Raises:
         ConfigError: the address is unknown or taken; the message names the configuration key.
     """
+    if not 0 <= port <= _PORT_MAX:
+        raise ConfigError(f"{key}: expected a port from 0 to {_PORT_MAX}, found {port}")  # else its last 16 bits count
     try:
         addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

@@ -1,6 +1,10 @@
 """TLS: contexts for both sides, key stores, pins. TLS is never off.
 
 Peers of 0.13.2 speak TLS 1.2 only (ECDHE with AES-GCM, ECDSA or RSA certificates), ours prefer 1.3.
+
+Certificates are replaced without a restart. Whoever makes a connection asks for the context, and that asks the file
+system whether a file behind it has changed: a few microseconds beside the millisecond of a handshake, and no task that
+could be late. Connections that stand are not touched.
 """
 
 from __future__ import annotations
@@ -15,12 +19,17 @@ import ssl
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
+from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
+
+FileVersion: TypeAlias = tuple[int, int, int]
+"""Time of the last change in ns, size, number of the inode."""
 
 _JCEKS_MAGIC = bytes.fromhex("cececece")
 
@@ -60,26 +69,82 @@ class KeyPair:
 # ---- contexts --------------------------------------------------------------------------------
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Context of an accepting side; asks for and checks client certificates where a trust store is set.
+class _Renewed:
+    """A context that is made again when a file behind it has changed."""
 
-    Raises:
-        ConfigError: a file is absent or unreadable.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _common(context)
-    context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
-    load_pair(context, _own_pair(settings) or _self_signed())
-    if settings.trusts:
-        if settings.require_client:
-            load_trust(context, settings)
-            context.verify_mode = ssl.CERT_REQUIRED
-    elif settings.verify:
-        raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
-    return context
+    def __init__(self, settings: TlsSettings) -> None:
+        self.settings = settings
+        self._seen = _versions(settings)  # before the files are read: a change meanwhile is seen the next time
+        self._context = self._make()
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection; of the files as they are, or of the last that could be used."""
+        seen = _versions(self.settings)
+        if seen != self._seen:
+            self._seen = seen
+            prefix = self.settings.prefix
+            try:
+                self._context = self._make()
+                self._told(Level.INFO, f"{prefix}*: changed files are in use for new connections")
+                for problem in _expiry_problems(self.settings):
+                    self._told(Level.WARNING, problem)
+            except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
+                self._told(
+                    Level.WARNING,
+                    f"{prefix}*: changed files cannot be used, those read before stay in use: {error}",
+                )
+        return self._context
+
+    def _make(self) -> ssl.SSLContext:
+        raise NotImplementedError
+
+    def _told(self, level: Level, text: str) -> None:
+        raise NotImplementedError
 
 
-class ClientTls:
+class ServerTls(_Renewed):
+    """The accepting side: asks for and checks client certificates where a trust store is set."""
+
+    def __init__(
+        self, settings: TlsSettings, report: Callable[[Level, str], None] | None = None, *, optional: bool = False
+    ) -> None:
+        """Build the context.
+
+        Args:
+            settings: the TLS group.
+            report: called when files have changed, with what became of it.
+            optional: a client may show no certificate; one that it shows is checked.
+
+        Raises:
+            ConfigError: a file is absent or unreadable.
+        """
+        self._report, self._optional = report, optional
+        self._stand_in = None if settings.certificate or settings.key_store else _self_signed()
+        super().__init__(settings)
+
+    def _make(self) -> ssl.SSLContext:
+        settings = self.settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _common(context)
+        context.num_tickets = 0  # sessions are never resumed; tickets would be an extra message per connection
+        pair = self._stand_in or _own_pair(settings)
+        assert pair is not None
+        load_pair(context, pair)
+        if settings.trusts:
+            if settings.require_client:
+                load_trust(context, settings)
+                context.verify_mode = ssl.CERT_OPTIONAL if self._optional else ssl.CERT_REQUIRED
+        elif settings.verify:
+            raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
+        return context
+
+    def _told(self, level: Level, text: str) -> None:
+        if self._report is not None:
+            self._report(level, text)
+
+
+class ClientTls(_Renewed):
     """How a dialing side treats its peers: one context, and pins where nothing else vouches for a peer."""
 
     def __init__(self, settings: TlsSettings, warn: Callable[[str], None] | None = None) -> None:
@@ -92,23 +157,15 @@ class ClientTls:
         Raises:
             ConfigError: a file is absent or unreadable, or verification is asked for without a trust store.
         """
-        self.settings = settings
-        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        _common(context)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        pair = _own_pair(settings)
-        if warn is not None:
-            for problem in _expiry_problems(settings, pair):
-                warn(problem)
-        if pair is not None:  # Java: else a self-signed one, which every peer that asks for one refuses
-            load_pair(context, pair)
+        self._warn = warn
         self._pins: dict[Endpoint, bytes] | None = None
+        super().__init__(settings)
+        if warn is not None:
+            for problem in _expiry_problems(settings):
+                warn(problem)
         if settings.trusts and settings.verify is not False:
-            load_trust(context, settings)
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.check_hostname = settings.verify_host
-        elif settings.pin_loopback and settings.verify is not False:
+            return
+        if settings.pin_loopback and settings.verify is not False:
             self._pins = {}
         elif settings.verify:
             raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
@@ -117,6 +174,25 @@ class ClientTls:
                 f"peers are not verified: no trust store is set ({settings.prefix}ca or "
                 f"{settings.prefix}trustStore.location); anybody who can answer at their address is believed"
             )
+
+    def _make(self) -> ssl.SSLContext:
+        settings = self.settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _common(context)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        pair = _own_pair(settings)
+        if pair is not None:  # Java: else a self-signed one, which every peer that asks for one refuses
+            load_pair(context, pair)
+        if settings.trusts and settings.verify is not False:
+            load_trust(context, settings)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.check_hostname = settings.verify_host
+        return context
+
+    def _told(self, level: Level, text: str) -> None:
+        if self._warn is not None and level is Level.WARNING:
+            self._warn(text)
 
     def host_name(self, endpoint: Endpoint) -> str | None:
         """Name to announce and, where names are checked, to compare with the certificate."""
@@ -268,7 +344,8 @@ def _pem_pair(certificate: bytes, key: bytes, password: str | None, name: str) -
     return KeyPair(certificate, plain_key(key, password, name))
 
 
-def _expiry_problems(settings: TlsSettings, pair: KeyPair | None) -> list[str]:
+def _expiry_problems(settings: TlsSettings) -> list[str]:
+    pair = _own_pair(settings)
     if pair is None and settings.ca is None:
         return []
     from waltz_trio.net.certificates import expiry_problems
@@ -279,6 +356,20 @@ def _expiry_problems(settings: TlsSettings, pair: KeyPair | None) -> list[str]:
     if settings.ca is not None:
         problems += expiry_problems(_read(settings.ca, settings.prefix + "ca"), settings.prefix + "ca", now)
     return problems
+
+
+def _versions(settings: TlsSettings) -> tuple[FileVersion | None, ...]:
+    files = settings.certificate, settings.key, settings.ca, settings.key_store, settings.trust_store
+    return tuple(version(path) for path in files if path is not None)
+
+
+def version(path: str) -> FileVersion | None:
+    """What changes when a file is replaced or written; None while it is absent."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _self_signed() -> KeyPair:

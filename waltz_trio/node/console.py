@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from waltz_core.access.roles import Roles
@@ -41,7 +41,7 @@ def door_of(config: Config) -> Door:
     return door
 
 
-def server_console(config: Config, znodes: EmbeddedZnodes | None, roles: Roles) -> tuple[Watch, Pages]:
+def server_console(config: Config, znodes: EmbeddedZnodes | None, roles: Callable[[], Roles]) -> tuple[Watch, Pages]:
     """What looks, and what answers."""
     root = config.text("cluster.root").rstrip("/")
 

@@ -15,18 +15,20 @@ from typing import Any, ClassVar
 import attrs
 import trio
 
+from waltz_core.access.roles import NO_ROLES
 from waltz_core.base.contract import Machine
 from waltz_core.base.edge import Level, Shutdown, WallClock
+from waltz_core.base.errors import ConfigError
 from waltz_core.base.tracing import Traced
 from waltz_trio.base.background import background_nursery
 from waltz_trio.base.log import reporter, warn_once
 from waltz_trio.base.metrics import Registry
 from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.config.config import Config
-from waltz_trio.config.roles import access_warning
+from waltz_trio.config.roles import access_warning, read_roles
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import Handler, HttpServer, endpoints
-from waltz_trio.net.tls import ClientTls, server_context
+from waltz_trio.net.tls import ClientTls, FileVersion, ServerTls, version
 from waltz_trio.node.graphite import report_to_graphite
 from waltz_trio.node.otel import OtelExporter
 from waltz_trio.node.settings import NodeSettings
@@ -67,6 +69,7 @@ class NodeProcess(ABC):
         self._warn = warn_once(lambda level, text: self.report(level, text))
         self._znodes = znodes
         self._driver: NodeDriver | None = None
+        self._roles = NO_ROLES
         self._scope = trio.CancelScope()
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> str:
@@ -78,7 +81,8 @@ class NodeProcess(ABC):
         reason = ""
         with self._scope:
             node = self._parse()
-            context, client_tls = server_context(node.tls), self._client_tls(node)
+            server_tls, client_tls = ServerTls(node.tls, self.report), self._client_tls(node)
+            self._roles = node.roles
             warning = access_warning(node.tls, node.roles)
             if self._znodes is None and warning:  # a cluster in one process is for trying
                 self._warn(warning)
@@ -104,7 +108,9 @@ class NodeProcess(ABC):
                     await nursery.start(driver.run)
                     for work in (self._keep_rates, self._report_to_graphite, *self._background()):
                         nursery.start_soon(work)
-                    async with self._serving(driver, context, nursery):
+                    if node.roles_file is not None:
+                        nursery.start_soon(self._watch_roles, node.roles_file)
+                    async with self._serving(driver, server_tls, nursery):
                         task_status.started()
                         await driver.ended.wait()
                         reason = driver.end_reason
@@ -158,7 +164,7 @@ class NodeProcess(ABC):
         """What else runs beside the machine."""
 
     @abstractmethod
-    def _serving(self, driver: NodeDriver, context: Any, nursery: trio.Nursery) -> AbstractAsyncContextManager[None]:
+    def _serving(self, driver: NodeDriver, tls: ServerTls, nursery: trio.Nursery) -> AbstractAsyncContextManager[None]:
         """Open the ports; inside, the process serves; at an orderly end, close what the machine has used."""
 
     @abstractmethod
@@ -213,6 +219,24 @@ class NodeProcess(ABC):
 
     async def _report_to_graphite(self) -> None:
         await report_to_graphite(self.config, f"{self.KIND.prefix}graphite.", self.registry, self.report)
+
+    async def _watch_roles(self, path: str) -> None:
+        seen: FileVersion | None = None
+        while True:
+            await trio.sleep(_REFRESH)
+            if (now := version(path)) == seen:
+                continue
+            seen = now
+            try:
+                roles = read_roles(path)
+            except ConfigError as error:
+                self.report(Level.WARNING, f"the changed roles cannot be used, the rules read before hold: {error}")
+                continue
+            if roles.rules != self._roles.rules:
+                self._roles = roles
+                self.report(Level.INFO, f"the roles have changed ({path}): peers that they concern must connect again")
+                assert self._driver is not None
+                self._driver.change_roles(roles)
 
     async def _keep_rates(self) -> None:
         while True:

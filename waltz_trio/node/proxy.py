@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from socket import socket
@@ -17,7 +16,8 @@ from waltz_core.base.errors import ClusterError, ConfigError, ProtocolError
 from waltz_core.base.ids import Endpoint
 from waltz_core.client.settings import ClientSettings
 from waltz_core.proxy.cache import CacheDrop, CacheRead, CacheWrite
-from waltz_core.proxy.node import BlocksTaken, FromUpstream, ProxyConfig, ProxyNode, ProxySnapshot, ToUpstream
+from waltz_core.proxy.node import BlocksTaken, FromUpstream, ProxyConfig, ProxyNode, ToUpstream
+from waltz_core.proxy.snapshot import ProxySnapshot
 from waltz_core.proxy.state import ProxyState
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.base.pump import now_ms
@@ -25,7 +25,7 @@ from waltz_trio.base.znodes import ZnodeStore
 from waltz_trio.config.config import Config
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind, canonical_host
-from waltz_trio.net.tls import ClientTls
+from waltz_trio.net.tls import ClientTls, ServerTls
 from waltz_trio.node.process import Kind, NodeProcess
 from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
 from waltz_trio.node.settings import NodeSettings, ProxySettings, proxy_settings
@@ -131,11 +131,11 @@ class ProxyProcess(NodeProcess):
         return (self._keep_ids,) if self._cache is None else (self._keep_ids, self._cache.run)
 
     @asynccontextmanager
-    async def _serving(self, driver: NodeDriver, context: ssl.SSLContext, nursery: trio.Nursery) -> AsyncIterator[None]:
+    async def _serving(self, driver: NodeDriver, tls: ServerTls, nursery: trio.Nursery) -> AsyncIterator[None]:
         node = self._parsed.server.node
         assert self._socket is not None
         sock, self._socket = self._socket, None
-        driver.serve(Port.CLIENT, sock, context)
+        driver.serve(Port.CLIENT, sock, tls)
         where = f"{node.host}:{sock.getsockname()[1]}"
         self.report(Level.INFO, f"serving clients on {where} as {self.endpoint}, for {self._parsed.upstream_root}")
         self._start_http(nursery, node)

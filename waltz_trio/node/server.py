@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from socket import socket
@@ -15,6 +14,7 @@ import trio
 from waltz_core.access.web import Door
 from waltz_core.base.edge import Level, Port, ZkEvent, ZkState, ZkStateChanged
 from waltz_core.base.ids import Endpoint
+from waltz_core.server.archive_calls import ArchiveEvent
 from waltz_core.server.journal import JournalEvent, JournalWrite
 from waltz_core.server.journal_format import Mode
 from waltz_core.server.node import ServerNode
@@ -26,7 +26,8 @@ from waltz_trio.config.config import Config
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import Handler, HttpServer
 from waltz_trio.net.listener import bind, canonical_host
-from waltz_trio.net.tls import server_context
+from waltz_trio.net.tls import ServerTls
+from waltz_trio.node.archive_agent import ARCHIVE_EFFECTS, ArchiveAgent
 from waltz_trio.node.console import PORT_KEY, door_of, server_console
 from waltz_trio.node.journal import JournalFiles
 from waltz_trio.node.process import Kind, NodeProcess
@@ -55,6 +56,7 @@ class ServerProcess(NodeProcess):
         self._session: ZnodeStore | None = None
         self._machine: ServerNode | None = None
         self._journal: JournalFiles | None = None
+        self.archive: ArchiveAgent | None = None  # the process that keeps the archive, if one is configured
         self._snapshot: ServerSnapshot | None = None
         self._snapshot_at = -1
         self._seen: ServerSnapshot | None = None
@@ -91,6 +93,8 @@ class ServerProcess(NodeProcess):
         self.endpoint = settings.advertised or Endpoint(canonical_host(), port)
         self._machine = ServerNode(attrs.evolve(settings.machine, endpoint=self.endpoint), random.Random())
         self._journal = self._open_journal(settings, self.endpoint)
+        if settings.machine.archiving is not None:
+            self.archive = ArchiveAgent(settings.machine.archiving.where, self._on_answers, self.report)
         self._zk_lost_at = trio.current_time()
         return self._machine
 
@@ -109,23 +113,28 @@ class ServerProcess(NodeProcess):
             settings.journal,
             settings.journal_bytes_max,
             endpoint,
-            self._on_journal_events,
+            self._on_answers,
             self.report,
             self._end,
         )
 
     def _plugins(self) -> Mapping[type, Callable[[Any], None]]:
-        return {} if self._journal is None else {JournalWrite: self._journal.perform}
+        plugins: dict[type, Callable[[Any], None]] = {}
+        if self._journal is not None:
+            plugins[JournalWrite] = self._journal.perform
+        if self.archive is not None:
+            plugins |= dict.fromkeys(ARCHIVE_EFFECTS, self.archive.perform)
+        return plugins
 
     def _background(self) -> Iterable[Callable[[], Awaitable[object]]]:
-        return (self._tell_silence,)
+        return (self._tell_silence,) if self.archive is None else (self._tell_silence, self.archive.run)
 
     @asynccontextmanager
-    async def _serving(self, driver: NodeDriver, context: ssl.SSLContext, nursery: trio.Nursery) -> AsyncIterator[None]:
+    async def _serving(self, driver: NodeDriver, tls: ServerTls, nursery: trio.Nursery) -> AsyncIterator[None]:
         node = self._parsed.node
         assert self._socket is not None
         sock, self._socket = self._socket, None
-        driver.serve(Port.CLIENT, sock, context)
+        driver.serve(Port.CLIENT, sock, tls)
         self.report(Level.INFO, f"serving clients on {node.host}:{sock.getsockname()[1]} as {self.endpoint}")
         self._start_http(nursery, node)
         async with open_znode_store(
@@ -144,11 +153,11 @@ class ServerProcess(NodeProcess):
         door = door_of(self.config)
         if door is Door.OFF:
             return handler
-        watch, pages = server_console(self.config, self._znodes, node.roles)
+        watch, pages = server_console(self.config, self._znodes, lambda: self._roles)
         nursery.start_soon(watch.run)
         if door is Door.LOOPBACK:
             return pages.or_else(handler)
-        secure = HttpServer(pages.handle, self.report, server_context(node.tls))
+        secure = HttpServer(pages.handle, self.report, ServerTls(node.tls, self.report))
         self.console_port = secure.listen(node.http_host, self.config.number(PORT_KEY), PORT_KEY)
         self.report(Level.INFO, f"console behind certificates on https://{node.http_host}:{self.console_port}/console/")
         nursery.start_soon(secure.run)
@@ -160,6 +169,8 @@ class ServerProcess(NodeProcess):
     def _abandon(self) -> None:
         if self._journal is not None:
             self._journal.abandon()
+        if self.archive is not None:
+            self.archive.abandon()
         if isinstance(self._session, EmbeddedSession):
             self._session.abandon()
 
@@ -169,7 +180,7 @@ class ServerProcess(NodeProcess):
         if self._journal is not None:
             self._journal.abandon()
 
-    def _on_journal_events(self, events: Sequence[JournalEvent]) -> None:
+    def _on_answers(self, events: Sequence[JournalEvent] | Sequence[ArchiveEvent]) -> None:
         if self._driver is not None:
             self._driver.post_all(events)
 
@@ -216,6 +227,11 @@ class ServerProcess(NodeProcess):
             "reasons": reasons,
             "storageNodes": reached,
         }
+        if self._parsed.machine.archiving is not None:
+            troubles = (
+                {str(p.partition_id): p.archive.trouble for p in snapshot.partitions if p.archive} if snapshot else {}
+            )
+            state["archive"] = {partition: trouble or "well" for partition, trouble in troubles.items()}
         return healthy, {"server-health-check": state}
 
     def _register(self) -> None:
@@ -294,6 +310,14 @@ class ServerProcess(NodeProcess):
         gauge("reason", lambda found: found.reason)
         gauge("healthy", lambda found: found.healthy)
         gauge("replica-lag", _by_replica, "replica")
+        if self._parsed.machine.archiving is not None:
+            gauge("archived-up-to", lambda found: found.archive.end - 1 if found.archive else None)
+            gauge("archive-lag", lambda found: found.high_water_mark + 1 - found.archive.end if found.archive else None)
+            gauge("log-start", lambda found: found.archive.log_start if found.archive else None)
+            gauge("archive-status", lambda found: found.archive.status if found.archive else None)
+            gauge("archive-trouble", lambda found: int(bool(found.archive.trouble)) if found.archive else None)
+            gauge("archived-records", lambda found: found.archive.archived if found.archive else None)
+            gauge("freed-records", lambda found: found.archive.freed if found.archive else None)
 
 
 def _by_client(snapshot: ServerSnapshot) -> dict[str, int]:

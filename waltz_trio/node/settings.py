@@ -12,17 +12,20 @@ from waltz_core.access.admission import Places
 from waltz_core.access.roles import Roles
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
+from waltz_core.server.archive_calls import ArchivePolicy
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.journal_format import Mode
 from waltz_core.storage.config import StorageConfig
 from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.base.version import version
 from waltz_trio.config.config import Config, net_limits, tls_settings
+from waltz_trio.config.roles import KEY as ROLES_KEY
 from waltz_trio.config.roles import certificates_asked, roles_of
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import accepted_max
 from waltz_trio.net.listener import local_host
 from waltz_trio.net.tls import TlsSettings
+from waltz_trio.node.archive_agent import check_installed
 from waltz_trio.node.otel import OtelSettings, otel_settings
 from waltz_trio.zk.security import ZkSecurity, zookeeper_security
 
@@ -39,6 +42,7 @@ class NodeSettings:
     http_port: int | None
     tls: TlsSettings
     roles: Roles
+    roles_file: str | None
     certificates_asked: bool
     net: NetLimits
     places: Places
@@ -141,6 +145,7 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
             lock_table_size=config.number("server.optimisticLockTableSize"),
             exact_locks=config.number("server.exactLocks"),
             archive=config.text_or_none("server.archive") or "",
+            archiving=_archive_policy(config),
             min_fetch_size=fetch,
             feed_cache_bytes=config.number("server.feedCacheSize"),
             data_cache_bytes=config.number("server.transactionDataCacheSize"),
@@ -166,6 +171,22 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
     )
 
 
+def _archive_policy(config: Config) -> ArchivePolicy | None:
+    where = config.text_or_none("archive.location")
+    if where is None:
+        return None
+    check_installed(where)
+    if "://" not in where:
+        where = str(Path(where).absolute())
+    return ArchivePolicy(
+        where,
+        file_records=config.number("archive.fileRecords"),
+        after_ms=config.number("archive.after"),
+        keep=config.number_or_none("archive.keepRecords"),
+        answer_ms=config.number("archive.answerTimeout"),
+    )
+
+
 def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings:
     """Parse a proxy's configuration.
 
@@ -175,6 +196,8 @@ def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings
     server = server_settings(config, warn)
     if server.journal is not Mode.OFF:
         raise ConfigError("server.journal.mode: a proxy decides nothing, so there is no journal; remove the key")
+    if server.machine.archiving is not None:
+        raise ConfigError("archive.location: a proxy archives nothing, the cluster's servers do; remove the key")
     root = config.text_or_none("proxy.upstream.root")
     if root is None:
         text = "is not set: expected the path of the cluster's root znode, which its servers have as cluster.root"
@@ -241,6 +264,7 @@ def _node_settings(config: Config, prefix: str) -> NodeSettings:
         http_port=config.number_or_none(f"{prefix}jetty.port"),
         tls=tls,
         roles=roles_of(config, tls),
+        roles_file=config.text_or_none(ROLES_KEY),
         certificates_asked=certificates_asked(tls),
         net=net_limits(config),
         places=places_of(config),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,6 +28,7 @@ from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.config.config import Config
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
+from waltz_trio.net.tls import ServerTls
 from waltz_trio.node.process import Kind, NodeProcess
 from waltz_trio.node.settings import NodeSettings, StorageSettings, storage_settings
 from waltz_trio.storage.disk import Disk
@@ -115,7 +115,7 @@ class StorageProcess(NodeProcess):
         return (self._watch_room,)
 
     @asynccontextmanager
-    async def _serving(self, driver: NodeDriver, context: ssl.SSLContext, nursery: trio.Nursery) -> AsyncIterator[None]:
+    async def _serving(self, driver: NodeDriver, tls: ServerTls, nursery: trio.Nursery) -> AsyncIterator[None]:
         """Open the ports once the directory is open; a directory that cannot be used ends the process instead."""
         async with trio.open_nursery() as waiting:
 
@@ -126,21 +126,21 @@ class StorageProcess(NodeProcess):
             waiting.start_soon(until, self._ready)
             waiting.start_soon(until, driver.ended)
         if not driver.ended.is_set():
-            self._listen(driver, context)
+            self._listen(driver, tls)
             self._start_http(nursery, self._parsed.node)
         elif driver.end_reason:
             raise ConfigError(f"{self._parsed.directory}: {driver.end_reason}")
         yield
 
-    def _listen(self, driver: NodeDriver, context: ssl.SSLContext) -> None:
+    def _listen(self, driver: NodeDriver, tls: ServerTls) -> None:
         settings = self._parsed
         host = settings.node.host
         data = bind(host, settings.port, "storage.port")
         self.port = data.getsockname()[1]
-        driver.serve(Port.STORAGE, data, context)
+        driver.serve(Port.STORAGE, data, tls)
         admin = bind(host, settings.admin_port, "storage.admin.port")
         self.admin_port = admin.getsockname()[1]
-        driver.serve(Port.ADMIN, admin, context)
+        driver.serve(Port.ADMIN, admin, tls)
         self.report(Level.INFO, f"serving on {host}:{self.port}, administration on {host}:{self.admin_port}")
 
     def cancel(self) -> None:

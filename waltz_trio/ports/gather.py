@@ -13,20 +13,24 @@ from cryptography import x509
 
 from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import CertificateView, ClusterView, ReplicaView, ServerView, StorageView
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
-from waltz_core.wire.shared import AWAITED, UNUSABLE, Condition, Statistic, Trouble
+from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble
 from waltz_core.zookeeper.znodes import ServerDescriptor
 from waltz_trio.config.config import net_limits, tls_settings
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.admin import AdminClient, RefusedError
+from waltz_trio.ports.health import health_of
+from waltz_trio.ports.port import PortError
 from waltz_trio.ports.server import ServerPort
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import ClusterDamagedError, ClusterMissingError, read_cluster
 from waltz_trio.zk.client import UnavailableError
+from waltz_trio.zk.proxy_root import proxy_of
 
 NODE_MAX = 10.0  # seconds that one node may take for all its answers
 
@@ -50,6 +54,9 @@ _FIGURES = (  # of a server, names of statistics that begin so
     "catchup-feeds",
     "response-within-ms.",
     "response-count",
+    "archive",
+    "log-start",
+    AGE,
 )
 
 
@@ -89,12 +96,14 @@ async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool =
         ZnodeError: ZooKeeper did not answer.
     """
     dump = await read_cluster(tool.zk, tool.paths)
+    proxy = await proxy_of(tool.zk, tool.paths)
     maps = dump.maps
     ports = dict(maps.connections.connections)
     names = sorted({*dict(maps.replicas.replicas), *dict(maps.groups.groups), *ports})
     servers: dict[int, ServerView] = {}
     storages: dict[str, StorageView] = {}
     shown: list[CertificateView] = []
+    seen: list[GatewayView] = []
 
     async def ask_server(number: int, descriptor: ServerDescriptor) -> None:
         servers[number] = await _server(tool, descriptor, node_max)
@@ -107,6 +116,8 @@ async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool =
             nursery.start_soon(ask_server, number, descriptor)
             if certificates:
                 nursery.start_soon(_certificate, tool, descriptor.endpoint, shown, node_max)
+        for address in tool.config.items("tools.gateways"):
+            nursery.start_soon(_gateway, str(address), seen, node_max)
         for name in names:
             nursery.start_soon(ask_storage, name)
             endpoint = _endpoint(name)
@@ -126,6 +137,8 @@ async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool =
         storages=tuple(storages[name] for name in names),
         unreadable=dump.unreadable,
         certificates=tuple(sorted(shown, key=lambda found: found.port)),
+        gateways=tuple(sorted(seen, key=lambda gateway: gateway.address)),
+        proxy_of=None if proxy is None else proxy.name,
         now_ms=_now(),
     )
 
@@ -238,11 +251,12 @@ async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:
     figures: Mapping[tuple[str, int], float] = {}
     if client.version:
         before = _now()
-        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level")))
+        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level", STARTED)))
         assert isinstance(statistics, admin.StatisticsResponse)
         known["clock_ms"] = statistics.time_ms - (before + _now()) // 2
         figures = {(figure.name, figure.partition_id): figure.value for figure in statistics.statistics}
         known["access_level"] = _access_level(statistics.statistics)
+        known["process"] = str(int(figures.get((STARTED, -1), 0)) or "")
         if ("disk-free-bytes", -1) in figures:
             known["disk_free"] = int(figures["disk-free-bytes", -1])
             known["disk_reserve"] = int(figures["disk-reserve-bytes", -1])
@@ -276,6 +290,19 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
     info = answer.last_session_info
     marks = info.low_water_mark, info.local_low_water_mark
     return ReplicaView(partition_id, available, info.session_id, *marks)
+
+
+async def _gateway(address: str, seen: list[GatewayView], node_max: float) -> None:
+    away: dict[str, str] = {}
+
+    async def ask(stack: AsyncExitStack) -> None:
+        told = (await health_of(parse_endpoint(address))).get("gateway-health-check")
+        reasons = told.get("reasons") if isinstance(told, dict) else None
+        if not isinstance(reasons, dict):
+            raise PortError(f"{address} is not the health of a gateway: expected the port gateway.healthPort")
+        away.update({str(source): str(reason) for source, reason in reasons.items()})
+
+    seen.append(GatewayView(address, await _limited(node_max, ask), away))
 
 
 async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[CertificateView], node_max: float) -> None:

@@ -54,6 +54,19 @@ async def read_state(zk: ZnodeClient, paths: ClusterPaths) -> tuple[ProxyState, 
         raise ConfigError(f"znode {state_path(paths)}: {error}") from None
 
 
+async def proxy_of(zk: ZnodeClient, paths: ClusterPaths) -> ProxyState | None:
+    """What a proxy keeps in this root; None where it is a cluster's.
+
+    Raises:
+        ZnodeError: ZooKeeper did not answer.
+    """
+    try:
+        data, _ = await zk.get(state_path(paths))
+        return decode_proxy_state(data or b"")
+    except (NoNodeError, ProtocolError):
+        return None
+
+
 async def take_block(zk: ZnodeClient, paths: ClusterPaths) -> tuple[int, int]:
     """A block of client ids, from the counter of the cluster.
 

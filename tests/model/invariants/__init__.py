@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.model.invariants.archived import Archived
 from tests.model.invariants.base import Invariant, InvariantError
 from tests.model.invariants.bounds import Bounds
 from tests.model.invariants.commits_durable import CommitsDurable
@@ -39,6 +40,7 @@ ALL: tuple[type[Invariant], ...] = (
     RealTime,
     LinearizableReads,
     Truncation,
+    Archived,
     Bounds,
     Quiet,
     ReplicaReport,

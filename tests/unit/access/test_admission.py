@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage_desk import KEY, Wire, desk
-from waltz_core.access.admission import Admission, Eviction, Places, host_of
+from waltz_core.access.admission import UNLIMITED, Admission, Eviction, Places, Silence, host_of
+from waltz_core.base.alarms import Alarms
 from waltz_core.base.edge import Port, Report
 from waltz_core.wire import storage_messages as wire
 
@@ -15,40 +16,53 @@ KEEP_ALIVE = 600_000
 TIMES = Places(unproven_ms=30_000, idle_ms=HALF_AN_HOUR)
 
 
+class Desk(Admission):
+    """Admission with the process's heap of alarms, which the test rings."""
+
+    def __init__(self, places: Places = UNLIMITED) -> None:
+        self.alarms: Alarms[Silence] = Alarms()
+        super().__init__(self.alarms, places)
+
+    def ring(self, now: int) -> list[Eviction]:
+        """Alarms that are due by now; what must end."""
+        looks = [self.due(now, conn) for (conn,) in self.alarms.due(now)]
+        return [eviction for eviction in looks if eviction is not None]
+
+
 def conns(evicted: list[Eviction]) -> list[int]:
     return [one.conn for one in evicted]
 
 
 def test_who_asks_for_nothing_ends_after_its_time_and_not_before() -> None:
-    admission = Admission(TIMES)
+    admission = Desk(TIMES)
     admission.accepted(0, 1, "a")
     admission.accepted(5, 2, "a")
     admission.heard(29_000, 1)  # keep-alives are no request
-    assert admission.deadline() == 30_000
-    assert admission.due(29_999) == []
-    [one] = admission.due(30_000)
+    assert admission.alarms.next() == 30_000
+    assert admission.ring(29_999) == []
+    [one] = admission.ring(30_000)
     assert one == Eviction(1, "it has asked for nothing within 30 s")
-    assert admission.deadline() == 30_005
+    assert admission.alarms.next() == 30_005
     admission.gone(2)
-    assert admission.deadline() is None
+    assert admission.alarms.next() is None
 
 
 def test_who_asked_once_stays_as_long_as_keep_alives_come() -> None:
-    admission = Admission(TIMES)
+    admission = Desk(TIMES)
     admission.accepted(0, 1, "a")
     admission.proven(1_000, 1)
     for now in range(KEEP_ALIVE, 24 * 3_600_000, KEEP_ALIVE):
         admission.heard(now, 1)
-        assert admission.due(now) == []
+        assert admission.ring(now) == []
     last = 24 * 3_600_000 - KEEP_ALIVE
-    assert admission.due(last + HALF_AN_HOUR - 1) == []
-    assert admission.deadline() == last + HALF_AN_HOUR
-    assert conns(admission.due(last + HALF_AN_HOUR)) == [1]
-    assert admission.deadline() is None
+    assert admission.ring(last + HALF_AN_HOUR - 1) == []
+    assert admission.alarms.next() == last + HALF_AN_HOUR
+    assert conns(admission.ring(last + HALF_AN_HOUR)) == [1]
+    assert admission.alarms.next() is None
 
 
 def test_a_newcomer_takes_the_place_of_the_oldest_that_asked_for_nothing() -> None:
-    admission = Admission(Places(count_max=3))
+    admission = Desk(Places(count_max=3))
     for conn in (1, 2, 3):
         assert admission.accepted(0, conn, f"host{conn}") == []
     admission.proven(0, 1)
@@ -57,14 +71,14 @@ def test_a_newcomer_takes_the_place_of_the_oldest_that_asked_for_nothing() -> No
     admission.proven(0, 4)
     admission.proven(0, 5)
     [refused] = admission.accepted(0, 6, "b")
-    assert refused == Eviction(6, "3 connections are open, the limit", quiet=refused.quiet)
+    assert refused == Eviction(6, "3 connections are open, the limit")
     admission.gone(6)  # as the process says when it has closed it
     admission.gone(1)
     assert admission.accepted(0, 7, "b") == []
 
 
 def test_an_address_that_has_its_share_displaces_only_itself() -> None:
-    admission = Admission(Places(count_max=100, per_address_max=2))
+    admission = Desk(Places(count_max=100, per_address_max=2))
     admission.accepted(0, 1, "honest")
     admission.accepted(0, 2, "greedy")
     admission.accepted(0, 3, "greedy")
@@ -77,7 +91,7 @@ def test_an_address_that_has_its_share_displaces_only_itself() -> None:
 
 
 def test_an_address_gets_the_places_back_of_connections_that_ended() -> None:
-    admission = Admission(Places(count_max=100, per_address_max=2))
+    admission = Desk(Places(count_max=100, per_address_max=2))
     for conn in range(1, 9, 2):
         assert admission.accepted(0, conn, "a") == []
         assert admission.accepted(0, conn + 1, "a") == []
@@ -89,7 +103,7 @@ def test_an_address_gets_the_places_back_of_connections_that_ended() -> None:
 
 def test_where_an_address_has_its_share_who_has_long_been_silent_yields() -> None:
     """Connections whose peers are gone would keep a new client of their address out for half an hour."""
-    admission = Admission(Places(per_address_max=3, idle_ms=HALF_AN_HOUR))
+    admission = Desk(Places(per_address_max=3, idle_ms=HALF_AN_HOUR))
     for conn in (1, 2, 3):
         admission.accepted(0, conn, "a")
         admission.proven(0, conn)
@@ -99,7 +113,7 @@ def test_where_an_address_has_its_share_who_has_long_been_silent_yields() -> Non
     half = HALF_AN_HOUR // 2
     assert conns(admission.accepted(half - 1, 5, "a")) == [5]
     [gone] = admission.accepted(half, 6, "a")
-    assert gone == Eviction(2, "3 connections from a are open, the limit for one address, and it has been silent", True)
+    assert gone == Eviction(2, "3 connections from a are open, the limit for one address, and it has been silent")
     assert conns(admission.accepted(half, 7, "a")) == [6]
     admission.proven(half, 7)
     assert conns(admission.accepted(half, 8, "a")) == [3]
@@ -109,7 +123,7 @@ def test_where_an_address_has_its_share_who_has_long_been_silent_yields() -> Non
 
 
 def test_where_no_place_is_left_who_has_long_been_silent_yields_unless_it_is_a_member() -> None:
-    admission = Admission(Places(count_max=2, idle_ms=HALF_AN_HOUR))
+    admission = Desk(Places(count_max=2, idle_ms=HALF_AN_HOUR))
     admission.accepted(0, 1, "server", member=True)
     admission.accepted(0, 2, "a")
     for conn in (1, 2):
@@ -121,7 +135,7 @@ def test_where_no_place_is_left_who_has_long_been_silent_yields_unless_it_is_a_m
 
 
 def test_members_are_under_no_quota_and_have_places_of_their_own() -> None:
-    admission = Admission(Places(count_max=4, reserved=2, per_address_max=1))
+    admission = Desk(Places(count_max=4, reserved=2, per_address_max=1))
     for conn in (1, 2):
         assert admission.accepted(0, conn, f"host{conn}") == []
         admission.proven(0, conn)
@@ -131,13 +145,6 @@ def test_members_are_under_no_quota_and_have_places_of_their_own() -> None:
     admission.proven(0, 4)
     assert conns(admission.accepted(0, 6, "host6")) == [6], "no client displaces a member, proven or not"
     assert conns(admission.accepted(0, 7, "rack", member=True)) == [5]
-
-
-def test_the_log_has_one_line_a_minute_of_an_address() -> None:
-    admission = Admission(Places(count_max=1))
-    admission.accepted(0, 1, "a")
-    quiet = [admission.accepted(now, 2 + now, "a")[0].quiet for now in (1, 2, 60_000, 60_001, 60_002)]
-    assert quiet == [False, True, True, False, True]
 
 
 def test_without_roles_nothing_is_reserved() -> None:
@@ -154,14 +161,14 @@ def test_without_roles_nothing_is_reserved() -> None:
 )
 def test_counts_hold_whatever_comes(steps: list[tuple[int, str, bool, int]]) -> None:
     places = Places(count_max=6, reserved=2, per_address_max=3, unproven_ms=30_000, idle_ms=60_000)
-    admission, now, last = Admission(places), 0, 0
+    admission, now, last = Desk(places), 0, 0
     alive: dict[int, tuple[str, bool]] = {}
     for what, address, member, pause in steps:
         now += pause
-        for one in admission.due(now):
+        for one in admission.ring(now):
             del alive[one.conn]
         evicted = []
-        due = admission.deadline()
+        due = admission.alarms.next()
         assert due is None or due > now
         some = next(iter(alive), 0)
         if what < 2:
@@ -183,8 +190,8 @@ def test_counts_hold_whatever_comes(steps: list[tuple[int, str, bool, int]]) -> 
         assert len(strangers) <= places.count_max - places.reserved
     for conn in list(alive):
         admission.gone(conn)
-    assert admission.due(now + 10**9) == []
-    assert admission.deadline() is None
+    assert admission.ring(now + 10**9) == []
+    assert admission.alarms.next() is None
 
 
 def test_the_address_is_that_of_the_host() -> None:

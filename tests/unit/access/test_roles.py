@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.storage_desk import CLOSED, KEY, Desk, Wire, codec_1, desk, filled, reopen
-from waltz_core.access.roles import EVERY, NO_ROLES, Access, Role, Roles, Rule
+from waltz_core.access.roles import EVERY, NO_ROLES, Access, Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import Level, Port, Received, Report
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.wire import admin_messages as admin
@@ -290,11 +290,76 @@ def test_every_change_leaves_one_line_that_names_who_what_and_the_outcome(guarde
     assert "assign partitions 9: refused: " in text
 
 
+def test_refused_changes_are_counted_by_who_asks_and_those_that_were_made_never() -> None:
+    """Else who asks again and again for what cannot be fills the log."""
+    made = desk()
+    made.emitted.clear()
+    made.admin(admin.PartitionAssignmentRequest(5, (9,), True, False))
+    made.admin(admin.PartitionAvailableRequest(1, (0,), False))
+    refused, done = [one for one in made.emitted if isinstance(one, Report)]
+    assert (refused.level, refused.peer, refused.owner) == (Level.INFO, "test", "test")
+    assert (done.level, done.peer, done.owner) == (Level.INFO, "", "")
+
+
+def test_a_closed_connection_is_named_by_its_certificate_once() -> None:
+    writer, address = of("writer"), "10.0.0.1:4000"
+    assert writer.closed_line(address, "bad magic byte 7") == (
+        "connection of certificate 'writer' at 10.0.0.1:4000 closed: bad magic byte 7"
+    )
+    refusal = f"{writer.who} may not use the data port"
+    assert writer.closed_line(address, refusal) == f"connection of 10.0.0.1:4000 closed: {refusal}"
+    assert NO_ROLES.access((), address).closed_line(address, "x") == "connection of 10.0.0.1:4000 closed: x"
+
+
 def test_without_rules_the_audit_names_the_address() -> None:
     made = desk()
     made.emitted.clear()
     made.admin(admin.PartitionAvailableRequest(1, (0,), False))
     assert [text for _, text in reports(made)] == ["audit: test: forbid reads and writes of partitions 0: done"]
+
+
+# ---- other rules while the process runs ------------------------------------------------------
+
+
+def test_two_accesses_allow_the_same_whatever_the_order_of_their_rules() -> None:
+    reads, writes = (
+        Rule("a", Role.CLIENT, read=((0, 1), (4, 4))),
+        Rule("a", Role.CLIENT, read=((4, 4),), write=((2, 2),)),
+    )
+
+    def allowed(*rules: Rule) -> Access:
+        return Roles(rules).access(("a",), "10.0.0.1:1")
+
+    assert allowed(reads, writes).allows_as(allowed(writes, reads))
+    assert not allowed(reads).allows_as(allowed(reads, writes))
+    assert not allowed(reads).allows_as(allowed(reads, Rule("a", Role.ADMIN)))
+    assert not allowed().allows_as(NO_ROLES.access(("a",), "10.0.0.1:1"))
+    # What may be written may be read, so only what may be written tells a writer that became a reader.
+    assert not allowed(Rule("a", Role.CLIENT, write=EVERY)).allows_as(allowed(Rule("a", Role.CLIENT, read=EVERY)))
+
+
+def test_changed_roles_end_the_connections_at_storage_ports_that_they_concern(guarded: Desk) -> None:
+    server, node, operator = (
+        Named(guarded, port, name)
+        for port, name in ((Port.STORAGE, "server-1"), (Port.ADMIN, "node-1"), (Port.ADMIN, "x.ops"))
+    )
+    for peer in (server, node, operator):
+        peer.open()
+    guarded.emitted.clear()
+
+    guarded.step(RolesChanged(Roles([Rule("node-*", Role.STORAGE), Rule("server-?", Role.ADMIN)])))
+
+    assert (server.closed, node.closed, operator.closed) == (True, False, True)
+    assert [text for _, text in reports(guarded)] == [
+        "connection of test closed: the roles have changed: certificate 'server-1' at test (server) is "
+        "certificate 'server-1' at test (admin) now",
+        "connection of test closed: the roles have changed: certificate 'x.ops' at test (admin) is "
+        "certificate 'x.ops' at test (no role) now",
+    ]
+    again = Named(guarded, Port.ADMIN, "server-1")
+    again.open()
+    assert isinstance(again.ask(admin.PartitionAvailableRequest(2, (0,), False)), admin.AdminSuccessResponse)
+    assert "may not use the" in str(Named(guarded, Port.ADMIN, "x.ops").open().message)
 
 
 # ---- strangers and unfinished frames ---------------------------------------------------------

@@ -17,6 +17,7 @@ from waltz_core.operations.restart import (
     not_back,
     parse_steps,
     plan,
+    process_of,
     steps_json,
 )
 from waltz_core.operations.view import ClusterView
@@ -127,6 +128,21 @@ def test_whether_a_replica_is_level_is_judged_by_a_mark_of_before() -> None:
     assert list(not_back(cluster(), step, MARKS)) == []
     assert list(not_back(cluster(), step, {0: 100, 1: 101})) == ["partition 1 on s0:7000: 1 transactions behind"]
     assert next(not_back(cluster(), step, {})).endswith("how far it is, is not known")
+
+
+def test_a_node_that_runs_on_as_the_same_process_was_not_restarted() -> None:
+    first = cluster(storages=tuple(storage(name, process="1000") for name in NAMES))
+    again = with_storage(process="2000")
+    for name, before, after in ((NAMES[0], "1000", again), ("v1:6000", "1", cluster(servers=(server(2, 1),)))):
+        steps = marked(ALL, name, Progress.BEGUN, before)
+        begun = next(step for step in steps if step.name == name)
+        assert process_of(first, begun) == before
+        assert f"{name} is the same process as before" in next(not_back(first, begun, MARKS))
+        assert not any("same process" in reason for reason in not_back(after, begun, MARKS))
+        done_ = next(step for step in marked(steps, name, Progress.DONE) if step.name == name)
+        assert list(not_back(first, done_, MARKS)) == []
+    assert process_of(cluster(), ALL[0]) == ""  # a node of 0.13.2 does not say
+    assert list(not_back(cluster(), marked(ALL, NAMES[0], Progress.BEGUN, "")[0], MARKS)) == []
 
 
 def test_steps_survive_their_file_and_anything_else_is_refused() -> None:

@@ -66,7 +66,7 @@ class Desk:
         self.told: list[object] = []
         self.now = 1_000
         self.partition.begins_behind = mark
-        self.partition.begin(0)
+        self.partition.begin(0, whole=False)
         if connected:
             self.connect()
 

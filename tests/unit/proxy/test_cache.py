@@ -71,6 +71,8 @@ def test_the_oldest_goes_first() -> None:
     index, disk = CacheIndex(FILES * 500), Disk()
     for first in range(0, 400, 4):
         disk.do(index.add(0, first, records(first, 4)))
+        assert index.size <= FILES * 500
+        assert len(disk.files) <= FILES
     assert index.find(0, 0) is None
     assert index.find(0, 399) is not None
     assert 0 not in disk.files

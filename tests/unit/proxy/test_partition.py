@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.proxy.desk import FRESH_ABOVE, GENERATION, Desk, append, peer
 from waltz_core.base.ids import make_req_id
-from waltz_core.client.calls import Carried
+from waltz_core.client.calls import Carried, RecordsCarried
+from waltz_core.proxy.partition import FLOOR
 from waltz_core.wire import client_messages as messages
 
 OLD, NEW = FRESH_ABOVE, FRESH_ABOVE + 1
@@ -161,12 +162,49 @@ def test_an_append_behind_a_flush_is_not_decided_by_it() -> None:
     writer = peer(1, NEW)
     desk.mount(writer, 9)
     desk.flushed(9)
-    desk.says(writer, append(NEW, 1), messages.FlushRequest(make_req_id(NEW, GENERATION, 0, 1)), append(NEW, 2))
+    desk.says(writer, append(NEW, 1), messages.FlushRequest(make_req_id(NEW, GENERATION, 0, 1)))
+    desk.says(writer, append(NEW, 2))
     desk.flushed(9)
     desk.lose()
     before = len(states(desk))
     desk.mount(peer(2, NEW), 9, sequence=2)
     assert len(states(desk)) == before
+
+
+def test_what_came_over_a_connection_that_ended_is_still_under_way() -> None:
+    desk = Desk()
+    writer = peer(1, NEW)
+    desk.mount(writer, 9)
+    desk.flushed(9)
+    desk.says(writer, messages.FlushRequest(make_req_id(NEW, GENERATION, 0, 1)))
+    desk.says(writer, append(NEW, 1))
+    desk.partition.gone(writer)
+    desk.flushed(9)
+    desk.lose()
+    before = len(states(desk))
+    desk.mount(peer(2, NEW), 9, sequence=2)
+    assert len(states(desk)) == before
+
+
+def test_who_was_appended_for_is_forgotten_once_a_flush_has_decided_it() -> None:
+    """A proxy of this proxy appends for others: as many in its life as the cluster has clients."""
+    desk = Desk()
+    other = peer(1, FRESH_ABOVE + 1, carries_others=True)
+    desk.mount(other, 9)
+    desk.flushed(9)
+    remembered = []
+    for beat in range(1, 5):
+        clients = range(beat * 1_000, beat * 1_000 + 50)
+        desk.says(other, *(append(client_id, 1) for client_id in clients))
+        failure = messages.LockFailure(append(clients[0], 1).req_id, 4)
+        desk.partition.carried(Carried(0, failure))
+        desk.work()
+        assert desk.of(messages.LockFailure, 1)[-1] == failure, "the one before it knows whose it is"
+        desk.now += 2_000  # nobody asks for anything: the flush that tells how old our data is does it
+        desk.work()
+        desk.flushed(9)
+        remembered.append(desk.partition.under_way)
+    assert remembered == [0, 0, 0, 0]
 
 
 def test_what_upstream_would_end_the_connection_for_is_refused_here() -> None:
@@ -243,7 +281,35 @@ def test_what_cannot_be_read_is_said_and_the_log_start_looked_up() -> None:
     assert desk.upstream.reads[-1] == (0, 10, 0)
     desk.answer_read(log_start=4)
     assert desk.partition.log_start == 4
+    assert desk.upstream.reads[-1] == (FLOOR, 0, 0)  # the server may have the rest from an archive
+    desk.answer_read(readable=False)
+    reads = len(desk.upstream.reads)
+    desk.partition.range_asked(peer(3, NEW), messages.RecordRangeRequest(make_req_id(NEW, -1, 0, 2), 2, 9, 0, 0, False))
+    desk.work()
+    assert desk.of(messages.ErrorResponse, 3)[0].code == messages.ErrorCode.BEFORE_START
+    assert len(desk.upstream.reads) == reads
+    desk.told.clear()
     desk.mount(peer(2, NEW + 1), 1)
+    desk.flushed(9)
+    assert [answer.code for answer in desk.of(messages.ErrorResponse)] == [messages.ErrorCode.BEFORE_START]
+
+
+def test_what_the_server_has_from_an_archive_is_given_out_until_it_cannot_be_read() -> None:
+    desk = Desk(mark=9)
+    desk.says(peer(1, NEW), messages.TransactionDataRequest(make_req_id(NEW, -1, 0, 1), 2))
+    desk.answer_read(log_start=4)  # it has risen meanwhile
+    desk.mount(peer(2, NEW + 1), 1)
+    desk.flushed(9)
+    assert desk.of(messages.ErrorResponse) == []  # until it is known, nobody is turned away
+    desk.answer_read(log_start=4)
+    desk.mount(peer(3, NEW + 2), 1)
+    desk.flushed(9)
+    assert desk.of(messages.ErrorResponse) == []
+    desk.says(peer(1, NEW), messages.TransactionDataRequest(make_req_id(NEW, -1, 0, 1), 1))
+    desk.upstream.reads.clear()
+    desk.partition.fetched(RecordsCarried(0, FLOOR, None, -1))  # the archive is there no more
+    desk.work()
+    desk.mount(peer(4, NEW + 3), 1)
     desk.flushed(9)
     assert [answer.code for answer in desk.of(messages.ErrorResponse)] == [messages.ErrorCode.BEFORE_START]
 
@@ -268,9 +334,11 @@ def test_a_crowd_of_appends_holds_back_who_sent_it() -> None:
     assert desk.partition.crowded(10, 1 << 20)
     assert desk.partition.greedy(NEW, 10, 1 << 20)
     assert desk.partition.queued == 20
+    assert desk.partition.crowded(1_000, 0)
     desk.upstream.up = True
     desk.work()
-    assert not desk.partition.crowded(10, 1 << 20)
+    assert not desk.partition.crowded(0, 0)
+    assert not desk.partition.greedy(NEW, 0, 0)
     assert len(desk.upstream.carried) == 20
 
 
@@ -279,6 +347,17 @@ def test_a_message_that_no_client_sends_ends_its_connection(version: int) -> Non
     desk = Desk()
     desk.says(peer(1, NEW, version=version), messages.FeedSuspended(make_req_id(NEW, 0, 0, 1)))
     assert desk.closed() == [1]
+
+
+def test_who_is_gone_before_the_upstream_connection_is_not_disconnected_again() -> None:
+    desk = Desk()
+    who = peer(1, NEW)
+    desk.mount(who, 9)
+    desk.flushed(9)
+    desk.says(who, append(NEW, 1))
+    desk.partition.gone(who)
+    desk.lose()
+    assert desk.closed() == []
 
 
 def test_who_is_gone_is_told_nothing_and_his_appends_still_leave() -> None:

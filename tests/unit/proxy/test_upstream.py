@@ -190,8 +190,9 @@ def test_a_read_that_cannot_be_answered_yet_is_asked_again_after_a_pause() -> No
     assert records_of(told) == []
     desk.wait(1_000)
     (request,) = desk.take(RPC)
-    told = desk.send(ErrorResponse(request.req_id, ErrorCode.CORRUPT, "lost"), kind=RPC)
-    assert records_of(told) == [RecordsCarried(0, 33, None, -1)]
+    lost = ErrorResponse(request.req_id, ErrorCode.CORRUPT, "lost")
+    told = desk.send(lost, kind=RPC)
+    assert records_of(told) == [RecordsCarried(0, 33, None, -1, lost)]
     desk.wait(5_000)
     assert desk.take(RPC) == []
 

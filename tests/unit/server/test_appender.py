@@ -349,7 +349,7 @@ def test_barriers_pass_without_appends_and_not_before_them() -> None:
     out: list[Verdict] = []
     appender.launch_barriers(out)
     assert out == [Passed(1)]
-    assert (appender.queue.queued, appender.pending) == (2, 2)
+    assert (appender.queue.queued, appender.pending, appender.busy) == (2, 2, True)
 
 
 def test_after_a_gap_in_ownership_nothing_in_flight_is_believed() -> None:
@@ -447,6 +447,7 @@ def test_every_append_gets_exactly_one_verdict_whatever_happens(data: st.DataObj
             appender.barrier(sequence, sender(1))
         appender.advance(verdicts)
         appender.launch(verdicts)
+        assert appender.busy == bool(appender.pending)
     while appender.pending:
         for replica in marks:
             appender.voted(replica, appender.next_id - 1)

@@ -74,3 +74,10 @@ def test_a_request_is_owed_by_the_node_that_it_went_to(request_of: requests.Awai
 def test_every_request_has_its_words() -> None:
     assert set(requests._IN_WORDS) == set(get_args(requests.Awaited))
     assert len(set(requests._IN_WORDS.values())) == len(requests._IN_WORDS)
+
+
+def test_nothing_asked_of_replicas_adds_nothing_to_what_a_partition_awaits() -> None:
+    own = Counter({"the disk": 2})
+    assert awaited_of(own, ()) == (("the disk", 2),)
+    assert awaited_of(Counter(), ()) == ()
+    assert own == {"the disk": 2}

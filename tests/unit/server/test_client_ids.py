@@ -8,7 +8,7 @@ from tests.unit.server.desk import Desk
 from waltz_core.base.edge import Level, Report, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.base.ids import make_req_id
 from waltz_core.server.client_ids import ClientIds
-from waltz_core.server.context import Alarm, IdStep
+from waltz_core.server.context import ClusterAlarm, IdStep
 from waltz_core.zookeeper.znodes import encode_id_counter
 
 PATH = "/root/ids/client"
@@ -72,7 +72,7 @@ def test_a_lost_answer_skips_an_id_after_a_pause() -> None:
     bench.failed(bench.only().ticket, ZkError.OUTCOME_UNKNOWN, now=50)
     bench.ids.ask(5, SECOND)
     assert bench.out() == []  # that ZooKeeper is away is said once for the whole process
-    assert bench.alarms.due(150) == [Alarm.CLIENT_IDS]
+    assert bench.alarms.due(150) == [ClusterAlarm.CLIENT_IDS]
     bench.ids.due()
     bench.done(bench.only().ticket, counter=7, version=4)
     assert bench.out() == [ZkSet(4, PATH, encode_id_counter(8), 4)]
@@ -83,7 +83,7 @@ def test_a_counter_that_is_none_is_looked_at_again() -> None:
     bench.ids.ask(4, FIRST)
     bench.pending.take(1)
     bench.ids.answered(9, ZkDone(1, ZkStat(0, 0), b"?"), IdStep.READ)
-    due = bench.alarms.at(Alarm.CLIENT_IDS)
+    due = bench.alarms.at(ClusterAlarm.CLIENT_IDS)
     assert due is not None
     assert 9 + 50 <= due <= 9 + 100
 
@@ -97,7 +97,7 @@ def test_a_counter_that_may_not_be_written_is_tried_ever_more_rarely_and_reporte
         bench.done(bench.only().ticket, counter=6, version=3)
         bench.failed(bench.only().ticket, ZkError.REFUSED, now=now)
         lines += bench.out()
-        due = bench.alarms.at(Alarm.CLIENT_IDS)
+        due = bench.alarms.at(ClusterAlarm.CLIENT_IDS)
         assert due is not None
         pause, now = due - now, due
         bench.alarms.due(now)

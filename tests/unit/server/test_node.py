@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import (
     Accepted,
     CloseConn,
@@ -25,11 +26,13 @@ from waltz_core.base.edge import (
 )
 from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.server.config import ServerConfig
+from waltz_core.server.context import ClusterState
 from waltz_core.server.node import ServerNode
 from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.directory import open_control
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
+from waltz_core.zookeeper.znodes import ReplicaAssignments
 
 
 class Bench:
@@ -45,10 +48,10 @@ class Bench:
         self.node.step(self.now, events, out)
         return out
 
-    def accept(self, conn: int) -> list[Any]:
+    def accept(self, conn: int, *names: str) -> list[Any]:
         """Connects and greets; returns what the server does, its hello apart."""
         client = self.clients[conn] = Connection(CLIENT_PROTOCOL, "test", {5})
-        (hello,) = self.step(Accepted(conn, Port.CLIENT, f"10.0.0.{conn % 200}:{conn}"))
+        (hello,) = self.step(Accepted(conn, Port.CLIENT, f"10.0.0.{conn % 200}:{conn}", names))
         client.receive(hello.data, [])
         return self.step(Received(conn, client.hello()))
 
@@ -223,14 +226,13 @@ def test_a_breach_behind_many_requests_ends_the_connection() -> None:
     assert bench.node.waiting == 0
 
 
-def test_the_log_names_who_breaks_off_in_the_middle_of_a_frame_once_a_minute() -> None:
+def test_the_log_names_who_breaks_off_in_the_middle_of_a_frame() -> None:
     bench = Bench()
-    lines: list[str] = []
-    for conn in (1, 201):  # of one address
-        bench.accept(conn)
-        bench.step(Received(conn, bench.clients[conn].keep_alive()[:-2]))
-        lines += [effect.text for effect in bench.step(Closed(conn, "reset")) if isinstance(effect, Report)]
-    assert lines == ["10.0.0.1:1 ended its connection in the middle of a frame, of which 5 bytes came"]
+    bench.accept(1)
+    bench.step(Received(1, bench.clients[1].keep_alive()[:-2]))
+    [line] = [effect for effect in bench.step(Closed(1, "reset")) if isinstance(effect, Report)]
+    assert line.text == "10.0.0.1:1 ended its connection in the middle of a frame, of which 5 bytes came"
+    assert line.peer == "10.0.0.1:1", "so that lines of its kind are counted"
 
 
 def test_a_connection_that_takes_no_data_is_read_from_again_when_it_does() -> None:
@@ -250,3 +252,39 @@ def test_what_zookeeper_answers_finds_who_asked() -> None:
     before = bench.node.deadline()
     assert bench.step(ZkDone(10_000)) == []
     assert bench.node.deadline() == before
+
+
+def test_changed_roles_end_the_connections_that_they_concern() -> None:
+    orders, audit = Rule("orders", Role.CLIENT, write=((0, 3),)), Rule("audit", Role.CLIENT, read=((0, 9),))
+    bench = Bench(roles=Roles([orders, audit]))
+    for conn, names in enumerate((("orders",), ("audit",), ("stranger",), ("by its alias", "audit")), start=1):
+        bench.accept(conn, *names)
+
+    out = bench.step(
+        RolesChanged(Roles([audit, Rule("orders", Role.CLIENT, write=((0, 2),)), Rule("str*", Role.ADMIN)]))
+    )
+
+    assert [effect.conn for effect in out if isinstance(effect, CloseConn)] == [1, 3]
+    lines = [effect.text for effect in out if isinstance(effect, Report)]
+    assert lines[1] == (
+        "connection of 10.0.0.3:3 closed: the roles have changed: certificate 'stranger' at 10.0.0.3:3 (no role) is "
+        "certificate 'stranger' at 10.0.0.3:3 (admin) now"
+    )
+    bench.accept(5, "orders")
+    refused = bench.ask(5, messages.AppendRequest(make_req_id(9, 0, 3, 1), -1, (), (), (), 0, b"", 0))
+    assert any(isinstance(effect, Report) and "may not append to partition 3" in effect.text for effect in refused)
+    assert not bench.step(
+        RolesChanged(Roles([audit, Rule("orders", Role.CLIENT, write=((0, 2),)), Rule("str*", Role.ADMIN)]))
+    )
+
+
+def test_the_storage_nodes_of_a_partition_are_those_of_the_newest_assignment() -> None:
+    cluster = ClusterState()
+    assert cluster.storages_of(1) == ()
+    cluster.replicas = ReplicaAssignments((("a:1", (0, 1)), ("b:1", (1,))))
+    assert cluster.storages_of(1) == ("a:1", "b:1")
+    assert cluster.storages_of(2) == ()
+    cluster.replicas = ReplicaAssignments((("b:1", (1,)),))
+    assert [cluster.storages_of(partition_id) for partition_id in (0, 1)] == [(), ("b:1",)]
+    cluster.replicas = None
+    assert cluster.storages_of(1) == ()

@@ -7,7 +7,7 @@ import random
 from tests.unit.server.desk import Desk
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint
-from waltz_core.server.context import Alarm, PreferenceStep
+from waltz_core.server.context import ClusterAlarm, PreferenceStep
 from waltz_core.server.preferences import Preferences
 
 
@@ -39,7 +39,7 @@ class Bench(Desk):
 
     @property
     def due(self) -> int | None:
-        return self.alarms.at(Alarm.PREFERENCES)
+        return self.alarms.at(ClusterAlarm.PREFERENCES)
 
 
 def test_what_was_kept_is_read_once() -> None:
@@ -90,7 +90,7 @@ def test_what_fails_is_tried_again_later_and_reported_unless_all_of_zookeeper_is
     assert bench.due == 1_005
     bench.preferences.read()
     assert bench.out() == []
-    assert bench.alarms.due(1_005) == [Alarm.PREFERENCES]
+    assert bench.alarms.due(1_005) == [ClusterAlarm.PREFERENCES]
     bench.preferences.due()
     bench.done(bench.only().ticket, b"", now=1_005)
     assert bench.preferences.take() == ()
@@ -102,7 +102,7 @@ def test_what_fails_is_tried_again_later_and_reported_unless_all_of_zookeeper_is
     bench.failed(node.ticket, ZkError.REFUSED, now=1_010)
     kept = "ZooKeeper, /root/preferred/h:7: the preferred partitions are"
     assert bench.out() == [Report(Level.WARNING, f"{kept} not kept: refused; tried again")]
-    assert bench.alarms.due(2_010) == [Alarm.PREFERENCES]
+    assert bench.alarms.due(2_010) == [ClusterAlarm.PREFERENCES]
     bench.preferences.due()
     bench.failed(bench.only().ticket, ZkError.REFUSED, now=2_010)
     assert (bench.out(), bench.due) == ([], 4_010)

@@ -11,7 +11,7 @@ from tests.unit.server.desk import Desk
 from waltz_core.base.edge import CloseConn, Dial, Report, Send, ZkDone, ZkError, ZkFailed, ZkGet
 from waltz_core.base.ids import Endpoint
 from waltz_core.cluster.notifications import Joined
-from waltz_core.server.context import Alarm, ClusterState, PortsRead
+from waltz_core.server.context import ClusterState, PortsRead, StorageAlarm
 from waltz_core.server.repairs import AGAIN_MS, ANSWER_MS, Repairs
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
@@ -63,10 +63,10 @@ class Bench(Desk):
 
     @property
     def due(self) -> int | None:
-        return self.alarms.at(Alarm.REPAIRS)
+        return self.alarms.at(StorageAlarm.REPAIRS)
 
     def ring(self, *, ours: bool) -> None:
-        assert self.alarms.due(self.now) == [Alarm.REPAIRS]
+        assert self.alarms.due(self.now) == [StorageAlarm.REPAIRS]
         self.repairs.due(self.now, lambda partition, replica: ours)
 
     def connect(self) -> None:

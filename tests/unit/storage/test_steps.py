@@ -107,7 +107,7 @@ def test_what_no_peer_sends_ends_its_connection_after_the_answers_before_it() ->
     answer, end, report = steps.step(Received(9, bytes(data) + b"X" * 20))
     assert steps.said(answer) == [wire.SuccessResponse(-1, -1, -1)]
     assert isinstance(end, CloseConn)
-    assert report == Report(Level.WARNING, f"connection of peer:1 closed: {end.reason}")
+    assert report == Report(Level.WARNING, f"connection of peer:1 closed: {end.reason}", "peer:1", "peer")
     assert steps.step(Received(9, bytes(data)), Closed(9, end.reason)) == []
 
 

@@ -8,8 +8,9 @@ from tests.storage_desk import some
 from waltz_core.base.errors import StorageError
 from waltz_core.base.ids import ReplicaId
 from waltz_core.base.log import SessionInfo
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
 from waltz_core.store.last_resort import Plan, ReplicaReport, confirm_metadata, unsafe_recovery
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata, ReplicaState
 
 REPLICAS = ("a:1", "b:1", "c:1")
@@ -26,7 +27,7 @@ def witness(name: str, session: int, mark: int, end: int, *, sound: bool = True,
 def recovered(plan: Plan, assigned: tuple[str, ...], ends: dict[str, ReplicaReport]) -> int | None:
     """Where the next session lets the log end, if the replicas are as the witnesses said."""
     metadata = PartitionMetadata(7, plan.metadata.session_id + 1, plan.metadata.replica_states)
-    machine = rec.Recovery(0, metadata.session_id, 7, metadata, 1, assigned)
+    machine = Recovery(0, metadata.session_id, 7, metadata, 1, assigned)
     mark_of = {name: one.max_id for name, one in ends.items()}
     events: list[rec.Event] = [rec.ReplicaUp(name, one.info) for name, one in ends.items()]
     for _ in range(200):

@@ -10,7 +10,8 @@ import pytest
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state
 from tests.twin_0132.recovery import Recovery0132
 from waltz_core.base.log import SessionInfo
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 _SESSION = 6
@@ -26,7 +27,7 @@ def world_of(
     storages: Mapping[str, Storage],
     *states: ReplicaState,
     assigned: str = "",
-    kind: Any = rec.Recovery,
+    kind: Any = Recovery,
     copy_count_max: int = 20,
 ) -> World:
     """A recovery that has just announced its session."""
@@ -631,7 +632,7 @@ def test_closing_marks_are_believed_only_up_to_the_own_mark(on: bool) -> None:
     """E3': c was marked at 1 by session 5 and is listed with session 4 and closing mark 2."""
     storages = level("ab") | {"c": storage(5, 1, 2)}
     states = (*(state(name, 6, UNRESOLVED) for name in "ab"), state("c", 4, 2))
-    world = world_of(storages, *states, kind=rec.Recovery if on else Recovery0132)
+    world = world_of(storages, *states, kind=Recovery if on else Recovery0132)
     world.arrive("c")
     assert world.calls == [rec.Truncate("c", 1 if on else 2)]
 
@@ -639,7 +640,7 @@ def test_closing_marks_are_believed_only_up_to_the_own_mark(on: bool) -> None:
 def test_a_replica_that_began_where_the_log_does_is_not_cut_below_that() -> None:
     """It was told where to begin, and not marked before that session ended: its own mark is lower (seed 95302684)."""
     metadata = PartitionMetadata(1, _SESSION, unresolved("ab"))
-    machine = rec.Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
+    machine = Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
     out: list[rec.Effect] = []
     machine.step(0, [rec.ReplicaUp("c", SessionInfo(-1, -1, -1), log_start=6, movable=True)], out)
     assert out == [rec.Truncate("c", 5)]
@@ -648,7 +649,7 @@ def test_a_replica_that_began_where_the_log_does_is_not_cut_below_that() -> None
 def test_a_session_number_that_was_given_out_before_is_not_used_again() -> None:
     """The metadata was set back to before session 6, which had marked a (seed 97000149)."""
     metadata = PartitionMetadata(1, _SESSION, ())
-    machine = rec.Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
+    machine = Recovery(PARTITION, _SESSION, 1, metadata, 1, ("a", "b", "c"))
     out: list[rec.Effect] = []
     machine.step(0, [rec.ReplicaUp("b", SessionInfo(-1, -1, -1), fence=_SESSION)], out)
     assert out == [rec.AskMax("b")]

@@ -9,7 +9,8 @@ import pytest
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, World, make_record, state, writer_of
 from tests.twin_0132.recovery import Recovery0132
-from waltz_core.store import recovery as rec
+from waltz_core.store import recovery_events as rec
+from waltz_core.store.recovery import Recovery
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 _SESSION = 6
@@ -57,7 +58,7 @@ both = pytest.mark.parametrize("on", [False, True], ids=["0.13.2", "ours"])
 
 def kind_of(ours: bool) -> Any:
     """Whose recovery runs."""
-    return rec.Recovery if ours else Recovery0132
+    return Recovery if ours else Recovery0132
 
 
 @both
@@ -299,10 +300,10 @@ def test_metadata_that_was_set_back_stops_recovery(on: bool) -> None:
 def test_a_session_that_only_fenced_costs_nothing() -> None:
     """Ruling R1: session 5 commits 3..5 above its mark, session 6 greets all replicas and dies."""
     storages = {name: storage(5, 2, [5] * 6) for name in "abc"}
-    first = world_of(rec.Recovery, storages, *unresolved(*"abc"))
+    first = world_of(Recovery, storages, *unresolved(*"abc"))
     for replica in "abc":
         first.arrive(replica)
-    world = world_of(rec.Recovery, storages, *unresolved(*"abc"), session=7)
+    world = world_of(Recovery, storages, *unresolved(*"abc"), session=7)
     arrive_all(world, *"abc")
     assert world.recovery.resolved == 5
     assert world.recovery.is_open
@@ -311,7 +312,7 @@ def test_a_session_that_only_fenced_costs_nothing() -> None:
 def suspect_world(logs: dict[str, int]) -> World:
     """Session 5 marked all at -1, the states name a and c for it: b is suspected; each holds ids up to its number."""
     storages = {name: storage(5, -1, [5] * (last + 1)) for name, last in logs.items()}
-    return world_of(rec.Recovery, storages, *unresolved("a", "c"), state("b", 4, -1))
+    return world_of(Recovery, storages, *unresolved("a", "c"), state("b", 4, -1))
 
 
 def test_a_suspect_whose_session_lives_on_in_a_quorum_is_let_in() -> None:
@@ -327,7 +328,7 @@ def test_what_was_decided_before_needs_no_suspect() -> None:
     storages = {name: storage(5, -1, [5] * (1 + (name == "b"))) for name in "abc"}
     storages |= {"d": storage(6, 0, [5]), "e": storage(-1, -1, [])}
     states = (*unresolved(*"acd"), state("b", 4, -1), state("e", -1, -1))
-    world = world_of(rec.Recovery, storages, *states, session=7)
+    world = world_of(Recovery, storages, *states, session=7)
     arrive_all(world, *"abcde")
     assert world.recovery.resolved == 0
     assert world.recovery.is_open
@@ -347,7 +348,7 @@ def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held() -> None:
     """1 is committed on a, d and e; the states set back to a, b, c. a proves d; b and c get no copy yet."""
     logs = {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}
     storages = {name: storage(5, 0, [5] * (last + 1)) for name, last in logs.items()}
-    world = world_of(rec.Recovery, storages, *unresolved(*"abc"), state("d", 4, 0), state("e", 4, 0))
+    world = world_of(Recovery, storages, *unresolved(*"abc"), state("d", 4, 0), state("e", 4, 0))
     arrive_all(world, "a", "d")
     for replica in "bce":
         world.arrive(replica)

@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.model.recovery_model import Bounds, Model, State
-from waltz_core.store import recovery as rec
+from waltz_core.store.recovery import Recovery
 
 
-class _SmallSteps(rec.Recovery):
+class _SmallSteps(Recovery):
     """Copies two records at a time, so that copies are interrupted."""
 
     def __init__(self, *arguments: object, **options: object) -> None:

@@ -7,6 +7,7 @@ from zlib import crc32
 import attrs
 import pytest
 
+from waltz_core.base.alarms import Alarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReplicaId, make_req_id
 from waltz_core.base.log import Record, SessionInfo
@@ -27,7 +28,7 @@ from waltz_core.store.followers import SessionConfig
 from waltz_core.store.recovery_events import CasMetadata
 from waltz_core.store.replica_link import Batch, LinkState
 from waltz_core.store.requests import FenceCheck, Refusal, Replication
-from waltz_core.store.session import SessionState, StoreSession
+from waltz_core.store.session import SessionAlarm, SessionState, StoreSession
 from waltz_core.store.session_notes import (
     HeadersRead,
     LogStartProblem,
@@ -73,6 +74,7 @@ class Desk:
     def __init__(self, config: SessionConfig | None = None) -> None:
         self.out: Outbox[StorageEffect] = Outbox()
         self.notes: Outbox[SessionNote] = Outbox()
+        self.alarms: Alarms[SessionAlarm] = Alarms()
         self.now = 0
         metadata = states(*((replica, 7, UNRESOLVED) for replica in (A, B, C)))
         self.session = StoreSession(
@@ -85,6 +87,7 @@ class Desk:
             tickets=Tickets(),
             out=self.out,
             notes=self.notes,
+            alarms=self.alarms,
             config=config or SessionConfig(),
         )
         self.session.start()
@@ -93,6 +96,11 @@ class Desk:
     def flush(self) -> tuple[list[StorageEffect], list[SessionNote]]:
         self.session.flush(self.now)
         return self.out.take(), self.notes.take()
+
+    def ring(self) -> None:
+        """Alarms that are due by now."""
+        for alarm in self.alarms.due(self.now):
+            self.session.due(alarm)
 
     def up(self, replica: str, codec: int = 0) -> StorageCall:
         """Its connection stands; returns the greeting."""
@@ -185,9 +193,9 @@ def test_a_replica_that_refuses_is_greeted_again() -> None:
     desk = Desk()
     desk.now = 100
     assert desk.tell(desk.up(A), refusal("not available")) == ([], [])
-    assert desk.session.deadline() == 1000  # the report that recovery waits comes first
+    assert desk.alarms.next() == 1000  # the report that recovery waits comes first
     desk.now = 1100
-    desk.session.due(desk.now)
+    desk.ring()
     effects, (stuck,) = desk.flush()
     assert [attrs.evolve(effect, ticket=0) for effect in effects if isinstance(effect, StorageCall)] == [
         StorageCall(A, 0, messages.LastSessionInfoRequest(*COMMON, False))
@@ -200,7 +208,7 @@ def test_a_replica_out_of_service_is_reported_once_and_asked_again() -> None:
     limbo = messages.LastSessionInfoResponse(*COMMON, SessionInfo(7, 4, 4), 7, Condition.LIMBO, (), "short")
     assert desk.tell(desk.up(A, 1), limbo) == ([], [ReplicaSuspect(A), ReplicaRefused(A, "short")])
     desk.now = 1000
-    desk.session.due(desk.now)
+    desk.ring()
     (greeting,), _ = desk.flush()
     assert isinstance(greeting, StorageCall)
     assert desk.tell(greeting, limbo) == ([], [ReplicaSuspect(A)])
@@ -225,7 +233,7 @@ def test_a_refusal_that_comes_after_the_end_of_its_connection_revives_nobody() -
     assert desk.flush() == ([], [])
     assert desk.session._links[A].state is LinkState.LOST
     desk.now = 2_000
-    desk.session.due(desk.now)
+    desk.ring()
     assert not [effect for effect in desk.flush()[0] if isinstance(effect, StorageCall)], "it is not greeted"
 
 
@@ -358,7 +366,7 @@ def test_the_first_loss_of_a_replica_ends_an_open_session(how: str) -> None:
         desk.session.link_down(0, LinkDown(A, "why"))
     failed = ReadFailed(77, f"transaction 3 cannot be read ({read.replica})")
     assert desk.flush() == ([], [failed, SessionEnded(f"replica {A} lost: why", True)])
-    assert desk.session.deadline() is None
+    assert desk.alarms.next() is None
     assert list(desk.session.requests) == []
 
 
@@ -404,9 +412,9 @@ def test_a_source_with_a_damaged_record_is_put_aside_and_asked_again_after_a_whi
     lag = ReplicaLags(B, f"transaction 11 cannot be read from {A}")
     # No other replica has it: both are reported, and nothing is asked until the alarm.
     assert desk.tell(read, messages.RecordListResponse(*COMMON, (damaged,))) == ([], [lag, SourcePutAside(A, 11, why)])
-    assert desk.session.deadline() == 10_000
+    assert desk.alarms.next() == 10_000
     desk.now = 10_000
-    desk.session.due(desk.now)
+    desk.ring()
     (again,), notes = desk.flush()
     assert isinstance(again, StorageCall)
     assert (again.replica, again.message, notes) == (A, read.message, [])
@@ -567,18 +575,18 @@ def test_a_replica_that_was_lost_and_is_back_is_worth_a_new_session() -> None:
     desk.arrive(C, messages.TruncateRequest(*COMMON, 9, False))
     desk.session.link_down(0, LinkDown(C, "reset"))
     assert desk.flush() == ([], [])
-    assert desk.session.deadline() == 60_000  # also if the connection stands all the time
+    assert desk.alarms.next() == 60_000  # also if the connection stands all the time
     desk.now = 500
     desk.session.link_up(desk.now, LinkUp(C))
     assert desk.flush() == ([], [])
-    assert desk.session.deadline() == 10_500
+    assert desk.alarms.next() == 10_500
     desk.now = 10_500
-    desk.session.due(desk.now)
+    desk.ring()
     assert desk.flush() == ([], [SessionEnded(f"{C} can be taken in again", True)])
 
 
 def test_an_idle_session_waits_for_nothing() -> None:
     desk = Desk()
     desk.open(A, B)
-    assert desk.session.deadline() is None
+    assert desk.alarms.next() is None
     assert list(desk.session.requests) == []

@@ -173,6 +173,12 @@ def test_replica_assignments_answer_by_partition() -> None:
     assignments = ReplicaAssignments((("b:1", (0, 1)), ("a:1", (1,)), ("c:1", ())))
     assert assignments.storages_of(1) == ("b:1", "a:1")
     assert assignments.storages_of(2) == ()
+    assert assignments.by_partition() == {0: ("b:1",), 1: ("b:1", "a:1")}
+
+
+def test_a_partition_that_is_named_twice_by_a_node_is_held_once() -> None:
+    assignments = ReplicaAssignments((("b:1", (1, 1)), ("a:1", (1,))))
+    assert assignments.by_partition() == {1: assignments.storages_of(1)} == {1: ("b:1", "a:1")}
 
 
 @pytest.mark.parametrize(

@@ -166,10 +166,11 @@ function node(name, row, facts) {
 }
 
 function drawNodes() {
-  fill("servers", page.servers.length ? page.servers.map((row) => node(row.name, row, [
-    `id ${row.id} · partitions ${ranges(row.partitions) || "none"}`,
+  const gateways = page.gateways.map((row) => node(row.name, row, ["gateway", ...row.trouble]));
+  fill("servers", [...(page.servers.length ? page.servers.map((row) => node(row.name, row, [
+    `${row.kind} ${row.id} · partitions ${ranges(row.partitions) || "none"}`,
     row.connections === null ? "" : `${row.connections} connections`,
-    ...row.trouble])) : [element("p", { class: "dim" }, "No server is registered.")]);
+    ...row.trouble])) : [element("p", { class: "dim" }, "No server is registered.")]), ...gateways]);
   fill("storages", page.storages.map((row) => node(row.name, row, [
     row.replicas === null ? "" : `${row.replicas} replicas · ${bytes(row.disk_free)} free`,
     ...row.trouble])));
@@ -199,6 +200,10 @@ function replica(row) {
     row.reason ? element("span", { class: "dim" }, row.reason) : null);
 }
 
+function archived(row) {
+  return row.end ? `${grouped(row.end - 1)}${row.lag ? `, ${grouped(row.lag)} wait` : ""}` : `nothing, ${grouped(row.lag)} wait`;
+}
+
 function drawPartitions() {
   fill("partition-rows", page.partitions.map((row) => element("div", { class: `card ${row.level}`, id: `partition-${row.id}` },
     element("div", { class: "title" }, element("span", { class: "dot" }), `Partition ${row.id}`, element("span", { class: "state" },
@@ -209,7 +214,10 @@ function drawPartitions() {
       fact("committed up to", grouped(row.mark)), fact("commits / s", rate(row.rate)), fact("99 % within", milliseconds(row.p99_ms)),
       fact("refused / s", rate(row.refused)), fact("queued · in flight", `${grouped(row.queued)} · ${grouped(row.pending)}`),
       fact("feeds live · behind", `${grouped(row.live_feeds)} · ${grouped(row.lagging_feeds)}`),
-      fact("sound replicas", `${row.sound_replicas} of ${row.replicas.length}, needs ${row.needed_replicas}`)),
+      fact("sound replicas", `${row.sound_replicas} of ${row.replicas.length}, needs ${row.needed_replicas}`),
+      row.archive ? fact("archived up to", archived(row.archive)) : null,
+      row.archive ? fact("log begins at", grouped(row.archive.log_start)) : null),
+    row.archive && row.archive.trouble ? element("p", { class: "waits" }, `Archive: ${row.archive.trouble}`) : null,
     ...row.replicas.map(replica),
     element("p", {}, element("button", { type: "button", "data-key": `log ${row.id}`, onclick: () => { byId("log-partition").value = row.id; byId("log-first").value = ""; show("log"); readLog(); } }, "Read its log")))));
 }
@@ -322,7 +330,7 @@ function draw() {
   if (!page) return;
   byId("name").textContent = page.cluster.name || "Waltz";
   byId("root").textContent = page.cluster.root;
-  const level = page.problem ? "bad" : page.findings.some((row) => !row.settles) ? "bad" : worst([...page.servers, ...page.storages, ...page.partitions]);
+  const level = page.problem ? "bad" : page.findings.some((row) => !row.settles) ? "bad" : worst([...page.servers, ...page.storages, ...page.gateways, ...page.partitions]);
   byId("lamp").className = `lamp ${level}`;
   byId("lamp").setAttribute("aria-label", { ok: "all is well", warn: "something needs time", bad: "something is wrong" }[level]);
   document.title = `${level === "ok" ? "" : level === "warn" ? "△ " : "● "}${page.cluster.name || "Waltz"}`;

@@ -1,0 +1,135 @@
+"""What the process beside a server answers, of real files: written, read back, compared as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from waltz_core.base.ids import make_req_id
+from waltz_core.base.log import Record
+from waltz_core.server.archive_calls import (
+    ArchiveAsk,
+    ArchiveCommit,
+    ArchiveCompare,
+    ArchiveData,
+    ArchiveEqual,
+    ArchiveHolds,
+    ArchiveLook,
+    ArchiveRead,
+    ArchiveTake,
+    ArchiveTaken,
+)
+from waltz_core.server.archive_frames import FrameReader, encode_message
+from waltz_core.wire.primitives import checksum_of
+from waltz_spark.archive.agent import Manifest, Reading, Writing
+from waltz_spark.base.errors import ArchiveError
+from waltz_spark.base.objects import open_store
+
+COUNT = 20
+
+
+def log(first: int, end: int, *, other: int = -1) -> Sequence[Record]:
+    """Records as they come from a server."""
+    records = []
+    for at in range(first, end):
+        data = b"%d" % at * 9 if at != other else b"other"
+        records.append(Record(at, make_req_id(3, 1, 0, at), at, data, checksum_of(data)))
+    question = ArchiveTake(1, 0, first, first, records)
+    (decoded,) = FrameReader().receive(encode_message(question))
+    assert isinstance(decoded, ArchiveTake)
+    return decoded.records
+
+
+class Desk:
+    """Both threads' work, on one store."""
+
+    def __init__(self, directory: Path) -> None:
+        store = open_store(str(directory))
+        known = Manifest(store)
+        self.writing, self.reading = Writing(store, known), Reading(known, store.root)
+
+    def fill(self) -> None:
+        ask: list[ArchiveAsk] = [
+            ArchiveLook(1, 0, bytes(16), 1, 10, 0),
+            ArchiveTake(2, 0, 0, 0, log(0, 4)),
+            ArchiveTake(3, 0, 0, 4, log(4, 10)),
+            ArchiveCommit(4, 0, 0, 10),
+            ArchiveTake(5, 0, 10, 10, log(10, COUNT)),
+            ArchiveCommit(6, 0, 10, COUNT),
+        ]
+        assert [self.writing.answer(question) for question in ask] == [
+            ArchiveHolds(1, 0, 0, 10),
+            ArchiveTaken(2),
+            ArchiveTaken(3),
+            ArchiveHolds(4, 0, 10, 10),
+            ArchiveTaken(5),
+            ArchiveHolds(6, 0, COUNT, 10),
+        ]
+
+    def compare(self, first: int, end: int, *, anew: bool = True, other: int = -1) -> None:
+        question = ArchiveCompare(7, 0, first, log(first, end, other=other), anew)
+        assert self.writing.answer(question) == ArchiveEqual(7)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    desk.fill()
+    return desk
+
+
+def test_what_was_written_is_read_from_anywhere_to_the_end_of_its_file(desk: Desk) -> None:
+    for first, count, end in ((0, 3, 3), (3, 100, 10), (10, 2, 12), (5, 1, 6), (12, 100, COUNT)):
+        answer = desk.reading.answer(ArchiveRead(8, 0, first, count))
+        assert isinstance(answer, ArchiveData)
+        assert list(answer.records) == list(log(first, end))
+    with pytest.raises(ArchiveError, match="transaction 20 of partition 0 is in no file"):
+        desk.reading.answer(ArchiveRead(8, 0, COUNT, 1))
+
+
+def test_a_comparison_goes_through_files_in_pieces_and_finds_the_one_record_that_differs(desk: Desk) -> None:
+    desk.compare(0, 7)
+    desk.compare(7, 13, anew=False)
+    desk.compare(13, COUNT, anew=False)
+    desk.compare(4, 15)
+    for other in (3, 9, 10, 12):
+        with pytest.raises(ArchiveError, match="other records than the log"):
+            desk.compare(3, 13, other=other)
+
+
+def test_what_an_earlier_comparison_has_read_frees_nothing_when_the_file_is_gone(tmp_path: Path, desk: Desk) -> None:
+    desk.compare(0, 13)
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(Exception, match="No such file"):
+        desk.compare(13, 15)
+
+
+def test_a_file_that_does_not_go_on_where_the_last_piece_ended_is_given_up(tmp_path: Path, desk: Desk) -> None:
+    desk.writing.answer(ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+    with pytest.raises(ArchiveError, match="expected a file of 20 to 26, found 20 to 24"):
+        desk.writing.answer(ArchiveTake(9, 0, COUNT, 27, log(27, 28)))
+    with pytest.raises(ArchiveError, match="found none"):
+        desk.writing.answer(ArchiveCommit(9, 0, COUNT, 25))
+    assert [path.name for path in tmp_path.rglob("*") if "tmp" in path.name or "scratch" in path.name] == []
+
+
+def test_of_two_servers_that_write_the_same_records_none_adds_them_twice(tmp_path: Path, desk: Desk) -> None:
+    other = Desk(tmp_path)
+    for each in (desk, other):
+        assert isinstance(each.writing.answer(ArchiveLook(1, 0, bytes(16), 1, 10, 0)), ArchiveHolds)
+        each.writing.answer(ArchiveTake(2, 0, COUNT, COUNT, log(COUNT, 25)))
+    assert desk.writing.answer(ArchiveCommit(3, 0, COUNT, 25)) == ArchiveHolds(3, 0, 25, 10)
+    assert other.writing.answer(ArchiveCommit(3, 0, COUNT, 25)) == ArchiveHolds(3, 0, 25, 10)  # it is the same
+    other.writing.answer(ArchiveTake(4, 0, COUNT, COUNT, log(COUNT, 24)))
+    with pytest.raises(ArchiveError, match=r"goes on at id 25, but .* starts at 20"):
+        other.writing.answer(ArchiveCommit(5, 0, COUNT, 24))
+    assert desk.writing.answer(ArchiveLook(6, 0, bytes(16), 1, 10, 0)) == ArchiveHolds(6, 0, 25, 10)
+
+
+def test_the_archive_of_another_cluster_is_refused(desk: Desk) -> None:
+    for key, partitions in ((bytes(15) + b"x", 1), (bytes(16), 2)):
+        with pytest.raises(ArchiveError, match="archive of another cluster"):
+            desk.writing.answer(ArchiveLook(9, 0, key, partitions, 10, 0))

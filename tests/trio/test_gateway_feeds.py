@@ -1,0 +1,198 @@
+"""Readers of a gateway that share one feed, its certificates, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+import waltz_trio as waltz
+from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, gateway
+from waltz_core.base.ids import Endpoint
+from waltz_core.gateway.door import token_hash
+from waltz_trio.gateway.vitals import GROUP
+from waltz_trio.net.certificates import KeyPair, issue, make_ca
+from waltz_trio.net.http import HttpServer, endpoints
+from waltz_trio.net.ports import HeldPorts
+from waltz_trio.node.embedded import EmbeddedCluster
+from waltz_trio.ports.health import health_of
+from waltz_trio.ports.port import PortError
+
+__all__ = ["cluster", "desk"]
+
+
+def feeds_at(cluster: EmbeddedCluster) -> int:
+    """Feeds of partition 0 at the cluster."""
+    server = cluster.server(0)
+    assert server is not None
+    snapshot = server.snapshot()
+    assert snapshot is not None
+    (partition,) = (each for each in snapshot.partitions if each.partition_id == 0)
+    return partition.live_feeds + partition.lagging_feeds
+
+
+def figure(desk: Desk, name: str) -> object:
+    value = desk.gateway.vitals.registry.read()["gauges"]
+    assert isinstance(value, dict)
+    return value[f"{GROUP}.{name}"]["value"]
+
+
+async def until(desk: Desk, name: str, wanted: object) -> None:
+    with trio.fail_after(PATIENCE):
+        while figure(desk, name) != wanted:
+            await trio.lowlevel.checkpoint()
+
+
+async def ids_of(events: Events, count: int) -> list[int]:
+    return [json.loads(await events.next())["id"] for _ in range(count)]
+
+
+async def test_readers_at_the_end_share_one_feed_of_the_cluster(cluster: EmbeddedCluster, desk: Desk) -> None:
+    for _ in range(3):
+        assert (await desk.append({"text": "a"})).status == 201
+    begins = (-1, -1, 0, 1, *["tail"] * 12)
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(desk.events(f"{AT}/feed?after={after}")) for after in begins]
+        await until(desk, "readers-of-shared-feeds", len(readers))
+        assert figure(desk, "shared-feeds") == 1
+        assert figure(desk, "readers-with-own-feeds") == 0
+        for _ in range(5):
+            assert (await desk.append({"text": "b"})).status == 201
+        for reader, after in zip(readers, begins, strict=True):
+            first = after + 1 if isinstance(after, int) else 3
+            assert await ids_of(reader, 8 - first) == list(range(first, 8))
+        assert feeds_at(cluster) <= 4, "the shared one, that of the client that appends, those of two that are kept"
+    await until(desk, "readers-of-shared-feeds", 0)
+    assert figure(desk, "window-bytes") == 0
+
+
+async def test_a_reader_that_does_not_read_holds_nobody_up_and_reads_on_for_himself(cluster: EmbeddedCluster) -> None:
+    """What he has not taken is more than window and buffers hold, and he misses none of it."""
+    count, size = 60, 200_000
+    keys = {"windowSize": 100_000, "bodySizeMax": 1 << 20, "prefetch": 2}
+    async with (
+        gateway(cluster.url, **keys) as desk,
+        desk.events(f"{AT}/feed?after=tail") as slow,
+        desk.events(f"{AT}/feed?after=tail") as quick,
+    ):
+        await until(desk, "readers-of-shared-feeds", 2)
+        most = 0
+        async with waltz.open_client(cluster.url) as client:
+            for number in range(count):
+                await client.append(0, waltz.Append(b"x" * size))
+                assert await ids_of(quick, 1) == [number], "nobody waits for the one who does not read"
+                held = figure(desk, "window-bytes")
+                assert isinstance(held, int)
+                most = max(most, held)
+        assert most <= 100_000 + 2 * (size + 100)
+        assert await ids_of(slow, count) == list(range(count))
+        await until(desk, "readers-with-own-feeds", 0)
+        assert (await desk.append({"text": "y"})).status == 201
+        assert await ids_of(slow, 1) == await ids_of(quick, 1) == [count]
+
+
+async def test_a_shared_feed_goes_on_when_its_server_is_another_one(cluster: EmbeddedCluster, desk: Desk) -> None:
+    async with desk.events(f"{AT}/feed?after=tail") as one, desk.events(f"{AT}/feed?after=tail") as other:
+        await until(desk, "readers-of-shared-feeds", 2)
+        await cluster.kill_server(0)
+        await cluster.restart_server(0)
+        with trio.fail_after(PATIENCE):
+            while (await desk.append({"text": "a"})).status != 201:
+                pass
+        first = await ids_of(one, 1)
+        assert first == await ids_of(other, 1)
+
+
+# ---- certificates ----------------------------------------------------------------------------------------
+
+
+def pem(directory: Path, name: str, pair: KeyPair) -> str:
+    path = directory / f"{name}.pem"
+    path.write_bytes(pair.key + b"\n" + pair.certificate)
+    return str(path)
+
+
+async def over_tls(port: int, context: ssl.SSLContext, path: str, more: str = "") -> tuple[int, bytes]:
+    with trio.fail_after(PATIENCE):
+        opened = await trio.open_ssl_over_tcp_stream("localhost", port, ssl_context=context, https_compatible=True)
+        async with opened as stream:
+            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}Connection: close\r\n\r\n".encode())
+            answer = b""
+            while piece := await stream.receive_some():
+                answer += piece
+    if not answer:
+        raise trio.BrokenResourceError("ended without an answer")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+async def test_callers_are_known_by_their_certificates(cluster: EmbeddedCluster, tmp_path: Path, tokens: bool) -> None:
+    authority, stranger = make_ca("ours"), make_ca("theirs")
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(authority.certificate)
+    rules: list[dict[str, object]] = [{"certificate": "report-*", "read": ["pay"]}]
+    if tokens:
+        rules.append({"tokenSha256": token_hash("secret"), "name": "shop", "read": ["audit"]})
+    keys = {"ssl.certificate": pem(tmp_path, "gateway", issue(authority, "gateway", ["localhost"])), "ssl.ca": str(ca)}
+
+    def context(name: str = "", of: KeyPair = authority) -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(ca))
+        if name:
+            made.load_cert_chain(pem(tmp_path, name, issue(of, name, [])))
+        return made
+
+    async with gateway(cluster.url, **keys, access=rules) as desk:
+        status, body = await over_tls(desk.port, context("report-7"), "/topics")
+        assert (status, [topic["topic"] for topic in json.loads(body)["topics"]]) == (200, ["pay"])
+        assert (await over_tls(desk.port, context("report-7"), "/topics/audit"))[0] == 404
+        assert (await over_tls(desk.port, context("other"), "/topics"))[0] in (401, 403)
+        with pytest.raises((trio.BrokenResourceError, ssl.SSLError)):
+            await over_tls(desk.port, context("report-7", stranger), "/topics")
+        if tokens:
+            bearer = "Authorization: Bearer secret\r\n"
+            status, body = await over_tls(desk.port, context(), "/topics", bearer)
+            assert (status, [topic["topic"] for topic in json.loads(body)["topics"]]) == (200, ["audit"])
+            assert (await over_tls(desk.port, context(), "/topics"))[0] == 401
+        else:
+            with pytest.raises((trio.BrokenResourceError, ssl.SSLError)):
+                await over_tls(desk.port, context(), "/topics")
+
+
+# ---- what it says of itself ------------------------------------------------------------------------------
+
+
+async def test_health_names_the_cluster_that_does_not_answer(cluster: EmbeddedCluster, desk: Desk) -> None:
+    vitals = desk.gateway.vitals
+    assert not vitals.health()[0], "nothing was heard yet"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(vitals.run)
+        with trio.fail_after(PATIENCE):
+            while not vitals.health()[0]:
+                await trio.lowlevel.checkpoint()
+            server = HttpServer(endpoints(GROUP, vitals.registry, vitals.health), lambda level, text: None)
+            port = server.listen("127.0.0.1", 0, "gateway.healthPort")
+            nursery.start_soon(server.run)
+            said = await health_of(Endpoint("127.0.0.1", port))
+            assert said["gateway-health-check"]["healthy"] is True
+            await cluster.kill_server(0)
+            while vitals.health()[0]:
+                await trio.lowlevel.checkpoint()
+            said = await health_of(Endpoint("127.0.0.1", port))
+        assert said["gateway-health-check"]["healthy"] is False
+        assert list(said["gateway-health-check"]["reasons"]) == [cluster.url]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_no_health_is_said(cluster: EmbeddedCluster) -> None:
+    with HeldPorts() as ports, pytest.raises(PortError, match=r"127\.0\.0\.1"):
+        await health_of(Endpoint("127.0.0.1", ports.take()))
+    server = cluster.server(0)
+    assert server is not None
+    assert server.endpoint is not None
+    with trio.fail_after(PATIENCE), pytest.raises(PortError):
+        await health_of(Endpoint("127.0.0.1", server.endpoint.port))

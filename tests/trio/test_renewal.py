@@ -1,0 +1,191 @@
+"""Certificates are replaced while the process runs: new connections use what the files hold now."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.trio.test_net import LIMITS, Side, signed, written
+from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
+from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Send
+from waltz_core.base.ids import Endpoint
+from waltz_trio.net.certificates import issue, make_ca
+from waltz_trio.net.tls import ClientTls, KeyPair, ServerTls, TlsSettings, local_names, version
+
+
+class Pair:
+    """A server and a client whose files belong to one authority, and what both said."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
+        self.directory, self._nursery = directory, nursery
+        self.said: list[tuple[Level, str]] = []
+        self.settings = self.replaced(make_ca("first"))
+        server, client = self.settings
+        self.server, self.tls = Side(), ServerTls(server, lambda level, text: self.said.append((level, text)))
+        self.client_tls = ClientTls(client, lambda text: self.said.append((Level.WARNING, text)))
+        self.client = Side(LIMITS, self.client_tls)
+        self._conn = 0
+
+    def replaced(self, ca: KeyPair) -> tuple[TlsSettings, TlsSettings]:
+        """Put files of an authority where the former ones were."""
+        return signed(self.directory, ca, "server"), signed(self.directory, ca, "client")
+
+    async def start(self) -> Endpoint:
+        await self._nursery.start(self.server.driver.run)
+        await self._nursery.start(self.client.driver.run)
+        return Endpoint("127.0.0.1", self.server.driver.listen(Port.CLIENT, "127.0.0.1", 0, self.tls, "server.port"))
+
+    async def dials(self, endpoint: Endpoint) -> bool:
+        """Whether a new connection stands."""
+        self._conn -= 1
+        conn, machine = self._conn, self.client.machine
+        self.client.do(Dial(conn, endpoint, Port.CLIENT))
+        await machine.until(lambda: any(isinstance(e, Dialed | Closed) and e.conn == conn for e in machine.events))
+        return any(isinstance(event, Dialed) and event.conn == conn for event in machine.events)
+
+
+async def test_both_sides_use_replaced_files_for_new_connections_and_leave_those_that_stand(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, nursery)
+    endpoint = await pair.start()
+    assert await pair.dials(endpoint)
+
+    pair.replaced(make_ca("second"))
+    assert await pair.dials(endpoint)
+
+    assert pair.said == [(Level.INFO, "ssl.*: changed files are in use for new connections")]
+    pair.client.do(Send(-1, b"still here"))
+    await pair.server.machine.until(lambda: pair.server.machine.received() == b"still here")
+    assert pair.server.machine.count(Accepted) == 2
+    assert pair.client.machine.count(Closed) == 0
+
+
+async def test_one_side_alone_with_files_of_another_authority_is_refused(nursery: trio.Nursery, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, nursery)
+    endpoint = await pair.start()
+    assert await pair.dials(endpoint)
+
+    signed(tmp_path, make_ca("second"), "server")
+    assert not await pair.dials(endpoint)
+
+
+async def test_a_certificate_without_its_key_is_not_used_until_the_key_is_there(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    ca = make_ca("authority")
+    pair = Pair(tmp_path, nursery)
+    pair.replaced(ca)
+    endpoint = await pair.start()
+    assert await pair.dials(endpoint)
+    pair.said.clear()
+
+    new = issue(ca, "server", local_names())
+    (tmp_path / "server.pem").write_bytes(new.certificate)
+    assert await pair.dials(endpoint)
+    assert [level for level, _ in pair.said] == [Level.WARNING]
+    assert "those read before stay in use: certificate and key do not fit together" in pair.said[0][1]
+
+    (tmp_path / "server.key").write_bytes(new.key)
+    assert await pair.dials(endpoint)
+    assert [level for level, _ in pair.said] == [Level.WARNING, Level.INFO]
+
+
+def test_an_absent_file_leaves_what_was_read(tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = signed(tmp_path, make_ca("authority"), "server")
+    tls = ServerTls(settings, lambda level, text: said.append(text))
+    before = tls.context
+    assert settings.ca is not None
+    Path(settings.ca).unlink()
+
+    assert tls.context is before
+    assert tls.context is before
+    assert len(said) == 1
+    assert f"ssl.ca: cannot read {settings.ca}" in said[0]
+
+
+@pytest.mark.parametrize("name", ["key_store", "trust_store"])
+def test_stores_in_the_original_s_form_are_looked_at_too(tmp_path: Path, name: str) -> None:
+    ca = make_ca("authority")
+    pair = issue(ca, "server", local_names())
+    files = {"key_store": pair.certificate + pair.key, "trust_store": ca.certificate}
+    paths = {each: tmp_path / f"{each}.pem" for each in files}
+    for each, path in paths.items():
+        path.write_bytes(files[each])
+    tls = ServerTls(TlsSettings(**{each: str(path) for each, path in paths.items()}))
+    before = tls.context
+    assert tls.context is before
+
+    paths[name].write_bytes(files[name] + b"\n")
+    assert tls.context is not before
+
+
+def test_a_file_in_the_place_of_another_is_a_change_though_size_and_time_are_the_same(tmp_path: Path) -> None:
+    path, other = tmp_path / "ca.pem", tmp_path / "new.pem"
+    for each in (path, other):
+        each.write_bytes(b"one")
+        os.utime(each, ns=(10**18, 10**18))
+    before = version(str(path))
+    other.replace(path)
+    assert version(str(path)) != before
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    class Meanwhile(ServerTls):
+        def _make(self) -> ssl.SSLContext:
+            context = super()._make()
+            with open(tmp_path / "server.pem", "ab") as file:
+                file.write(b"\n")
+            return context
+
+    tls = Meanwhile(signed(tmp_path, make_ca("authority"), "server"))
+    first = tls.context
+    assert tls.context is not first
+
+
+def test_no_key_stays_among_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ServerTls(TlsSettings())
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_process_lets_go_of_a_peer_that_has_lost_the_role_of_its_port(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path, nursery)
+    pair.client.driver.change_roles(Roles([Rule("server", Role.SERVER)]))
+    endpoint = await pair.start()
+    assert await pair.dials(endpoint)
+
+    pair.client.driver.change_roles(Roles([Rule("other", Role.SERVER)]))
+    closed = await pair.client.machine.first(Closed)
+    assert "the roles have changed" in closed.reason
+    await pair.server.machine.first(Closed)
+    assert not await pair.dials(endpoint)
+    assert pair.client.machine.count(RolesChanged) == 2
+
+
+def test_without_files_nothing_is_ever_made_again() -> None:
+    tls = ServerTls(TlsSettings())
+
+    assert tls.context is tls.context
+
+
+@pytest.mark.parametrize("lifetime", [timedelta(seconds=-1), timedelta(days=3)])
+def test_files_that_are_replaced_by_ones_near_their_end_are_warned_of(tmp_path: Path, lifetime: timedelta) -> None:
+    said: list[tuple[Level, str]] = []
+    ca = make_ca("authority")
+    settings = signed(tmp_path, ca, "server")
+    tls = ServerTls(settings, lambda level, text: said.append((level, text)))
+    written(tmp_path, "server", issue(ca, "server", local_names(), lifetime))
+
+    assert tls.context is not None
+    assert [level for level, _ in said] == [Level.INFO, Level.WARNING]
+    assert "ssl.certificate" in said[1][1]
