@@ -1,10 +1,12 @@
 """What a gateway costs beside a client of the cluster: appends and feeds, by turns, with their ratio.
 
-python -m benchmarks.gateway [--size 200] [--connections 16] [--seconds 5] [--turns 3] [--json PATH]
+python -m benchmarks.gateway [--size 200] [--connections 16] [--seconds 5] [--turns 3] [--records 2000] [--json PATH]
 
 `waltz dev` and `waltz gateway run` as processes of their own; the callers are in this one. An append of a connection
 waits for its outcome before the next one leaves, through the gateway as well as directly. Feeds read what the turns
-have appended, from the start. Figures of a machine that does other things are worth nothing, but their ratio is.
+have appended, from the start. Then 1, 10 and 100 readers follow the end of the log while `--records` are appended: what
+the gateway's processor time comes to for each record and reader. Figures of a machine that does other things are worth
+nothing, but their ratio is.
 """
 
 from __future__ import annotations
@@ -117,6 +119,48 @@ class Callers:
         return (last + 1) / (time.perf_counter() - begin)
 
 
+_READERS = 1, 10, 100
+
+
+async def follow(
+    client: waltz.Client, port: int, pid: int, readers: int, options: argparse.Namespace
+) -> dict[str, float]:
+    """Readers at the end of the log, by the gateway, while records are appended directly."""
+    last = await client.committed_mark(0) + options.records
+    mark = f"id: {last}\n".encode()
+    request = f"GET {_AT}/feed?after=tail&payload=text HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    ready, waiting = trio.Event(), readers
+
+    async def read() -> None:
+        nonlocal waiting
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(request)
+            tail = b""
+            while mark not in tail:
+                piece = await stream.receive_some(1 << 16)
+                assert piece, "the feed has ended"
+                if not tail:
+                    waiting -= 1
+                    if not waiting:
+                        ready.set()
+                tail = tail[-len(mark) :] + bytes(piece)
+
+    append = waltz.Append(b"x" * options.size)
+    async with trio.open_nursery() as nursery:
+        for _ in range(readers):
+            nursery.start_soon(read)
+        await ready.wait()
+        cpu, begin = cpu_seconds(pid), time.perf_counter()
+        for _ in range(options.records):
+            await client.send(0, append)
+    seconds, told = time.perf_counter() - begin, readers * options.records
+    return {
+        "readers": readers,
+        "records_per_s": told / seconds,
+        "gateway_cpu_us_per_record_and_reader": 1e6 * (cpu_seconds(pid) - cpu) / told,
+    }
+
+
 async def measure(url: str, port: int, pid: int, options: argparse.Namespace) -> dict[str, Any]:
     """All turns, and the medians of their figures."""
     turns: dict[str, list[dict[str, float]]] = {"direct": [], "gateway": []}
@@ -136,6 +180,7 @@ async def measure(url: str, port: int, pid: int, options: argparse.Namespace) ->
         for _ in range(options.turns):
             feeds["direct"].append(await callers.feed_directly(last))
             feeds["gateway"].append(await callers.feed_by_gateway(last))
+        followed = [await follow(client, port, pid, readers, options) for readers in _READERS]
     appends = {
         way: {name: statistics.median(turn[name] for turn in each) for name in each[0]} for way, each in turns.items()
     }
@@ -148,6 +193,7 @@ async def measure(url: str, port: int, pid: int, options: argparse.Namespace) ->
         "gateway_cpu_us_per_append": 1e6 * cpu / count,
         "feed_records": last + 1,
         "feeds": rates,
+        "readers": followed,
         "feed_ratio": rates["gateway"] / rates["direct"],
     }
 
@@ -159,13 +205,23 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with running(directory, "dev", "--port", "0", "--partitions", "1") as (url, _):
             topics = [{"name": "bench", "cluster": url, "partitions": 0}]
-            (directory / "gateway.yml").write_text(json.dumps({"gateway.port": 0, "gateway.topics": topics}))
+            (directory / "gateway.yml").write_text(
+                json.dumps(
+                    {
+                        "gateway.port": 0,
+                        "gateway.feedsMax": max(_READERS),
+                        "gateway.feedsPerCaller": max(_READERS),  # all of one address
+                        "gateway.topics": topics,
+                    }
+                )
+            )
             with running(directory, "gateway", "run", "-c", "gateway.yml") as (address, pid):
                 result = trio.run(measure, url, int(address.rpartition(":")[2]), pid, options)
     text = json.dumps(result, indent=2)

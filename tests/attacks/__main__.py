@@ -25,12 +25,25 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import attrs
 
-from tests.attacks.field import ATTACKERS, DEV, FIELDS, GUARDED, Field, Port, field_of, result, running
-from tests.attacks.messages import newest
-from tests.attacks.peers import ATTACKS, CONNECTING, PROTOCOLS, SAYING, WIDTH, flooded
+from tests.attacks.field import (
+    ATTACKERS,
+    CALLERS,
+    DEV,
+    FIELDS,
+    GATEWAY,
+    GUARDED,
+    Field,
+    Port,
+    field_of,
+    result,
+    running,
+)
+from tests.attacks.messages import PROTOCOLS, newest
+from tests.attacks.peers import ATTACKS, CONNECTING, WIDTH, flooded, saying
 from tests.attacks.wrong import named
 from tests.processes.cluster import poll
 from tests.processes.zookeeper import running_zookeeper
@@ -99,13 +112,15 @@ HEAD = (
 def attacks_of(name: str, field: Field) -> Iterator[Attack]:
     """Every attack of a field: on each port, with each message type, as each peer."""
     for port in field.ports:
+        attacks = saying(port.protocol)
         if name == GUARDED:
             for certificate in ATTACKERS:
-                yield from (Attack(port, attack, certificate=certificate) for attack in SAYING)
+                yield from (Attack(port, attack, certificate=certificate) for attack in attacks)
             continue
         yield from (Attack(port, attack) for attack in CONNECTING)
-        yield from (Attack(port, "flood", message) for message in _floods(port.protocol))
-        yield from (Attack(port, attack) for attack in SAYING if attack != "flood")
+        for caller in ("", *(CALLERS if port.protocol == "gateway" else ())):
+            yield from (Attack(port, "flood", message, caller) for message in _floods(port.protocol))
+            yield from (Attack(port, attack, certificate=caller) for attack in attacks if attack != "flood")
 
 
 def _floods(protocol: str) -> list[str]:
@@ -125,7 +140,7 @@ class Measuring:
         self.seconds = seconds
         self.pairs = pairs
         self._befores: list[float] = []
-        self._begun: list[tuple[float, int]] = []  # when each attack began, and how long the log was
+        self._begun: dict[str, list[tuple[float, int]]] = {}  # process → when attacks began, how long its log was
 
     def _rate(self, seconds: float) -> float:
         """Appends per second from now on."""
@@ -138,17 +153,18 @@ class Measuring:
         field, process = self.field, attack.port.process
         size, count = field.memory(process), field.descriptors(process)
         before, cpu, cost = self._beside(process)
-        self._begun.append((time.monotonic(), len(field.text(process))))
+        self._begun.setdefault(process, []).append((time.monotonic(), len(field.text(process))))
         self._befores = [*self._befores[-6:], before]
         attacked, honest = [], []
-        done, honest_cpu, line = {"connections": 0, "held": 0, "cpu": 0.0}, 0.0, False
+        done: dict[str, Any] = {"connections": 0, "held": 0, "cpu": 0.0}
+        honest_cpu, line = 0.0, False
         for number in range(self.pairs):
             lasts = max(self.seconds, 0 if number else _LASTS.get(attack.name, 0.0))
             target = field.target(attack.port, attack.name, attack.message, attack.certificate, lasts)
             with running("peers", attrs.asdict(attrs.evolve(target, seed=number))) as peer:
                 attacked.append(self._beside(process))
                 done = result(peer)
-            lines = field.text(process)[self._recent() :].splitlines()
+            lines = field.text(process)[self._recent(process) :].splitlines()
             line = line or named(attack.name, attack.port.protocol, lines)
             target = attrs.evolve(target, seconds=self.seconds)
             done["cpu"] *= self.seconds / lasts
@@ -203,10 +219,11 @@ class Measuring:
         cpu = self.field.cpu(process) - begin_cpu
         return rate, cpu / (time.monotonic() - begin), 1_000 * cpu / max(1, self.field.commits() - seen)
 
-    def _recent(self) -> int:
-        """Where the lines of the log begin in which a complaint may stand: it comes once a minute."""
+    def _recent(self, process: str) -> int:
+        """Where the lines of its log begin in which a complaint may stand: it comes once a minute."""
         since = time.monotonic() - _COMPLAINT_EVERY
-        return next(length for begun, length in self._begun if begun > since)
+        begun = self._begun[process]
+        return max((length for at, length in begun if at <= since), default=begun[0][1])
 
 
 def run(directory: Path, options: argparse.Namespace) -> list[Row]:
@@ -214,7 +231,7 @@ def run(directory: Path, options: argparse.Namespace) -> list[Row]:
     rows = []
     print(HEAD, flush=True)
     for name in options.field or FIELDS:
-        zookeeper = nullcontext() if name == DEV else running_zookeeper()
+        zookeeper = nullcontext() if name in (DEV, GATEWAY) else running_zookeeper()
         with zookeeper as server, field_of(name, directory / name, server.fresh_chroot() if server else "") as field:
             measuring = Measuring(name, field, options.seconds, options.pairs)
             for attack in attacks_of(name, field):
@@ -239,7 +256,7 @@ def main() -> int:
     parser.add_argument("--port", action="append", help="by its name in the table; all by default")
     parser.add_argument("attack", nargs="*", help=f"of {', '.join(ATTACKS)}, or a message type; all by default")
     arguments = parser.parse_args()
-    known = {*ATTACKS, *(message for protocol in (*PROTOCOLS, "http") for message in flooded(protocol))}
+    known = {*ATTACKS, *(message for protocol in (*PROTOCOLS, "http", "gateway") for message in flooded(protocol))}
     unknown = [name for name in arguments.attack if name not in known]
     if unknown:
         parser.error(f"unknown attack {unknown[0]}; known: {', '.join(ATTACKS)}, and the message types of the codecs")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +19,14 @@ import attrs
 import yaml
 
 from tests.attacks.honest import acknowledged, missing
-from tests.attacks.peers import Target
+from tests.attacks.peers import WIDTH, Target
 from tests.processes.cluster import ROOT, Child, Cluster, poll
 from tests.witness.log import read_replica
+from waltz_core.gateway.door import token_hash
 from waltz_trio.cli.main import main
+from waltz_trio.net.ports import HeldPorts
 
-LIMITS = {
+LIMITS: dict[str, object] = {
     # So that places are free again soon.
     "network.handshakeTimeout": 2000,
     "network.requestTimeout": 3000,
@@ -32,9 +35,10 @@ LIMITS = {
     "server.feedCacheSize": 1 << 20,
 }
 DEV_CACHES = 48 << 20  # bytes that the caches of a `waltz dev` take as they fill
-OPEN, GUARDED, DEV = "open", "guarded", "dev"
-FIELDS = (OPEN, GUARDED, DEV)
+OPEN, GUARDED, DEV, GATEWAY, PROXY = "open", "guarded", "dev", "gateway", "proxy"
+FIELDS = (OPEN, GUARDED, DEV, GATEWAY, PROXY)
 ATTACKERS = ("writer", "reader", "stranger")  # names of certificates that attack, where there are any
+CALLERS = ("writer",)  # those whose tokens do, at a gateway
 _HOSTS = "localhost,127.0.0.1"
 _PARTITION = 0
 
@@ -65,20 +69,34 @@ class Field:
         self.ports = ports
         self.certificates: dict[str, Path] = {}  # by name, those that attack
         self.honest_certificates: Mapping[str, Path] = {}  # by protocol
+        self.tokens: Mapping[str, str] = {}  # by name, of callers of a gateway
         self.key = ""  # of the cluster
+        self.client_ids = 4_000_000, 5_000_000  # of who attacks, and of the honest peer in its place
         self.caches = 0  # bytes that a process may take for caches which any load fills
-        self._processes = processes
+        self.processes = processes
         self._disks = disks
         self._journal = directory / "honest.journal"
-        arguments = ["-m", "tests.attacks.honest", client, str(_PARTITION), str(self._journal)]
-        self.honest = Child("honest", [sys.executable, *arguments], directory)
+        self.honest = self._client("honest", client, str(_PARTITION))
+
+    def _client(self, module: str, *arguments: str) -> Child:
+        words = ["-m", f"tests.attacks.{module}", *arguments, str(self._journal)]
+        return Child("honest", [sys.executable, *words], self.directory)
+
+    def append_to(self, client: Path) -> None:
+        """The honest client reaches the cluster with this configuration."""
+        self.honest = self._client("honest", str(client), str(_PARTITION))
+
+    def call_gateway(self, port: int, tokens: Mapping[str, str]) -> None:
+        """The honest client is a caller of a gateway, and so are those who attack with a token."""
+        self.tokens = tokens
+        self.honest = self._client("honest_caller", str(port), tokens["honest"])
 
     # ---- processes -------------------------------------------------------------------------------
 
     @property
     def children(self) -> dict[str, Child]:
         """All processes, by name."""
-        return self._processes.children
+        return self.processes.children
 
     def text(self, process: str) -> str:
         """What it has logged."""
@@ -144,15 +162,18 @@ class Field:
             port.number,
             seconds,
             message=message,
-            certificate=str(self.certificates[certificate]) if certificate else "",
+            certificate=str(self.certificates[certificate]) if certificate in self.certificates else "",
+            token=self.tokens.get(certificate, ""),
             key=self.key if guarded else "",
+            client_id=self.client_ids[0],
             victim=1 if guarded else 3_999_999,
         )
 
     def neighbour(self, target: Target, *, held: int, rate: float, share: float) -> dict[str, Any]:
         """What an honest peer as heavy as an attacker is given."""
         certificate = str(self.honest_certificates.get(target.protocol, ""))
-        honest = attrs.evolve(target, attack="", certificate=certificate, key=self.key, client_id=5_000_000)
+        honest = attrs.evolve(target, attack="", certificate=certificate, key=self.key, client_id=self.client_ids[1])
+        honest = attrs.evolve(honest, token=self.tokens.get("neighbour", ""))
         return {"target": attrs.asdict(honest), "held": held, "rate": rate, "share": share}
 
 
@@ -207,8 +228,15 @@ def _certificates(folder: Path, storage_nodes: int) -> None:
 
 
 @contextmanager
-def _cluster(directory: Path, zookeeper: str, storage_nodes: int, *, guarded: bool) -> Iterator[Field]:
-    options: dict[str, Any] = {"storage_nodes": storage_nodes, "tls": False, "settings": LIMITS, "flags": ()}
+def _cluster(
+    directory: Path,
+    zookeeper: str,
+    storage_nodes: int,
+    *,
+    guarded: bool,
+    settings: Mapping[str, object] = LIMITS,
+) -> Iterator[Field]:
+    options: dict[str, Any] = {"storage_nodes": storage_nodes, "tls": False, "settings": settings, "flags": ()}
     kind: type[Cluster] = Cluster
     folder = directory / "certificates"
     if guarded:
@@ -242,12 +270,81 @@ def _cluster(directory: Path, zookeeper: str, storage_nodes: int, *, guarded: bo
         cluster.end()
 
 
+@contextmanager
+def _proxy(directory: Path, zookeeper: str, storage_nodes: int) -> Iterator[Field]:
+    """A read proxy before a cluster that trusts it; the honest client goes through it, too."""
+    settings = {**LIMITS, "server.trustProxies": True}
+    with _cluster(directory, zookeeper, storage_nodes, guarded=False, settings=settings) as field:
+        assert isinstance(field.processes, Cluster)
+        cluster = field.processes
+        ports = {key: cluster.ports.take() for key in ("server.port", "server.jetty.port")}
+        number = ports["server.port"]
+        region = {"cluster.root": "/proxy"}
+        keys = {"server.host": "127.0.0.1", "server.advertisedEndpoint": f"127.0.0.1:{number}", **ports, **region}
+        path = cluster.write_file("proxy", {**keys, "proxy.upstream.root": "/cluster"})
+        cluster.child("proxy", "-m", "waltz_trio.cli.main", "proxy", "run", "-c", str(path)).start()
+        field.ports = [
+            Port("proxy", "proxy", number, "client"),
+            Port("proxy http", "proxy", ports["server.jetty.port"], "http"),
+        ]
+        poll("the proxy is healthy", lambda: _healthy(ports["server.jetty.port"]))
+        field.client_ids = 40_000, 50_000  # of those that the proxy has taken for its clients, and gave to nobody yet
+        field.append_to(cluster.write_file("region-client", region))
+        yield field
+
+
+def _healthy(port: int) -> bool:
+    """Whether a process that may only be about to listen says that all is well."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection), contextlib.suppress(OSError):
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    return False
+
+
 def _key(cluster: Cluster) -> str:
     """The key of the cluster, as the operator's tool shows it."""
     text = cluster.tool("zookeeper", "show-cluster-key", "-c", str(cluster.tools_file))
     found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text)
     assert found is not None, text
     return found.group()
+
+
+@contextmanager
+def _gateway(directory: Path) -> Iterator[Field]:
+    """A gateway before a `waltz dev`; whoever calls it shows a token."""
+    dev = _Dev(directory)
+    tokens = {name: f"token-of-{name}" for name in ("honest", "neighbour", *CALLERS)}
+    held = HeldPorts()
+    number, health = held.take(), held.take()
+    rule = {"read": ["pay"], "append": ["pay"]}
+    try:
+        url = dev.begin()
+        configuration = {
+            "gateway.port": number,
+            "gateway.healthPort": health,
+            "gateway.connectionsMax": WIDTH // 2,
+            # What it may hold of callers, small, so that the memory which an attack leaves is not hidden in it.
+            "gateway.bytesMax": 16 << 20,
+            "gateway.feedsPerCaller": 20,
+            "gateway.topics": [{"name": "pay", "cluster": url, "partitions": 0}],
+            "gateway.access": [
+                {"tokenSha256": token_hash(token), "name": name, **rule} for name, token in tokens.items()
+            ],
+        }
+        path = directory / "gateway.yml"
+        path.write_text(yaml.safe_dump(configuration))
+        command = [sys.executable, "-m", "waltz_trio.cli.main", "gateway", "run", "-c", str(path)]
+        child = dev.children["gateway"] = Child("gateway", command, directory)
+        child.start()
+        poll("the gateway prints its address", lambda: "http://127.0.0.1" in child.text() or None)
+        attacked = [Port("gateway", "gateway", number, "gateway"), Port("gateway http", "gateway", health, "http")]
+        field = Field(directory, dev, attacked, "", [directory / "data" / f"storage-{at}" for at in range(3)])
+        field.call_gateway(number, tokens)
+        yield field
+    finally:
+        dev.end()
+        held.release()
 
 
 class _Dev:
@@ -257,31 +354,50 @@ class _Dev:
         self.child = Child("dev", command, directory)
         self.children = {"dev": self.child}
 
+    def begin(self) -> str:
+        """Start it; returns its address."""
+        self.child.start()
+        found = poll(
+            "`waltz dev` prints its address",
+            lambda: re.search(r"waltz://127.0.0.1:\d+\S*(?=\n)", self.child.text()),
+        )
+        return found.group()
+
+    def end(self) -> None:
+        """End it, and what stands before it."""
+        for child in self.children.values():
+            child.end()
+
 
 @contextmanager
 def _dev(directory: Path) -> Iterator[Field]:
     dev = _Dev(directory)
     try:
-        dev.child.start()
-        line = r"waltz://127.0.0.1:(\d+)\S*"
-        url = poll("`waltz dev` prints its address", lambda: re.search(line + r"(?=\n)", dev.child.text()))
+        url = dev.begin()
         console = poll("and that of its console", lambda: re.search(r"http://localhost:(\d+)", dev.child.text()))
         ports = [
-            Port("dev", "dev", int(url.group(1)), "client"),
+            Port("dev", "dev", int(url.partition("?")[0].rpartition(":")[2]), "client"),
             Port("dev http", "dev", int(console.group(1)), "http"),
         ]
-        field = Field(directory, dev, ports, url.group(), [directory / "data" / f"storage-{at}" for at in range(3)])
+        field = Field(directory, dev, ports, url, [directory / "data" / f"storage-{at}" for at in range(3)])
         field.caches = DEV_CACHES
         yield field
     finally:
-        dev.child.end()
+        dev.end()
 
 
 @contextmanager
 def field_of(name: str, directory: Path, zookeeper: str, *, storage_nodes: int = 3) -> Iterator[Field]:
     """A field that serves, its honest client under way; judged when the block has ended well."""
     directory.mkdir(parents=True, exist_ok=True)
-    made = _dev(directory) if name == DEV else _cluster(directory, zookeeper, storage_nodes, guarded=name == GUARDED)
+    kinds: dict[str, Callable[[], AbstractContextManager[Field]]] = {
+        OPEN: lambda: _cluster(directory, zookeeper, storage_nodes, guarded=False),
+        GUARDED: lambda: _cluster(directory, zookeeper, storage_nodes, guarded=True),
+        PROXY: lambda: _proxy(directory, zookeeper, storage_nodes),
+        DEV: lambda: _dev(directory),
+        GATEWAY: lambda: _gateway(directory),
+    }
+    made = kinds[name]()
     with made as field:
         try:
             field.honest.start()

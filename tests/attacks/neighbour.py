@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from tests.attacks import web
 from tests.attacks.messages import newest, ordinary
 from tests.attacks.peers import Attacker, Target
 from waltz_core.base.errors import ProtocolError
@@ -123,6 +124,8 @@ class _Asker:
                 self._ask([storage_messages.StatisticsRequest(1, at, 0, ("replica",)) for at in range(_WINDOW)])
             case "admin":
                 self._ask([admin_messages.RecordListRequest(at, 0, 0, 100) for at in range(_WINDOW)])
+            case "gateway":
+                self.sock.sendall(web.append("neighbour", self._attacker.target.token))
             case _:
                 self.sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: neighbour\r\nConnection: close\r\n\r\n")
 
@@ -135,10 +138,21 @@ class _Asker:
                 self._answers(_WINDOW, storage_messages.StatisticsResponse)
             case "admin":
                 self._answers(_WINDOW, admin_messages.RecordListResponse)
+            case "gateway":
+                self._collect_answer()
             case _:
                 while self.sock.recv(1 << 16):
                     pass
                 raise ConnectionResetError  # as it was asked to end
+
+    def _collect_answer(self) -> None:
+        """A whole answer; its body is one line."""
+        held = b""
+        while not held.partition(b"\r\n\r\n")[2].endswith(b"\n"):
+            data = self.sock.recv(1 << 16)
+            if not data or not self._attacker.on:
+                raise ConnectionResetError
+            held += data
 
     def _collect_feed(self) -> None:
         """Until the appends come back."""

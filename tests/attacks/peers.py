@@ -21,6 +21,7 @@ from uuid import UUID
 
 import attrs
 
+from tests.attacks import web
 from tests.attacks.messages import (
     PROTOCOLS,
     Identity,
@@ -42,7 +43,6 @@ WIDTH = 300  # connections that an attack holds at once
 _RESET = struct.pack("ii", 1, 0)
 _PIPELINES = 4  # connections of a flood
 _CHUNK = 1 << 16  # bytes written at once
-HTTP_PATHS = ("/ping", "/health", "/metrics", "/metrics/prometheus", "/nothing", "/")
 
 
 @attrs.frozen
@@ -50,11 +50,12 @@ class Target:
     """Whom to attack, how, and as whom."""
 
     attack: str
-    protocol: str  # client, storage, admin, or http
+    protocol: str  # client, storage, admin, http, or gateway
     port: int
     seconds: float
     message: str = ""  # type of the messages of a flood
     certificate: str = ""  # file of the certificate and its key
+    token: str = ""  # that it shows to a gateway
     key: str = ""  # of the cluster, where it is known
     partitions: int = 1
     victim: int = 1  # a client id of somebody else
@@ -295,8 +296,11 @@ def attacker_pipelines(attacker: Attacker, count: int, *, reads: bool) -> None:
     """Pipelines of what the target names."""
     target, who = attacker.target, attacker.who
     if attacker.protocol is None:
-        paths = [target.message] if target.message else HTTP_PATHS
-        requests = b"".join(f"GET {path} HTTP/1.1\r\nHost: attack\r\n\r\n".encode() for path in paths)
+        names = [target.message] if target.message else flooded(target.protocol)
+        if target.protocol == "gateway":
+            requests = b"".join(web.request(name, target.token) for name in names)
+        else:
+            requests = b"".join(f"GET {name} HTTP/1.1\r\nHost: attack\r\n\r\n".encode() for name in names)
         run_pipelines(attacker, [Pipeline(attacker, requests, requests, reads=reads) for _ in range(count)])
         return
     version = max(attacker.protocol.tables)
@@ -321,7 +325,7 @@ def fields(attacker: Attacker) -> None:
 def _extreme_runs(attacker: Attacker) -> Iterator[tuple[bytes, bytes]]:
     """What begins a connection, and what follows: frames that the other side decodes, the last perhaps apart."""
     if attacker.protocol is None:
-        for head in _HTTP_EXTREMES:
+        for head in web.extremes(attacker.target.protocol, attacker.target.token):
             yield b"", head
         return
     name = attacker.target.protocol
@@ -348,19 +352,34 @@ def _decodes(name: str, version: int, frame: bytes) -> bool:
     return bool(got)
 
 
-_HTTP_EXTREMES = [
-    b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    b"GET /ping HTTP/1.1\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
-    b"GET /ping HTTP/9.9\r\n\r\n",
-    b"\x00\xff" * 1_000,
-    b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
-    b"POST /metrics HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nffffffff\r\n",
-    b"GET /../../etc/passwd HTTP/1.1\r\nHost: attack\r\n\r\n",
-    b"GET /metrics?" + b"&".join(b"name=%d" % at for at in range(5_000)) + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"GET /console HTTP/1.1\r\nHost: " + b"a" * 5_000 + b"\r\n\r\n",
-    b"GET /ping HTTP/1.1\r\nHost: a\r\nCookie: waltz=\xff\xfe\r\n\r\n",
-]
+def bodies(attacker: Attacker) -> None:
+    """Large bodies, all under way at once, a little at a time each."""
+    size = 4 << 20
+    first = web.head("POST", f"{web.AT}/append", attacker.target.token, f"Content-Length: {size}")
+    under_way: list[socket.socket] = []
+    while attacker.on:
+        for one in under_way:
+            one.setblocking(False)
+            send(one, b"x" * 4_096)
+        if len(under_way) < WIDTH:
+            made = attacker.connect()
+            send(made, first)
+            under_way.append(made)
+        attacker.held = len(under_way)
+    for one in under_way:
+        one.close()
+
+
+def readers(attacker: Attacker) -> None:
+    """Feeds of everything, as events and over WebSockets, that nobody reads."""
+    heads = itertools.cycle((web.reader_head(attacker.target.token), web.socket_head(attacker.target.token)))
+
+    def make() -> socket.socket:
+        made = attacker.connect()
+        send(made, next(heads))
+        return made
+
+    attacker.hold(make)
 
 
 def halves(attacker: Attacker) -> None:
@@ -391,7 +410,7 @@ def _half_close(kept: list[socket.socket]) -> Callable[[socket.socket], None]:
 
 def _whole_frames(attacker: Attacker) -> list[tuple[bytes, bytes]]:
     if attacker.protocol is None:
-        return [(b"", head) for head in _HTTP_EXTREMES]
+        return [(b"", head) for head in web.extremes(attacker.target.protocol, attacker.target.token)]
     types = message_types(attacker.target.protocol)
     attacker.rng.shuffle(types)
     frames = []
@@ -432,12 +451,21 @@ CONNECTING: dict[str, Callable[[Attacker], None]] = {
 SAYING: dict[str, Callable[[Attacker], None]] = {
     attack.__name__: attack for attack in (flood, unread, fields, halves, lies)
 }
-ATTACKS = {**CONNECTING, **SAYING}
+CALLING: dict[str, Callable[[Attacker], None]] = {attack.__name__: attack for attack in (bodies, readers)}
+"""On top, at a gateway."""
+ATTACKS = {**CONNECTING, **SAYING, **CALLING}
+
+
+def saying(protocol: str) -> list[str]:
+    """The attacks of those who say something, on such a port."""
+    return [*SAYING, *(CALLING if protocol == "gateway" else ())]
 
 
 def flooded(protocol: str) -> list[str]:
-    """What a port may be flooded with: every message type of its newest codec, or the paths of the HTTP ports."""
-    return list(newest(protocol)) if protocol in PROTOCOLS else list(HTTP_PATHS)
+    """What a port may be flooded with: every message type of its newest codec, or requests of the HTTP ports."""
+    if protocol in PROTOCOLS:
+        return list(newest(protocol))
+    return list(web.GATEWAY_REQUESTS if protocol == "gateway" else web.SMALL_PATHS)
 
 
 def main(arguments: list[str]) -> None:

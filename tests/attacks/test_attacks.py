@@ -8,8 +8,21 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.attacks.field import ATTACKERS, DEV, GUARDED, OPEN, Field, Port, field_of, result, running
-from tests.attacks.peers import CONNECTING, SAYING, WIDTH
+from tests.attacks.field import (
+    ATTACKERS,
+    CALLERS,
+    DEV,
+    GATEWAY,
+    GUARDED,
+    OPEN,
+    PROXY,
+    Field,
+    Port,
+    field_of,
+    result,
+    running,
+)
+from tests.attacks.peers import CONNECTING, SAYING, WIDTH, saying
 from tests.processes.cluster import poll
 from tests.processes.zookeeper import ZooKeeperServer
 
@@ -42,6 +55,24 @@ def test_a_development_cluster_goes_on_beside_hostile_peers(tmp_path: Path) -> N
             withstood(field, port, [(name, "") for name in CONNECTING])
             withstood(field, port, [(name, "") for name in SAYING])
         named(field, "dev")
+
+
+def test_a_gateway_goes_on_beside_hostile_callers(tmp_path: Path) -> None:
+    with field_of(GATEWAY, tmp_path, "") as field:
+        for port in field.ports:
+            withstood(field, port, [(name, "") for name in CONNECTING])
+            for caller in ("", *CALLERS) if port.protocol == "gateway" else ("",):
+                withstood(field, port, [(name, caller) for name in saying(port.protocol)])
+        named(field, "gateway")
+        assert "the WebSocket was ended: " in field.text("gateway")
+
+
+def test_clients_of_a_proxy_notice_no_hostile_peers(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    with field_of(PROXY, tmp_path, zookeeper.fresh_chroot(), storage_nodes=1) as field:
+        for port in field.ports:
+            withstood(field, port, [(name, "") for name in CONNECTING])
+            withstood(field, port, [(name, "") for name in SAYING])
+        named(field, "proxy")
 
 
 def withstood(field: Field, port: Port, attacks: list[tuple[str, str]]) -> None:

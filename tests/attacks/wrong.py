@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tests.attacks.messages import PROTOCOLS
+
 _HANDSHAKE = r"no TLS handshake|TLS handshake failed|too many connections without a TLS handshake"
 _SILENT = r"asked for nothing|cluster key was not shown|no greeting|the limit for one address"
 _STRANGE = r"not of this cluster|cluster key was not shown"
@@ -28,17 +30,22 @@ _TLS = {
     "halves": rf"{_BROKEN}|{_HANDSHAKE}|{_MISPLACED}|{_STRANGE}|{_SILENT}",
     "lies": rf"{_MISPLACED}|{_STRANGE}",
 }
-_HTTP_REFUSED = r"an HTTP request was refused|too many HTTP connections|broke in the middle of a request"
+_HTTP_REFUSED = (
+    r"the WebSocket was ended|an HTTP request was refused|too many HTTP connections|broke in the middle of a request"
+)
 _HTTP = dict.fromkeys(_TLS, _HTTP_REFUSED) | {
     "silence": "too many HTTP connections",
     "flood": "more HTTP requests than its part",
     "unread": "more HTTP requests than its part|too slow",
+    "bodies": _HTTP_REFUSED,
+    "readers": _HTTP_REFUSED,
 }
+_GATEWAY = _HTTP | dict.fromkeys(("flood", "unread"), f"{_HTTP_REFUSED}|more HTTP requests than its part|too slow")
 
 
 def named(attack: str, protocol: str, lines: Iterable[str]) -> bool:
     """Whether a line names the peer and says what is wrong with it."""
-    wrong = (_HTTP if protocol == "http" else _TLS)[attack]
+    wrong = (_TLS if protocol in PROTOCOLS else _GATEWAY if protocol == "gateway" else _HTTP)[attack]
     if not wrong:
         return True
     return any("WARNING" in line and "127.0.0.1:" in line and re.search(wrong, line) for line in lines)

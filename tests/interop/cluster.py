@@ -133,8 +133,21 @@ class MixedCluster(Cluster):
                 found[f"{group}.healthy"] = healthy and recovered and f"{group}.generation" in found
         return found
 
-    def _tls(self, prefix: str, role: str) -> dict[str, object]:
-        return super()._tls(prefix, role) if self.stores is None else self.stores.keys(prefix, role)
+    def _tls(self, prefix: str, role: str, name: str | None = None) -> dict[str, object]:
+        return super()._tls(prefix, role, name) if self.stores is None else self.stores.keys(prefix, role)
+
+    def add_proxy(self, name: str) -> Path:
+        """Start `waltz proxy run` with a root of its own; returns the configuration of its clients, of either kind."""
+        root = {"cluster.root": f"/region/{name}"}
+        ports = {key: self.ports.take() for key in ("server.port", "server.jetty.port")}
+        self.addresses[name] = ports
+        advertised = self._advertise(name, ports["server.port"])
+        keys = {"server.host": "127.0.0.1", "server.advertisedEndpoint": advertised, **ports}
+        keys |= {**root, "proxy.upstream.root": "/cluster", **self._tls("client.ssl.", "client")}
+        path = self.write_file(name, {**keys, **self._tls("server.ssl.", "server", name)})
+        self.child(name, "-m", "waltz_trio.cli.main", "proxy", "run", "-c", str(path))
+        self.start(name)
+        return self.write_file(f"{name}-client", {**root, **self._tls("client.ssl.", "client")})
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -200,9 +213,9 @@ class MixedCluster(Cluster):
         """
         return self._java(TOOLS[noun], *arguments, status=status)
 
-    def drive(self, *arguments: str) -> str:
+    def drive(self, *arguments: str, config: Path | None = None) -> str:
         """Run our driver of the original's client to its end; returns its lines."""
-        return self._java(DRIVER, arguments[0], "--config", str(self.client_file), *arguments[1:], status=0)
+        return self._java(DRIVER, arguments[0], "--config", str(config or self.client_file), *arguments[1:], status=0)
 
     def _java(self, main: str, *arguments: str, status: int) -> str:
         command = self.installation.command(main, *arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,38 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from tests.interop.cluster import Kind, MixedCluster
+from tests.interop.cluster import PATIENCE, Kind, MixedCluster
 from tests.interop.installation import DRIVER
 from tests.processes.cluster import poll
 from tests.processes.load import Load
 from tests.processes.worker import READY
-from tests.witness.log import Payload, Verdict, read_replica
+from tests.witness.log import Payload, Verdict
 
 Row = tuple[int, str, int, bytes]  # transaction id, request id in hexadecimal, header, payload
 _SEGMENT_HEADER = 128
 
 
 class MixedLoad(Load):
-    """Clients `client-0`…, of the kinds given; those of the original run `InteropDriver work`."""
+    """Clients `client-0`…, of the kinds given; those of the original run `InteropDriver work`.
 
-    def __init__(self, cluster: MixedCluster, kinds: Sequence[Kind], **options: Any) -> None:
+    Args:
+        cluster: what they write to.
+        kinds: of the clients.
+        files: client → its configuration, where it has one of its own.
+        options: of `Load`.
+    """
+
+    def __init__(
+        self,
+        cluster: MixedCluster,
+        kinds: Sequence[Kind],
+        files: Mapping[str, Path] | None = None,
+        **options: Any,
+    ) -> None:
         # Windows of a few: the original's clients fetch payloads one by one and must keep up with the feed.
         super().__init__(cluster, len(kinds), **{"submitters": 3, "window": 4, **options})
         self.mixed = cluster
+        self._files = dict(files or {})
         self.kinds = dict(zip(self.names, kinds, strict=True))
 
     def start(self, *names: str, **options: Any) -> None:
@@ -39,12 +53,16 @@ class MixedLoad(Load):
             else:
                 self._start_java(name, **options)
 
+    def client_file(self, name: str) -> Path:
+        """As `Load.client_file`."""
+        return self._files.get(name, self.cluster.client_file)
+
     def leave(self, name: str) -> None:
         """End one client in order while the others go on."""
         child = self.cluster.children[name]
         poll(f"{name} heeds signals", lambda: child.text().count(READY) == child.starts)
         child.interrupt()
-        assert child.wait() == 0, f"{name} ended with status {child.status}"
+        assert child.wait(PATIENCE) == 0, f"{name} ended with status {child.status}"
 
     def finish(self) -> Verdict:
         """As `Load.finish`; besides, the bytes of all storage nodes are equal and both kinds of client read the log.
@@ -57,7 +75,7 @@ class MixedLoad(Load):
         self.start(submitters=0, window=0)
         for name in self.names:
             child = self.cluster.children[name]
-            assert child.wait() == 0, f"{name} ended with status {child.status}"
+            assert child.wait(PATIENCE) == 0, f"{name} ended with status {child.status}"
         verdict = self.verify()
         self.check_readers(verdict)
         return verdict
@@ -65,11 +83,14 @@ class MixedLoad(Load):
     def check_readers(self, verdict: Verdict) -> None:
         """The storage nodes hold equal bytes, and what they hold is what clients of both kinds read."""
         for partition, length in verdict.log.items():
-            poll("the bytes of all storage nodes are equal", partial(self._equal_files, partition))
+            if self._archive is None:  # else each node frees when it is its turn
+                poll("the bytes of all storage nodes are equal", partial(self._equal_files, partition))
             rows = self.rows_on_disk(partition)[:length]
-            ours = trio.run(read_ours, self.cluster.client_file, partition, length)
-            assert ours == rows, "our client reads another log"
-            assert self._read_java(partition) == rows, "the original's client reads another log"
+            for file in {self.cluster.client_file, *self._files.values()}:
+                ours = trio.run(read_ours, file, partition, length)
+                assert ours == rows, f"our client with {file.name} reads another log"
+                java = self._read_java(file, partition)
+                assert java == rows, f"the original's client with {file.name} reads another log"
 
     def _start_java(self, name: str, **options: Any) -> None:
         child = self.cluster.children[name]
@@ -77,7 +98,7 @@ class MixedLoad(Load):
         journal = self.cluster.directory / f"{run}.journal"
         self.journals.append(journal)
         wanted = {"submitters": 3, "accounts": 20, **self._options, **options}
-        arguments = ["work", "--config", str(self.cluster.client_file), "--name", run, "--journal", str(journal)]
+        arguments = ["work", "--config", str(self.client_file(name)), "--name", run, "--journal", str(journal)]
         arguments += ["--applied", str(self._applied_file(name)), "--partitions", str(self.cluster.partitions)]
         arguments += ["--seed", str(len(self.journals))]
         for option in ("submitters", "accounts"):
@@ -89,8 +110,8 @@ class MixedLoad(Load):
         return self.cluster.directory / f"{name}.applied"
 
     def rows_on_disk(self, partition: int) -> list[Row]:
-        """The log of one storage node."""
-        entries = read_replica(self.cluster.directory / self.cluster.storage_names[0], partition)
+        """The log of one storage node; what it has freed is taken from the archive."""
+        entries = self._replicas(partition)[0]
         return [(entry.transaction_id, entry.req_id.hex(), entry.header, entry.data) for entry in entries]
 
     def _equal_files(self, partition: int) -> bool:
@@ -98,9 +119,10 @@ class MixedLoad(Load):
         directories = [self.cluster.directory / name / str(partition) for name in self.cluster.storage_names]
         return len({_log_bytes(directory) for directory in directories}) == 1
 
-    def _read_java(self, partition: int) -> list[Row]:
+    def _read_java(self, config: Path, partition: int) -> list[Row]:
         rows: list[Row] = []
-        for line in self.mixed.drive("read", "--partition", str(partition), "--data", "hex").splitlines():
+        told_all = self.mixed.drive("read", "--partition", str(partition), "--data", "hex", config=config)
+        for line in told_all.splitlines():
             told = json.loads(line)
             if told["event"] == "transaction":
                 parts = (told["client_id"], told["generation"], told["partition"], told["seq_num"])

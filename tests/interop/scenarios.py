@@ -61,7 +61,7 @@ class Outcome:
 Scenario = Callable[[Scene], Outcome]
 
 
-def _judged(load: MixedLoad, commits: int) -> Outcome:
+def judged(load: MixedLoad, commits: int) -> Outcome:
     """End the load and judge: dense log, equal bytes, honest outcomes, sound locks, both kinds read it alike."""
     verdict: Verdict = load.finish()
     assert verdict.committed >= commits, f"{verdict.committed} commits, {commits} were waited for"
@@ -97,7 +97,7 @@ def mix(client: Kind, server: Kind, storage: Kind) -> Scenario:
             load.start("client-2")
             cluster.wait_commits(COMMITS)
             assert cluster.owners() == {0: "server-1"}
-            return _judged(load, 4 * COMMITS)
+            return judged(load, 4 * COMMITS)
 
     return run
 
@@ -118,7 +118,7 @@ def one_quorum(server: Kind) -> Scenario:
                 cluster.wait_commits(COMMITS)
                 cluster.start(name)
                 cluster.wait_commits(COMMITS)
-            return _judged(load, 7 * COMMITS)
+            return judged(load, 7 * COMMITS)
 
     return run
 
@@ -145,7 +145,7 @@ def one_assignment(scene: Scene) -> Outcome:
             assert set(cluster.owners().values()) == {"server-0", "server-1"}
         coordinators.append(_coordinator(cluster))
         assert coordinators == ["server-0", "server-1", "server-0"]
-        return _judged(load, 15 * COMMITS)
+        return judged(load, 15 * COMMITS)
 
 
 def _coordinator(cluster: MixedCluster) -> str:
@@ -165,7 +165,7 @@ def mutual_tls(scene: Scene) -> Outcome:
         cluster.wait_commits(COMMITS)
         for name in cluster.children:
             assert "peers are not verified" not in cluster.children[name].text()
-        return _judged(load, 2 * COMMITS)
+        return judged(load, 2 * COMMITS)
 
 
 def rolling_replacement(scene: Scene) -> Outcome:
@@ -187,7 +187,7 @@ def rolling_replacement(scene: Scene) -> Outcome:
                 _commits_everywhere(cluster)
                 swaps += 1
         load.start("client-2", "client-3")
-        outcome = _judged(load, 2 * COMMITS * (swaps + 1))
+        outcome = judged(load, 2 * COMMITS * (swaps + 1))
         return attrs.evolve(outcome, note=f"{swaps} processes replaced; {outcome.note}")
 
 
@@ -198,7 +198,7 @@ MIXES = tuple(f"client {one.value}, server {two.value}, storage {three.value}" f
 
 def scenarios() -> dict[str, Scenario]:
     """Everything by name, the mixes first."""
-    from tests.interop import directory, pipeline, timetable, tools
+    from tests.interop import directory, pipeline, reading, timetable, tools
 
     found = {name: mix(*kinds) for name, kinds in zip(MIXES, _EIGHT, strict=True)}
     found["storage nodes of both kinds, server ours"] = one_quorum(OURS)
@@ -210,5 +210,7 @@ def scenarios() -> dict[str, Scenario]:
     found["the original's tools on our cluster"] = tools.original_on_ours
     found["our tools on the original's cluster"] = tools.ours_on_original
     found["our pipeline on the original's cluster"] = pipeline.on_original
+    found["clients of 0.13.2 through a proxy"] = reading.through_proxy
+    found["clients of 0.13.2 before the log start, archive"] = reading.through_archive
     found["one directory: ours, 0.13.2 with a truncation, ours"] = directory.there_and_back
     return found

@@ -88,6 +88,7 @@ def soak(directory: Path, plan: Plan, seed: int, samples: Path) -> Run:
             proxied=True,
             settings=SETTINGS,
             lifetime=datetime.timedelta(seconds=plan.lifetime),
+            own_certificates=True,
         ) as cluster,
     ):
         load = Load(cluster, 2, archive=archive, **LOAD)

@@ -1,8 +1,7 @@
 """The life of a cluster for hours: a steady load, and all that happens to a cluster meanwhile.
 
 One fault at a time, with calm in between; the log is archived and freed, partitions move between servers,
-replicas between storage nodes, certificates are renewed, and one of them expires before its process learns of the new
-one.
+replicas between storage nodes, certificates are renewed in place, and one of them expires before its file is replaced.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import datetime
 import heapq
 import random
 import re
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +26,7 @@ _TRIES = 10  # of a command that is refused while a node is away
 _FREED = re.compile(r"ids \d+ to \d+ freed")
 _TICK = 0.2
 _PATIENCE = 120.0  # seconds: machines that run for hours are shared
+_COMMAND = 600.0  # seconds for one that copies replicas meanwhile
 WAYS = ("kill", "stop", "pause", "pause", "cut off", "silence", "deafen", "reset", "reset", "reset")
 KINDS = ("archive", "move", "replica", "renew", "expire")
 
@@ -87,7 +88,7 @@ class Life:
         self._archive = archive
         self._random = random.Random(torture.random.random())
         self._preferred: dict[int, str] = {}
-        self._forgotten: tuple[str, int, float] | None = None  # who, which life of it, when its certificate ends
+        self._forgotten: tuple[str, float] | None = None  # who, and when its certificate ends
         self._begin = time.monotonic()
         self._shown = 0.0
 
@@ -145,11 +146,13 @@ class Life:
         """Run a command that may be refused while a node is not back yet; returns what it printed."""
         for _ in range(_TRIES - 1):
             self.cluster.wait_healthy(_PATIENCE)
-            ended = self.cluster.attempt(*words)
+            ended = self.cluster.attempt(*words, patience=_COMMAND)
             if ended.returncode == 0:
                 return ended.stdout
             time.sleep(1)
-        return self.cluster.tool(*words)
+        ended = self.cluster.attempt(*words, patience=_COMMAND)
+        assert ended.returncode == 0, f"waltz {' '.join(words)}: {ended.stdout}"
+        return ended.stdout
 
     def _move(self) -> None:
         """Another server owns a partition from now on."""
@@ -184,7 +187,7 @@ class Life:
         self.done["replica"] += 1
 
     def _renew(self) -> None:
-        """New certificates, and every process is started again with its own, one after the other.
+        """New certificates in the files of the old ones; every process takes its own for new connections, and goes on.
 
         The certificate of one of them ends soon, and nobody thinks of it.
         """
@@ -192,46 +195,49 @@ class Life:
         assert tls is not None
         tls.renew()
         forgotten = self._random.choice(self.cluster.storage_names)
-        tls.issue("storage", datetime.timedelta(seconds=self.plan.forgotten))
-        ends = time.time() + self.plan.forgotten
-        self._restart(forgotten)
-        tls.issue("storage")
-        self._forgotten = forgotten, self.cluster.children[forgotten].starts, ends
+        tls.issue(forgotten, datetime.timedelta(seconds=self.plan.forgotten))
+        self._forgotten = forgotten, time.time() + self.plan.forgotten
         self.torture.spared = {forgotten}
-        for name in (self.spare, *self.cluster.storage_names, *self.cluster.server_names, *self.load.names):
-            if name != forgotten:
-                self._restart(name)
+        for name in (self.spare, *self.cluster.storage_names, *self.cluster.server_names):
+            self._taken(name)
         self.done["renew"] += 1
+
+    def _taken(self, name: str) -> None:
+        """Let a process and its peers meet again, with its new certificate."""
+        cluster = self.cluster
+        assert cluster.tls is not None
+        assert cluster.proxy is not None
+        port = next(iter(cluster.addresses[name].values()))
+        wanted = ssl.PEM_cert_to_DER_cert(_certificate(cluster.tls.path(name).read_text()))
+        assert cluster.tls.shown(port) == wanted, f"{name} does not show the certificate in its file"
+        cluster.proxy.reset(name)
+        cluster.wait_healthy(_PATIENCE)
 
     def _expire(self) -> None:
         """Once the certificate of the forgotten process has ended nobody lets it in any more, until it is replaced."""
-        if self._forgotten is None or time.time() < self._forgotten[2] + 1:
+        if self._forgotten is None or time.time() < self._forgotten[1] + 1:
             return
-        (name, life, _), self._forgotten = self._forgotten, None
+        (name, _), self._forgotten = self._forgotten, None
         self.torture.spared = set()
-        if self.cluster.children[name].starts != life:
-            return  # everything was killed meanwhile, and it has read the new one
         seen = self._refusals(name)
         assert self.cluster.proxy is not None
+        assert self.cluster.tls is not None
         self.cluster.proxy.reset(name)
         poll(f"the expired certificate of {name} is refused", lambda: self._refusals(name) > seen, _PATIENCE)
-        self._restart(name)
+        self.cluster.tls.issue(name)
+        self.cluster.wait_healthy(_PATIENCE)
         self.done["expire"] += 1
 
     def _refusals(self, name: str) -> int:
         refusal = f"the certificate of {self.cluster.advertised[name]} is refused: certificate has expired"
         return sum(self.cluster.children[server].text().count(refusal) for server in self.cluster.server_names)
 
-    def _restart(self, name: str) -> None:
-        self.cluster.children[name].stop()
-        if name in self.load.names:
-            self.load.start(name)
-        else:
-            self.cluster.start(name)
-        self.cluster.wait_healthy(_PATIENCE)
-
     def _show(self) -> None:
         if self.lasted > self._shown + 60:
             self._shown = self.lasted
             happened = ", ".join(f"{count} × {name}" for name, count in sorted(self.done.items()))
             print(f"{self.lasted / 60:6.1f} min  {self.torture.done.total()} faults; {happened}", flush=True)
+
+
+def _certificate(text: str) -> str:
+    return text[text.index("-----BEGIN CERTIFICATE-----") :]
