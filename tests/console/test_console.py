@@ -68,7 +68,8 @@ def watched(chromium: Browser, url: str, size: dict[str, int] = WIDE, scheme: st
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=6, servers=2) as made:
+    settings = {"server.journal.mode": "async"}
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=6, servers=2, settings=settings) as made:
         load = made.child("load", "-m", "tests.console.load", str(made.client_file))
         load.start()
         made.wait_commits(20)
@@ -109,6 +110,8 @@ def node(page: Page, name: str) -> str:
 def test_a_node_that_dies_turns_red_and_green_again_and_the_log_can_be_read(
     cluster: Cluster, chromium: Browser
 ) -> None:
+    with cluster.tools_file.open("a") as file:
+        file.write(f"\nserver.journal.directory: {cluster.journal_of(cluster.owners()[3])}\n")
     url = address(cluster)
     with watched(chromium, url) as seen:
         page = seen.page
@@ -150,6 +153,9 @@ def test_a_node_that_dies_turns_red_and_green_again_and_the_log_can_be_read(
         page.keyboard.press("Enter")
         expect(page.locator(".record .head b")).to_have_text(["2", "3", "4", "5", "6"], timeout=PATIENCE)
         expect(page.locator(".record pre").first).to_have_text(re.compile(r'^\{"from": ?\d+,'))
+        expect(page.locator(".record .locks").last).to_have_text(
+            re.compile(r"^write account/\d+; decided at mark \d+$")
+        )
         picture(page, "console-log")
         page.select_option("#log-form-of", "hex")
         expect(page.locator(".record pre").first).to_have_text(re.compile(r"^000000  7b 22 66 72 6f 6d"))

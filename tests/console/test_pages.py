@@ -81,6 +81,27 @@ async def test_the_page_tells_of_the_cluster_and_the_log_is_read(cluster: Embedd
     assert behind["records"] == []
 
 
+async def test_records_show_their_locks_where_the_journal_has_them(tmp_path: Path) -> None:
+    settings = {"server.journal.mode": "sync", "server.journal.directory": str(tmp_path / "journal")}
+    async with embedded_cluster(tmp_path / "data", partitions=1, settings=settings) as cluster:
+        port = port_of(cluster)
+        async with waltz.open_client(cluster.url) as client:
+            first = await client.append(0, waltz.Append(b"none"))
+            named = waltz.Append(b"named", write=[("account", 7)], read=[("rate", -3)], append=[("log", 1 << 60)])
+            await client.append(0, named, based_on=first)
+        rows = (await ask(port, "/console/log.json?partition=0")).json()["records"]
+        assert rows[0]["locks"] == {"mark": -1, "write": [], "read": [], "append": []}
+        kinds = {"write": ["account/7"], "read": ["rate/-3"], "append": [f"log/{1 << 60}"]}
+        assert rows[1]["locks"] == {"mark": first, **kinds}
+
+        (journal,) = (tmp_path / "journal" / "0").glob("*.journal")
+        journal.unlink()
+        journal.mkdir()
+        log = (await ask(port, "/console/log.json?partition=0")).json()
+        assert "Is a directory" in log["journal_problem"]
+        assert "locks" not in log["records"][0]
+
+
 @pytest.mark.parametrize(
     ("query", "status", "why"),
     [

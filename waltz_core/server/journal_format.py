@@ -26,6 +26,8 @@ from waltz_core.wire.primitives import decode_text, encode_text
 VERSION = 2
 """Of files that have `Synced`; those of version 1 have none."""
 MARKER = b"WJ"
+SUFFIX = ".journal"
+"""Of the files of a partition, behind their number."""
 OVERHEAD = 12  # bytes of an entry besides its body
 SIZE_MAX = 64 << 20  # bytes of a body
 
@@ -34,6 +36,8 @@ _CRC = Struct(">I")
 _STARTED = Struct(">i16siqqqbi")
 _SESSION = Struct(">qiqq")
 _DECISION = Struct(">qq16siqqbbqbiqqiiii")
+_TRANSACTION_ID = Struct(">q")
+_TRANSACTION_ID_AT = 16  # in an entry: behind the head and the session
 _COMMITTED = Struct(">qqqq")
 _GAP = Struct(">qqqi")
 DECISION_SIZE = _DECISION.size
@@ -232,6 +236,13 @@ def entry_end(data: bytes, at: int) -> int:
     if marker != MARKER or not 0 <= size <= SIZE_MAX or end > len(data):
         return -1
     return end if crc32(memoryview(data)[at : end - 4]) == _CRC.unpack_from(data, end - 4)[0] else -1
+
+
+def appended_id(data: bytes, at: int) -> int:
+    """Of the sound entry at `at`: the transaction id if it is a decision to append, else -1."""
+    if data[at + 2] != Kind.DECISION:
+        return -1
+    return int(_TRANSACTION_ID.unpack_from(data, at + _TRANSACTION_ID_AT)[0])
 
 
 def sound_size(data: bytes) -> tuple[int, bool]:

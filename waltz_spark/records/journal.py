@@ -23,6 +23,7 @@ from waltz_core.server.journal_format import (
     DECISION_SIZE,
     OVERHEAD,
     SIZE_MAX,
+    SUFFIX,
     Decision,
     Kind,
     Started,
@@ -36,7 +37,6 @@ from waltz_spark.base.errors import JournalError
 from waltz_spark.base.objects import open_store
 from waltz_spark.records import crc
 
-SUFFIX = ".journal"
 _HEAD_READ = 64 << 10  # more than the first entry of a file
 _SIZE = Struct(">i").unpack_from
 _FILE_MAX = 1 << 40  # bytes of one journal file, which servers bound by `server.journal.maxBytes`

@@ -9,12 +9,12 @@ from random import Random
 from waltz_core.base.edge import Level
 from waltz_core.base.ids import Endpoint
 from waltz_core.server.journal import JournalEvent, JournalWrite, JournalWritten
-from waltz_core.server.journal_format import Decision, Mode, Started, decode_entries, sound_size
+from waltz_core.server.journal_format import SUFFIX, Decision, Mode, Started, decode_entries, sound_size
 from waltz_testing.simulation.contents import Sectors
 from waltz_testing.simulation.mount import ROOT, Mount, PowerCut
 from waltz_testing.simulation.volume import Volume, lose_some, parent_of
 from waltz_testing.simulation.world import SimNode, World
-from waltz_trio.node.journal_directory import SUFFIX, JournalDirectory
+from waltz_trio.node.journal_directory import JournalDirectory
 
 _SLOW_MS = 30
 _OUTAGE_MS = 3_000

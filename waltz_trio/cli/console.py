@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 
@@ -46,10 +47,12 @@ def _run(arguments: Arguments) -> int:
     host = arguments.text_or_none("host") or _LOOPBACK
     port = arguments.number("port", DEFAULT_PORT, least=0)
     watch = watch_of(config, arguments.text("cli-config-path"))
+    named = config.text_or_none("server.journal.directory")
+    journal = None if named is None else Path(named)
     if is_loopback(host):
         # Others of this machine reach the port too, and it shows what the certificate of this configuration may see.
         token = secrets.token_urlsafe(16)
-        server = HttpServer(Pages(watch, Door.LOOPBACK, token=token).handle, reporter("console"))
+        server = HttpServer(Pages(watch, Door.LOOPBACK, token=token, journal=journal).handle, reporter("console"))
         return trio.run(_serve, watch, server, host, port, f"http://{{}}{PREFIX}?token={token}")
     tls = tls_settings(config, "ssl.")
     if not certificates_asked(tls):
@@ -59,7 +62,7 @@ def _run(arguments: Arguments) -> int:
         )
     path = config.text_or_none("security.roles")
     roles = NO_ROLES if path is None else read_roles(path)
-    pages = Pages(watch, Door.CERTIFICATE, roles=lambda: roles, certificates_asked=True)
+    pages = Pages(watch, Door.CERTIFICATE, roles=lambda: roles, certificates_asked=True, journal=journal)
     server = HttpServer(pages.handle, reporter("console"), ServerTls(tls, reporter("console")))
     return trio.run(_serve, watch, server, host, port, f"https://{{}}{PREFIX}")
 

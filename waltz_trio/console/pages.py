@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
+from pathlib import Path
 from urllib.parse import quote
 
 import trio
@@ -52,6 +53,7 @@ class Pages:
         roles: Callable[[], Roles] = lambda: NO_ROLES,
         certificates_asked: bool = False,
         token: str = "",
+        journal: Path | None = None,
     ) -> None:
         """Prepare.
 
@@ -61,12 +63,14 @@ class Pages:
             roles: what certificates may do, now.
             certificates_asked: clients of the cluster need one.
             token: that a browser must bring, in the address first and then in a cookie.
+            journal: directory of a decision journal, from which the log browser takes locks.
         """
         self._watch = watch
         self._door = door
         self._roles = roles
         self._certificates_asked = certificates_asked
         self._token = token
+        self._journal = journal
         static = files("waltz_trio.console") / "static"
         self._files = {name: (static.joinpath(file).read_bytes(), kind) for name, (file, kind) in _FILES.items()}
 
@@ -143,7 +147,7 @@ class Pages:
                 if self._watch.page is None:
                     with trio.move_on_after(10):
                         await self._watch.after(0)
-                return _json(json.dumps(await read_log(self._watch, wanted)).encode())
+                return _json(json.dumps(await read_log(self._watch, wanted, self._journal)).encode())
         except BadRangeError as error:
             return _problem(400, str(error))
         except trio.TooSlowError:

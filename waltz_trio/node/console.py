@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from waltz_core.access.roles import Roles
 from waltz_core.access.web import Door
@@ -41,7 +42,9 @@ def door_of(config: Config) -> Door:
     return door
 
 
-def server_console(config: Config, znodes: EmbeddedZnodes | None, roles: Callable[[], Roles]) -> tuple[Watch, Pages]:
+def server_console(
+    config: Config, znodes: EmbeddedZnodes | None, roles: Callable[[], Roles], journal: Path | None
+) -> tuple[Watch, Pages]:
     """What looks, and what answers."""
     root = config.text("cluster.root").rstrip("/")
 
@@ -54,4 +57,4 @@ def server_console(config: Config, znodes: EmbeddedZnodes | None, roles: Callabl
 
     watch = Watch(open_tool, Console(root))
     asked = certificates_asked(tls_settings(config, _TLS))
-    return watch, Pages(watch, door_of(config), roles=roles, certificates_asked=asked)
+    return watch, Pages(watch, door_of(config), roles=roles, certificates_asked=asked, journal=journal)

@@ -28,12 +28,20 @@ from waltz_core.base.errors import CorruptionError
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.journal import JournalEvent, JournalFailed, JournalWrite, JournalWritten
-from waltz_core.server.journal_format import Mode, Started, Synced, decode_entries, encode_entry, entry_end, sound_size
+from waltz_core.server.journal_format import (
+    SUFFIX,
+    Mode,
+    Started,
+    Synced,
+    decode_entries,
+    encode_entry,
+    entry_end,
+    sound_size,
+)
 from waltz_trio.base import durable
 from waltz_trio.base.durable import FileSystem
 from waltz_trio.base.log import described
 
-SUFFIX = ".journal"
 _START_MAX = 4096  # bytes; more than the first entry of a file, which names a host
 
 Report = Callable[[Level, str], None]

@@ -153,7 +153,7 @@ class ServerProcess(NodeProcess):
         door = door_of(self.config)
         if door is Door.OFF:
             return handler
-        watch, pages = server_console(self.config, self._znodes, lambda: self._roles)
+        watch, pages = server_console(self.config, self._znodes, lambda: self._roles, self._parsed.journal_directory)
         nursery.start_soon(watch.run)
         if door is Door.LOOPBACK:
             return pages.or_else(handler)

@@ -271,6 +271,13 @@ function payload(row, form) {
   return form === "auto" ? hex(data) : `(no ${form === "json" ? "JSON" : "text"})\n${hex(data)}`;
 }
 
+function locksOf(row) {
+  if (!row.locks) return [];
+  const kinds = ["write", "read", "append"].filter((kind) => row.locks[kind].length);
+  const taken = kinds.map((kind) => `${kind} ${row.locks[kind].join(", ")}`).join(" · ");
+  return [element("div", { class: "locks" }, taken ? `${taken}; decided at mark ${grouped(row.locks.mark)}` : "no locks")];
+}
+
 function drawLog() {
   const form = byId("log-form-of").value;
   if (!shownLog) return;
@@ -282,10 +289,11 @@ function drawLog() {
   const { records, log_start, high_water_mark, partition } = shownLog;
   byId("log-about").textContent = high_water_mark < 0 ? `Partition ${partition} is empty.` :
     `Partition ${partition} holds ${grouped(log_start)} to ${grouped(high_water_mark)}` + (records.length ? "." : "; none of them is in this range.");
+  if (shownLog.journal_problem) byId("log-about").textContent += ` Locks are not shown: ${shownLog.journal_problem}.`;
   fill("log-rows", records.map((row) => element("div", { class: "record" },
     element("div", { class: "head" }, element("b", {}, grouped(row.id)), element("span", {}, `header ${row.header}`), element("span", {}, `client ${row.client}`),
       element("span", {}, row.size > 4096 ? `${bytes(row.size)}, the first 4 KiB shown` : `${grouped(row.size)} bytes`)),
-    element("pre", {}, payload(row, form)))));
+    ...locksOf(row), element("pre", {}, payload(row, form)))));
 }
 
 async function readLog() {
