@@ -187,7 +187,7 @@ class Proxied:
     def _crash(self) -> None:
         if self.proxy.node.alive:
             self._run.observer.counts["fault proxy dies"] += 1
-            if any(partition.under_way for partition in self.proxy.node.machine.partitions.values()):
+            if any(partition.carriage.under_way for partition in self.proxy.node.machine.partitions.values()):
                 self.proxy.reached["a proxy died with appends under way"] = None
             self.proxy.node.crash(self._rng.random() < 0.3)
             self._run.world.after(self._rng.randrange(1_000), self.proxy.start)

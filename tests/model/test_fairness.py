@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.model.proxied import ENDPOINT, OWN_ROOT, SimProxy
 from tests.model.test_server import Client, opened
 from waltz_core.base.edge import Writable
-from waltz_core.base.ids import make_req_id
+from waltz_core.base.ids import Endpoint, make_req_id
 from waltz_core.server.feed import Feed, ReadHeaders, SendFrames
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
 from waltz_core.wire import client_messages as messages
+from waltz_core.zookeeper.paths import cluster_paths
+from waltz_core.zookeeper.znodes import decode_id_counter
 
 FLOOD = 4_000
 
@@ -422,8 +425,8 @@ def test_a_client_that_takes_nothing_is_seen_to_lag() -> None:
 class Busy(Client):
     """Keeps so many appends under way."""
 
-    def __init__(self, cluster: Any, client_id: int, window: int) -> None:
-        super().__init__(cluster, client_id=client_id)
+    def __init__(self, cluster: Any, client_id: int, window: int, endpoint: Endpoint | None = None) -> None:
+        super().__init__(cluster, client_id=client_id, endpoint=endpoint)
         self.count = 0  # that came back
         self._mark = -1
         self._window = window
@@ -478,6 +481,62 @@ def test_a_flood_of_appends_leaves_a_client_that_waits_for_each_what_an_honest_l
         (partition,) = cluster.servers[0].machine.snapshot(cluster.world.now).partitions
         assert partition.queued <= 20
     assert rates[1] >= 0.5 * rates[0] > 0, rates
+
+
+class Region:
+    """A cluster with a proxy, and clients of that."""
+
+    def __init__(self) -> None:
+        options = {"batch_count_max": 100, "proxies_trusted": True}
+        self.cluster = opened(server_options=options)
+        self.world = self.cluster.world
+        self.world.network.piece = 1 << 14  # as a socket gives them
+        self.proxy = SimProxy(self.world, 1)
+        self.proxy.make_root()
+        self.proxy.start()
+        self.world.run(self.world.now + 2_000)
+        self.partition = self.proxy.node.machine.partitions[0]
+        assert self.partition.connected
+        self.first_id = decode_id_counter(self.world.zookeeper.read(cluster_paths(OWN_ROOT).client_ids) or b"")
+
+    def busy(self, number: int, window: int) -> Busy:
+        return Busy(self.cluster, self.first_id + number, window, ENDPOINT)
+
+
+def test_a_flood_of_appends_leaves_a_client_behind_the_same_proxy_what_an_honest_load_does() -> None:
+    """The server sees one client, the proxy: whose turn it is, the proxy has to know."""
+    rates = []
+    for window in (80, 3_000):
+        region = Region()
+        client = region.busy(1, 20)
+        before = client.rate()
+        others = [region.busy(2 + number, window) for number in range(4)]
+        client.rate()
+        rates.append(client.rate())
+        assert region.partition.carriage.queued > 1_000 or window == 80
+        lines = [report.text for _, report in region.proxy.node.reports if "more than its part" in report.text]
+        what = "so many appends that those of others would have to wait for them"
+        assert {line.partition(": ")[2] for line in lines} == (set() if window == 80 else {what})
+        for other in others:
+            other.peer.close()
+        client.rate()
+        assert client.rate() >= 0.9 * before
+        assert region.partition.carriage.queued <= 20
+    assert rates[1] >= 0.5 * rates[0] > 0, rates
+
+
+def test_a_flood_of_appends_does_not_delay_who_mounts_behind_the_same_proxy() -> None:
+    """Its barrier stands behind its own appends, of which there are none, and not behind those of others."""
+    region = Region()
+    for number in range(4):
+        region.busy(2 + number, 3_000)
+    region.world.run(region.world.now + 1_000)
+    assert region.partition.carriage.queued > 1_000
+    newcomer = Client(region.cluster, client_id=region.first_id + 1, endpoint=ENDPOINT)
+    request = messages.MountRequest(newcomer.req_id(), region.partition.mark, 0)
+    newcomer.send(request)
+    answers = lambda: [m for m in newcomer.received if isinstance(m, messages.MountResponse)]  # noqa: E731
+    newcomer.wait(answers, 500)
 
 
 def test_more_feeds_than_a_client_can_use_end_the_oldest() -> None:

@@ -34,6 +34,7 @@ class Client:
         client_id: int = 7,
         server: int = 0,
         certificate: str | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self.world = cluster.world
         self.client_id = client_id
@@ -43,7 +44,7 @@ class Client:
         if version is None:
             version = max(versions_0132.CLIENT if server in cluster.servers_0132 else VERSIONS)
         self.connection: Connection[messages.ClientMessage] = Connection(CLIENT_PROTOCOL, "hand", {version})
-        self.peer: RawPeer = cluster.raw_peer(Endpoint(f"server{server}", 6000), certificate)
+        self.peer: RawPeer = cluster.raw_peer(endpoint or Endpoint(f"server{server}", 6000), certificate)
         assert self.world.run_while(lambda: not self.peer.connected, 10_000)
         self.peer.send(self.connection.hello())
         self.wait(lambda: self.connection.version is not None)

@@ -8,9 +8,9 @@ What must hold, and why it does:
 
 - **The feed is the server's.** Transactions are given out as they came, dense and in order; our mark never goes back.
 - **A mount decides.** A client takes it that none of its earlier appends commits behind the answer to its mount that
-  it does not see in the feed before. So a mount waits for a *barrier*: a flush upstream that leaves behind every append
-  that was carried for anybody. The answer says how far the log was committed by then, and the mount is answered when
-  our own mark is there. One barrier serves all who waited when it left.
+  it does not see in the feed before. So a mount waits for a *barrier*: a flush upstream that leaves when every append
+  of this client was carried. The answer says how far the log was committed by then, and the mount is answered when
+  our own mark is there. One flush serves all who waited when it left.
 - **Appends of connections that are gone do not come late.** Of a client only the newest connection counts (`Members`);
   upstream, only the newest connection of the proxy does, over the end of its process too (`waltz_core/proxy/upstream`).
 - **A lost upstream connection is a lost connection.** What became of appends that went over it is decided by the next
@@ -20,25 +20,25 @@ What must hold, and why it does:
   if its client cannot have an append under way: its id was given out since this proxy runs (`fresh_above`), it has sent
   no append through it that a flush has not decided since, and is not ahead of our mark. Everybody else waits, as for a
   server without a quorum. Who asks for the committed mark is never answered from memory.
+
+Which append is carried next, and how much may be under way, is decided in `carriage.py`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from struct import Struct
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from waltz_core.base.contract import earliest
 from waltz_core.base.edge import CloseConn
-from waltz_core.base.ids import ReqId, req_client
+from waltz_core.base.ids import req_client
 from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Pending
-from waltz_core.base.record import record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheEffect, CacheIndex
+from waltz_core.proxy.carriage import Append, Carriage, Way
 from waltz_core.proxy.source import FetchWanted, MarkWanted, ReadNote, UpstreamSource
-from waltz_core.proxy.under_way import UnderWay
 from waltz_core.server.context import NodeContext, PartitionAlarm, PartitionDue, ReadFor, Reply
 from waltz_core.server.feeds import Feeds, Flush, Mount
 from waltz_core.server.intake import all_acceptable
@@ -48,7 +48,6 @@ from waltz_core.server.partition import NOT_OPEN_MARK
 from waltz_core.server.peer import Peer
 from waltz_core.server.reads import Reads
 from waltz_core.server.refusals import refusal
-from waltz_core.server.turns import Shares
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.lock_count import OversizedAppend
 
@@ -57,42 +56,17 @@ PROBE = 0
 """Token of a read of nothing, which tells where the log begins."""
 FLOOR = -1
 """Token of a read of nothing before id 0, which is refused unless the server gives out the log from there on."""
-_HEARTBEAT_MS = 2_000  # between flushes that nobody asked for: they tell how old what we hold is
 _ROUNDS = 8  # of reading what is cached, in one step
 
-Append: TypeAlias = messages.AppendRequest | messages.NamedAppendRequest
 
-
-class Carrier(Protocol):
+class Carrier(Way, Protocol):
     """What a partition needs of the client machine upstream."""
-
-    def carry(self, partition_id: int, append: Append, /) -> bool:
-        """Send an append of somebody; False while that cannot be sent."""
-
-    def barrier(self, now: int, partition_id: int, /) -> ReqId | None:
-        """Ask behind everything that was carried for a partition; None while that cannot be sent."""
 
     def read(self, now: int, partition_id: int, token: int, first: int, count: int, /) -> None:
         """Read records."""
 
     def ask_mark(self, now: int, partition_id: int, number: int, /) -> None:
         """Ask for the committed mark."""
-
-
-@record
-class _Barriers:
-    """One flush upstream, and whom it answers."""
-
-    left_at: int
-    round: int  # of what was carried before it
-    tokens: tuple[int, ...]
-
-
-@record
-class _Queued:
-    conn: int
-    client_id: int
-    append: Append
 
 
 class ProxyPartition:
@@ -105,7 +79,6 @@ class ProxyPartition:
         self.begins_behind = -1  # the mark that was heard first
         self.generation = -1
         self.phase = Phase.CLOSED  # of the client machine upstream
-        self.heard_at: int | None = None  # when the last barrier left that was answered; None: none was yet
         self._context = context
         self._config = config
         self._alarms = context.alarms
@@ -121,16 +94,7 @@ class ProxyPartition:
         self._log_start = LogBeginning(config.archive, context, partition_id)
         self.feeds = Feeds(partition_id, config, context, self.source, self._log_start, reading)
         self.reads = Reads(partition_id, config, context, self.source, reading, self.feeds)
-        self._queue: deque[_Queued] = deque()
-        self.held = Shares()  # appends in it, by client
-        self.bytes_held = Shares()
-        self._under_way = UnderWay()
-        self._carried: dict[int, None] = {}  # connections whose appends went over the present upstream connection
-        self._last_token = 0
-        self._gathering: list[int] = []  # tokens of those who wait for the next flush
-        self._asked: dict[ReqId, _Barriers] = {}
-        self._answered: list[tuple[int, _Barriers]] = []  # with the mark that we must reach first
-        self._asked_at: int | None = None  # when the last flush left; None: none did over this mount
+        self.carriage = Carriage(partition_id, config.append_turn, config.append_window)
 
     # ---- for others to see -------------------------------------------------------------------
 
@@ -148,21 +112,6 @@ class ProxyPartition:
     def log_start(self) -> int:
         """The smallest id that can be read."""
         return self._log_start.present
-
-    @property
-    def waits(self) -> bool:
-        """Something is to be sent upstream."""
-        return bool(self._queue or self._gathering)
-
-    @property
-    def queued(self) -> int:
-        """Appends that wait for the upstream connection."""
-        return len(self._queue)
-
-    @property
-    def under_way(self) -> int:
-        """Clients that may have an append under way."""
-        return len(self._under_way)
 
     def trouble(self) -> str:
         """Why this partition is not as good as its server; empty if it is."""
@@ -214,33 +163,22 @@ class ProxyPartition:
         self._pass_reached()
 
     def phase_changed(self, phase: Phase) -> None:
-        """Of the client machine: MOUNTED again, every answer that was owed for a barrier is owed no more."""
+        """Of the client machine. Once it waits, nobody says any more what became of appends that went over the way."""
         self.phase = phase
-        self._asked_at = None
         if phase is Phase.WAITING:
-            self._upstream_lost()
-        for barriers in self._asked.values():
-            self._gathering += barriers.tokens
-        self._asked.clear()
-
-    def _upstream_lost(self) -> None:
-        """Nobody says any more what became of the appends that went over the connection."""
-        for conn in self._carried:
-            text = f"partition {self.partition_id}: the upstream connection that carried its appends was lost"
-            self._clients.put(CloseConn(conn, text))
-        self._carried.clear()
+            for conn in self.carriage.lost():
+                text = f"partition {self.partition_id}: the upstream connection that carried its appends was lost"
+                self._clients.put(CloseConn(conn, text))
+        self.carriage.mounted(self.connected)
 
     def carried(self, answer: Carried) -> None:
         """The server says what became of something that was sent for others."""
         message = answer.message
         if isinstance(message, messages.FlushResponse):
-            barriers = self._asked.pop(message.req_id, None)
-            if barriers is not None:
-                self.heard_at = barriers.left_at
-                self._answered.append((message.transaction_id, barriers))
-                self._pass_reached()
+            self.carriage.answered(message)
+            self._pass_reached()
             return
-        conn = self._under_way.conn_of(req_client(message.req_id))
+        conn = self.carriage.conn_of(req_client(message.req_id))
         if conn is not None:
             self._clients.put(Reply(conn, message))
 
@@ -260,13 +198,8 @@ class ProxyPartition:
 
     def _pass_reached(self) -> None:
         self.source.reached(self.mark)
-        waiting, self._answered = self._answered, []
-        for mark, barriers in waiting:
-            if mark > self.mark or not self.source.known:
-                self._answered.append((mark, barriers))
-                continue
-            self._under_way.decided(barriers.round)
-            for token in barriers.tokens:
+        if self.source.known:
+            for token in self.carriage.reached(self.mark):
                 self.feeds.passed(token, self.mark)
 
     # ---- clients -----------------------------------------------------------------------------
@@ -279,11 +212,11 @@ class ProxyPartition:
                 appends.append(message)
                 continue
             if appends:
-                self._on_appends(peer, appends)
+                self._on_appends(now, peer, appends)
                 appends = []
             self._on_message(now, peer, message)
         if appends:
-            self._on_appends(peer, appends)
+            self._on_appends(now, peer, appends)
 
     def _is_mounted(self, peer: Peer) -> bool:
         """Whether a connection speaks for its client."""
@@ -322,24 +255,22 @@ class ProxyPartition:
             return
         mount = Mount(peer.conn, peer.owner, message.req_id, message.client_mark, peer.version, peer.feed_windows)
         if not self.connected and self._has_nothing_under_way(peer.client_id) and message.client_mark <= self.mark:
-            self._last_token += 1
-            self.feeds.wait(peer, self._last_token, mount)
-            self.feeds.passed(self._last_token, self.mark)
+            token = self.carriage.token()
+            self.feeds.wait(peer, token, mount)
+            self.feeds.passed(token, self.mark)
         else:
             self._wait(peer, mount)
 
     def _has_nothing_under_way(self, client_id: int) -> bool:
-        return self.source.known and client_id > self._fresh_above and client_id not in self._under_way
+        return self.source.known and client_id > self._fresh_above and not self.carriage.has_under_way(client_id)
 
     def _wait(self, peer: Peer, barrier: Mount | Flush) -> None:
-        """Answered behind the next flush upstream."""
-        self._last_token += 1
-        self.feeds.wait(peer, self._last_token, barrier)
-        self._gathering.append(self._last_token)
+        """Answered by a flush upstream that leaves behind everything of this client."""
+        self.feeds.wait(peer, self.carriage.barrier(peer), barrier)
 
     # ---- appends -----------------------------------------------------------------------------
 
-    def _on_appends(self, peer: Peer, requests: list[Append]) -> None:
+    def _on_appends(self, now: int, peer: Peer, requests: list[Append]) -> None:
         """Appends of one connection, in order. Refused is what would end our own connection upstream, or is forged."""
         if not self._is_mounted(peer):
             # Java: messages of a superseded connection are dropped without a word
@@ -350,12 +281,8 @@ class ProxyPartition:
         expected = _HEAD.pack(peer.client_id, self.generation)[begin:]
         if not all_acceptable(requests, expected, begin, self._config.payload_size_max):
             requests = self._acceptable(peer, requests, expected, begin)
-        for request in requests:
-            client_id = req_client(request.req_id)
-            self._under_way.taken(client_id, peer.conn)
-            self._queue.append(_Queued(peer.conn, client_id, request))
-            self.held.add(client_id, peer.owner, 1)
-            self.bytes_held.add(client_id, peer.owner, len(request.data))
+        if requests:
+            self.carriage.put(now, peer, requests)
 
     def _acceptable(self, peer: Peer, requests: Sequence[Append], expected: bytes, begin: int) -> list[Append]:
         accepted = []
@@ -387,14 +314,6 @@ class ProxyPartition:
             self._clients.put(Reply(peer.conn, refusal(request.req_id, why, text)))
         return len(named) == len(requests)
 
-    def crowded(self, count_max: int, bytes_max: int) -> bool:
-        """Too many appends wait for the upstream connection."""
-        return self.held.total > count_max or self.bytes_held.total > bytes_max
-
-    def greedy(self, client_id: int, count_max: int, bytes_max: int) -> bool:
-        """Whether a client has more than its fair part of them."""
-        return self.held.greedy(client_id, count_max) or self.bytes_held.greedy(client_id, bytes_max)
-
     # ---- connections and work ----------------------------------------------------------------
 
     def writable(self, conn: int, writable: bool) -> None:
@@ -408,8 +327,7 @@ class ProxyPartition:
             self._members.gone(peer.client_id, peer.conn)
         self.feeds.gone(peer)
         self.reads.gone(peer)
-        self._carried.pop(peer.conn, None)
-        self._under_way.gone(peer.conn)
+        self.carriage.gone(peer.conn)
 
     def flush(self, now: int, upstream: Carrier) -> None:
         """Everything that is done once per step."""
@@ -429,31 +347,7 @@ class ProxyPartition:
                 upstream.ask_mark(now, self.partition_id, wanted.number)
             else:
                 self.disk.put(wanted)
-        self._send(now, upstream)
+        self.carriage.send(now, upstream)
         due = now if self._notes else earliest(self.feeds.feed.deadline(now), self.reads.deadline(now))
-        self._alarms.set(self._alarm, earliest(due, self._heartbeat_at()))
+        self._alarms.set(self._alarm, earliest(due, self.carriage.deadline()))
         assert not self.source.known or self.feeds.feed.mark == self.mark
-
-    def _send(self, now: int, upstream: Carrier) -> None:
-        """Appends in order, then one flush for all who wait behind them."""
-        if not self.connected:
-            return
-        while self._queue and upstream.carry(self.partition_id, self._queue[0].append):
-            sent = self._queue.popleft()
-            self._carried[sent.conn] = None
-            self.held.free(sent.client_id, 1)
-            self.bytes_held.free(sent.client_id, len(sent.append.data))
-        due = self._heartbeat_at()
-        if self._queue or not (self._gathering or (due is not None and due <= now)):
-            return
-        req_id = upstream.barrier(now, self.partition_id)
-        self._asked_at = now
-        if req_id is not None:
-            gathered, self._gathering = tuple(self._gathering), []
-            self._asked[req_id] = _Barriers(now, self._under_way.flushed(), gathered)
-
-    def _heartbeat_at(self) -> int | None:
-        """When a flush is sent though nobody asked; at once over a new mount, and never while one is under way."""
-        if not self.connected or self._asked:
-            return None
-        return 0 if self._asked_at is None else self._asked_at + _HEARTBEAT_MS

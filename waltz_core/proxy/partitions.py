@@ -60,11 +60,11 @@ class ProxyPartitions:
 
     def greedy(self, client_id: int) -> bool:
         """Whether a client has more than its fair part of what waits in a crowded partition."""
-        return any(partition.greedy(client_id, *self._limits()) for partition in self.crowded.values())
+        return any(one.carriage.greedy(client_id, *self._limits()) for one in self.crowded.values())
 
     def hinders(self, client_id: int) -> bool:
-        """Whose turn it is, is the upstream server's business."""
-        return False
+        """Whether a client has too much in a crowded partition beside others that have little."""
+        return any(one.carriage.hinders(client_id) for one in self.crowded.values())
 
     def _limits(self) -> tuple[int, int]:
         config = self._context.config
@@ -79,7 +79,7 @@ class ProxyPartitions:
     def touch_waiting(self) -> None:
         """A connection upstream can take more."""
         for partition in self.served.values():
-            if partition.waits:
+            if partition.carriage.waits:
                 self.touch(partition.partition_id)
 
     def take(self) -> list[ProxyPartition]:
@@ -89,7 +89,7 @@ class ProxyPartitions:
 
     def worked(self, partition: ProxyPartition) -> None:
         """A partition has worked: whether too much waits in it."""
-        if partition.crowded(*self._limits()):
+        if partition.carriage.crowded(*self._limits()):
             self.crowded[partition.partition_id] = partition
         else:
             self.crowded.pop(partition.partition_id, None)

@@ -54,15 +54,16 @@ class ProxySnapshot:
 def snapshot_of(now: int, partition: ProxyPartition) -> ProxyPartitionSnapshot:
     """One partition."""
     live, lagging = partition.feeds.feed.lag()
+    carriage, heard_at = partition.carriage, partition.carriage.heard_at
     return ProxyPartitionSnapshot(
         partition.partition_id,
         partition.phase.value,
         partition.high_water_mark,
         partition.log_start,
-        None if partition.heard_at is None else now - partition.heard_at,
+        None if heard_at is None else now - heard_at,
         partition.generation,
-        partition.queued,
-        partition.under_way,
+        carriage.queued,
+        carriage.under_way,
         live,
         lagging,
         partition.trouble(),

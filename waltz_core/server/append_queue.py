@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from waltz_core.base.record import record
 from waltz_core.base.twins import twin
+from waltz_core.server.peer import Peer
 from waltz_core.server.turns import Shares, Turns
 from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest
 from waltz_core.wire.storage_codec import HasRecord
@@ -67,6 +68,12 @@ class Sender:
     client_id: int
     owner: str = ""  # of the connection: who shares with whom
     carries_others: bool = False  # appends of other clients come over it too
+
+
+def sender_of(peer: Peer) -> Sender:
+    """Of what comes over a connection that has mounted."""
+    assert peer.client_id is not None
+    return Sender(peer.conn, peer.client_id, peer.owner, peer.carries_others)
 
 
 class Run:
@@ -317,11 +324,16 @@ class AppendQueue:
         if self._now < self._light_until:
             self._regulate(sender.client_id)
 
-    def landed(self, takes: Iterable[Take]) -> None:
-        """Appends are not in flight any more: some who had too much there may go on."""
+    @property
+    def flying(self) -> int:
+        """Cost of what is in flight."""
+        return self._flying.total
+
+    def landed(self, costs: Iterable[tuple[int, int]]) -> None:
+        """Appends are not in flight any more, by client and cost: some who had too much there may go on."""
         free = self._flying.free
-        for take in takes:
-            free(take.run.sender.client_id, take.cost)
+        for client, cost in costs:
+            free(client, cost)
         if self._over:
             for client in list(self._over):
                 self._regulate(client)

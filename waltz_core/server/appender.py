@@ -479,7 +479,7 @@ class Appender:
             if head.locked:
                 self._release(head)
             self._flight_bytes -= head.size
-            self.queue.landed(head.takes)
+            self.queue.landed([(take.run.sender.client_id, take.cost) for take in head.takes])
             self.commit_mark = head.last
             out.append(Committed(head.first, head.appends))
         assert self.commit_mark == mark

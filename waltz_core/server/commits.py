@@ -22,7 +22,7 @@ from waltz_core.base.tracing import Traced, traced
 from waltz_core.locks.exact import UNEXPLAINED
 from waltz_core.locks.hot import HotLocks
 from waltz_core.locks.table import LockTable
-from waltz_core.server.append_queue import Append, AppendQueue, Sender
+from waltz_core.server.append_queue import Append, AppendQueue, sender_of
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.server.config import PartitionConfig
 from waltz_core.server.context import JournalAsked, NodeContext, Reply, TicketsFor
@@ -38,11 +38,6 @@ from waltz_core.wire import client_messages as messages
 
 _LOCK_PROBES = 3  # Java: Partition uses 3 hash functions
 _STALL_MS = 5_000  # appends that wait so long without a commit or a refusal are trouble
-
-
-def _sender(peer: Peer) -> Sender:
-    assert peer.client_id is not None
-    return Sender(peer.conn, peer.client_id, peer.owner, peer.carries_others)
 
 
 class Commits:
@@ -145,11 +140,11 @@ class Commits:
 
     def enqueue(self, now: int, peer: Peer, requests: list[Append]) -> None:
         """Appends of one connection that may be decided, in order; the list is ours from here on."""
-        self._appender.enqueue(_sender(peer), requests, now)
+        self._appender.enqueue(sender_of(peer), requests, now)
 
     def barrier(self, peer: Peer) -> int:
         """A barrier behind everything of a client that is queued; the feeds hear when it is passed."""
-        return self._appender.barrier(self._tickets.take(), _sender(peer))
+        return self._appender.barrier(self._tickets.take(), sender_of(peer))
 
     def refuse(self, now: int, conn: int, requests: Sequence[Append], why: messages.Refusal, text: str = "") -> None:
         """Tell those that want to know it why they are not in the log and never will be."""

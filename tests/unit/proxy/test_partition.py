@@ -203,7 +203,7 @@ def test_who_was_appended_for_is_forgotten_once_a_flush_has_decided_it() -> None
         desk.now += 2_000  # nobody asks for anything: the flush that tells how old our data is does it
         desk.work()
         desk.flushed(9)
-        remembered.append(desk.partition.under_way)
+        remembered.append(desk.partition.carriage.under_way)
     assert remembered == [0, 0, 0, 0]
 
 
@@ -316,12 +316,12 @@ def test_what_the_server_has_from_an_archive_is_given_out_until_it_cannot_be_rea
 
 def test_how_old_its_data_is_counts_from_when_the_flush_left() -> None:
     desk = Desk()
-    assert desk.partition.heard_at == 1_000
+    assert desk.partition.carriage.heard_at == 1_000
     desk.now += 2_000
     desk.work()
     desk.now += 500
     desk.flushed(9)
-    assert desk.partition.heard_at == 3_000
+    assert desk.partition.carriage.heard_at == 3_000
 
 
 def test_a_crowd_of_appends_holds_back_who_sent_it() -> None:
@@ -331,14 +331,14 @@ def test_a_crowd_of_appends_holds_back_who_sent_it() -> None:
     desk.flushed(9)
     desk.upstream.up = False
     desk.says(who, *(append(NEW, number) for number in range(20)))
-    assert desk.partition.crowded(10, 1 << 20)
-    assert desk.partition.greedy(NEW, 10, 1 << 20)
-    assert desk.partition.queued == 20
-    assert desk.partition.crowded(1_000, 0)
+    assert desk.partition.carriage.crowded(10, 1 << 20)
+    assert desk.partition.carriage.greedy(NEW, 10, 1 << 20)
+    assert desk.partition.carriage.queued == 20
+    assert desk.partition.carriage.crowded(1_000, 0)
     desk.upstream.up = True
     desk.work()
-    assert not desk.partition.crowded(0, 0)
-    assert not desk.partition.greedy(NEW, 0, 0)
+    assert not desk.partition.carriage.crowded(0, 0)
+    assert not desk.partition.carriage.greedy(NEW, 0, 0)
     assert len(desk.upstream.carried) == 20
 
 
