@@ -1223,8 +1223,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "clients keep connections whose appends were lost upstream",
         "proxy.partition",
-        "appends was lost\"\n                self._clients.put(CloseConn(conn, text))\n",
-        "appends was lost\"\n",
+        'appends was lost"\n                self._clients.put(CloseConn(conn, text))\n',
+        'appends was lost"\n',
         _PROXY,
     ),
     Mutant(
