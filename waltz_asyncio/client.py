@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -138,7 +138,7 @@ class Client:
 
     def _tell_mark(self, partition: int) -> None:
         """In the Trio thread: appends that name no mark are based on what the open feed's loop has done."""
-        feed = self._feeds.get(partition)
+        feed = self._feeds.get(partition) if isinstance(partition, Hashable) else None
         if feed is not None:
             feed._tell_mark()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import waltz_trio as trio_front
 from waltz_sync.portal import Portal, check_timeout
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.many import Outcomes
 from waltz_trio.client.values import Receipt
 
@@ -94,6 +95,8 @@ class Submission:
     def _on(cls, portal: Portal, given: Submission | None) -> Submission:
         """The handle of a call: the caller's, or one that nobody looks at."""
         handle = cls() if given is None else given
+        if not isinstance(handle, cls):
+            raise TypeError(f"expected a Submission, found {shown(handle)}; write submission=Submission()")
         handle._portal = portal
         return handle
 

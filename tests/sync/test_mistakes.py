@@ -87,6 +87,12 @@ def view_at(path: Path, apply: Any = note) -> waltz_trio.SqliteView:
             TypeError,
             r"expected a Retry, found 3 \(int\)",
         ),
+        (
+            lambda client, app: app.submit(something, partition=0, submission=5),
+            TypeError,
+            r"write submission=Submission\(\)",
+        ),
+        (lambda client, app: client.append([0], something(None)), TypeError, "a partition is a whole number, found"),
         (lambda client, app: app.submit_many(something, [1], partition=0), TypeError, "for one argument each"),
         (lambda client, app: client.append_many(0, something(None)), TypeError, "expected a list of appends, found"),
         (lambda client, app: app.submit(lambda state: state[7], partition=0), LookupError, "7"),

@@ -295,12 +295,30 @@ async def later(state: Any) -> waltz.Append:
         (make, {}, "which has no load_mark; write materialize(DictView(apply))"),
         (None, {"batch_limit": "5"}, "batch_limit is a whole number, found '5' (str)"),
         (None, {"max_in_flight": 1.5}, "max_in_flight is a whole number, found 1.5 (float)"),
+        (None, {"partitions": [0, 0]}, "partitions: expected at least one, each named once, found [0, 0]"),
+        (None, {"partitions": []}, "partitions: expected at least one, each named once, found []"),
     ],
 )
 async def test_what_cannot_be_materialized_is_refused_where_it_is_written(view: Any, options: Any, text: str) -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
-        with pytest.raises(TypeError, match=re.escape(text)):
-            client.materialize(view or waltz.DictView(lambda txn, state: None), [0], **options)
+        with pytest.raises((TypeError, ValueError), match=re.escape(text)):
+            client.materialize(view or waltz.DictView(lambda txn, state: None), **{"partitions": [0], **options})
+
+
+@pytest.mark.parametrize(
+    ("instrument", "text"),
+    [
+        (object(), "expected an instrument, such as PrometheusInstrument(), found <object"),
+        (waltz.PrometheusInstrument, "found the class PrometheusInstrument; write PrometheusInstrument()"),
+        ("metrics", "which has no method committed"),
+    ],
+)
+async def test_an_instrument_that_cannot_be_told_is_refused_when_the_client_is_opened(
+    instrument: Any, text: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        async with waltz.open_client("waltz://127.0.0.1:1", instrument=instrument):
+            pass
 
 
 async def test_an_application_that_is_not_entered_shows_the_line_that_does() -> None:

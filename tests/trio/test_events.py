@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import msgspec
+import numpy
 import pydantic
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
@@ -195,6 +196,32 @@ def test_what_cannot_be_registered_or_appended_is_refused() -> None:
         Events({}, unknown="drop")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown is 'refuse' or 'ignore'"):
         waltz.Json(Withdrawn, unknown="drop")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Events({"1": Withdrawn}), r"a header is a whole number, found '1' \(str\)"),
+        (lambda: Events([Withdrawn]), r"expected a mapping of headers to classes, such as \{1: Deposit"),
+        (lambda: Events({1: Withdrawn}, "json"), r"such as Json or MsgPack, found 'json'"),
+        (lambda: Events({1: Withdrawn}, upcasts={9: 1}), "expected an old class, and what makes a new event of it"),
+        (lambda: waltz.Codecs({"1": waltz.Json()}), r"a header is a whole number, found '1' \(str\)"),
+        (lambda: waltz.Codecs({1: waltz.Json}), r"found the class Json; write Json\(\)"),
+        (lambda: waltz.Codecs([waltz.Json()]), "expected a mapping of headers to codecs"),
+        (lambda: waltz.Codecs({}, default=Withdrawn), r"found the class Withdrawn; write Json\(Withdrawn\)"),
+        (lambda: transaction(1, b"{}").load(dict), r"found the class dict; write Json\(dict\)"),
+    ],
+)
+def test_a_registry_that_no_transaction_could_match_is_refused_when_it_is_made(make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make()
+
+
+def test_headers_of_a_registry_may_be_of_any_whole_type() -> None:
+    codecs = waltz.Codecs({numpy.int64(1): waltz.Utf8()})
+    assert codecs.of(1).loads(b"x") == "x"
+    with pytest.raises(ValueError, match="a header has 32 bits"):
+        waltz.Codecs({1 << 31: waltz.Utf8()})
 
 
 # ---- other formats -----------------------------------------------------------------------------------

@@ -219,6 +219,32 @@ def test_pauses_grow_up_to_their_cap() -> None:
     assert 0.5 <= min(jittered) < max(jittered) <= 1
 
 
+@pytest.mark.parametrize(
+    ("limit", "error", "text"),
+    [
+        ({"attempts": 0}, ValueError, "Retry: attempts is at least 1, not 0"),
+        ({"attempts": "3"}, TypeError, r"Retry: attempts is a number, found '3' \(str\)"),
+        ({"give_up_after": None}, TypeError, "give_up_after is a number, found None .*; leave it out for no limit"),
+        ({"give_up_after": -1}, ValueError, "give_up_after is at least 0, not -1"),
+        ({"base": float("nan")}, ValueError, "base is at least 0, not nan"),
+        ({"base": True}, TypeError, "base is a number, found True"),
+        ({"factor": 0.5}, ValueError, "factor is from 1 to 1000, not 0.5"),
+        ({"jitter": 2}, ValueError, "jitter is from 0 to 1, not 2"),
+        ({"cap": -1}, ValueError, "cap is at least 0, not -1"),
+    ],
+)
+def test_a_retry_that_has_no_limits_is_refused_when_it_is_made(
+    limit: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        waltz.Retry(**limit)
+
+
+def test_limits_of_a_retry_may_be_of_any_real_type() -> None:
+    retry = waltz.Retry(attempts=numpy.int64(3), base=numpy.float64(1), factor=1000, jitter=0)
+    assert [retry.delay(attempt, random.Random()) for attempt in (1, 70)] == [1, 5]
+
+
 def test_a_batch_knows_its_ends() -> None:
     transactions = tuple(waltz.Transaction(0, n, 0, REQ, b"") for n in (4, 5, 6))
     batch = waltz.Batch(0, transactions)

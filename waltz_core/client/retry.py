@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Protocol
 
 from waltz_core.base.record import record
@@ -13,6 +14,16 @@ class Chance(Protocol):
 
     def random(self) -> float:
         """From 0 up to, but not including, 1."""
+
+
+_BOUNDS = (
+    ("attempts", 1, math.inf),
+    ("base", 0, math.inf),
+    ("factor", 1, 1000),
+    ("cap", 0, math.inf),
+    ("jitter", 0, 1),
+    ("give_up_after", 0, math.inf),
+)
 
 
 @record
@@ -28,6 +39,23 @@ class Retry:
     cap: float = 5.0  # longest pause
     jitter: float = 0.5  # share of a pause that is left to chance
     give_up_after: float = math.inf  # no attempt starts later than this after the first
+
+    def __attrs_post_init__(self) -> None:
+        """See that all of them are limits: one that cannot be compared would end everybody's submits, not its own.
+
+        Raises:
+            TypeError: one is no number.
+            ValueError: one is outside its bounds.
+        """
+        for name, least, most in _BOUNDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(
+                    f"Retry: {name} is a number, found {value!r} ({type(value).__name__}); leave it out for no limit"
+                )
+            if not least <= float(value) <= most:
+                bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+                raise ValueError(f"Retry: {name} is {bounds}, not {value!r}")
 
     def delay(self, attempt: int, rng: Chance) -> float:
         """The pause before attempt number `attempt` + 1."""

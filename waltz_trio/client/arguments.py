@@ -7,7 +7,7 @@ from operator import index
 from typing import Any, NoReturn
 
 from waltz_core.base.lock import Lock
-from waltz_trio.client.codecs import Codecs, shown
+from waltz_trio.client.codecs import Codecs, refuse_class_as_codec, shown
 
 _MANY = "submit_many(withdraw, [(7, 30), (8, 30)], partition=3)"
 APPENDS = ("appends", "send_many(3, [Append(...), Append(...)])")
@@ -118,13 +118,11 @@ def check_codec(codec: object, *, reads: bool = False) -> None:
     Raises:
         TypeError: it is a class, a `Codecs` where something is written, or has not both methods.
     """
-    if isinstance(codec, type):
-        raise TypeError(f"expected a codec, found the class {codec.__name__}; write {codec.__name__}()")
     if isinstance(codec, Codecs):
         if not reads:
             raise TypeError("Codecs chooses by header when a payload is read; an Append names one codec and its header")
-    elif not (callable(getattr(codec, "dumps", None)) and callable(getattr(codec, "loads", None))):
-        raise TypeError(f"expected a codec, with dumps and loads, found {shown(codec)}")
+    else:
+        refuse_class_as_codec(codec)
 
 
 def as_payload(data: Any, codec: object) -> bytes:

@@ -269,6 +269,8 @@ class Client:
             catch_up: False enters at once, with the state that the view has.
         """
         wanted = self._life.wanted(partitions)
+        if not wanted or len(set(wanted)) < len(wanted):
+            raise ValueError(f"partitions: expected at least one, each named once, found {list(wanted)}")
         limit = self._max_in_flight if max_in_flight is None else max_in_flight
         return Application(self, view, wanted, batch_limit, limit, on_poison, catch_up)
 

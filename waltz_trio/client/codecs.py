@@ -163,8 +163,12 @@ class Codecs:
     """
 
     def __init__(self, by_header: Mapping[int, Codec[Any]], default: Codec[Any] | None = None) -> None:
-        self._by_header = dict(by_header)
+        self._by_header: dict[int, Codec[Any]] = {
+            as_header(header): codec for header, codec in listed_by_header(by_header, "codecs").items()
+        }
         self._default = default
+        for codec in self._by_header.values() if default is None else (*self._by_header.values(), default):
+            refuse_class_as_codec(codec)
 
     def of(self, header: int) -> Codec[Any]:
         """The codec of a header.
@@ -176,6 +180,49 @@ class Codecs:
         if codec is None:
             raise UnknownHeaderError(header)
         return codec
+
+
+def listed_by_header(given: Any, what: str) -> Mapping[int, Any]:
+    """A mapping of headers.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"expected a mapping of headers to {what}, such as {{1: Deposit, 2: Withdrawal}}, found {shown(given)}"
+        )
+    return given
+
+
+def as_header(header: Any) -> int:
+    """A header as it travels, an int.
+
+    Raises:
+        TypeError: no whole number, so no transaction has it.
+        ValueError: more than 32 bits.
+    """
+    try:
+        number = operator.index(header)
+    except TypeError:
+        raise TypeError(f"a header is a whole number, found {shown(header)}") from None
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {number}")
+    return number
+
+
+def refuse_class_as_codec(codec: Any) -> None:
+    """See that a codec is none that is still to be made.
+
+    Raises:
+        TypeError: it is a class, or has not both methods.
+    """
+    if isinstance(codec, type):
+        is_codec = callable(getattr(codec, "dumps", None))
+        line = f"{codec.__name__}()" if is_codec else f"Json({codec.__name__})"
+        raise TypeError(f"expected a codec, found the class {codec.__name__}; write {line}")
+    if not (callable(getattr(codec, "dumps", None)) and callable(getattr(codec, "loads", None))):
+        raise TypeError(f"expected a codec, with dumps and loads, found {shown(codec)}")
 
 
 def _to_plain(value: object) -> object:

@@ -25,7 +25,7 @@ from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.blocks import Block
 from waltz_trio.client.client import Client, ClientDriver
 from waltz_trio.client.codecs import shown
-from waltz_trio.client.instrument import Instrument
+from waltz_trio.client.instrument import Instrument, check_instrument
 from waltz_trio.config.config import Config, net_limits, refuse_misplaced_tls, tls_settings
 from waltz_trio.net.dialer import why
 from waltz_trio.net.driver import NodeDriver
@@ -77,6 +77,8 @@ def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> 
 
 @asynccontextmanager
 async def _open(config: ConfigLike, instrument: Instrument | None) -> AsyncIterator[Client]:
+    if instrument is not None:
+        check_instrument(instrument)
     async with run_client(read_config(config), instrument) as client:
         yield client
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.codecs import Codec, Codecs, Json, is_model, shown
+from waltz_trio.client.codecs import Codec, Codecs, Json, as_header, is_model, listed_by_header, shown
 from waltz_trio.client.values import Append, LockLike
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Events(Codecs):
 
     Raises:
         ValueError: one class has two headers.
-        TypeError: `codec` cannot carry a class.
+        TypeError: `codec` cannot carry a class, or a header is no whole number.
     """
 
     def __init__(
@@ -85,11 +85,19 @@ class Events(Codecs):
         self._upcasts = dict(upcasts or {})
         self._keeps = unknown == "keep"
         self._headers: dict[type, int] = {}
-        for header, cls in by_header.items():
+        classes = {as_header(header): cls for header, cls in listed_by_header(by_header, "classes").items()}
+        if not callable(codec):
+            raise TypeError(f"codec makes the codec of a class, such as Json or MsgPack, found {shown(codec)}")
+        for old, upcast in self._upcasts.items():
+            if not isinstance(old, type) or not callable(upcast):
+                raise TypeError(
+                    f"upcasts: expected an old class, and what makes a new event of it, found {old!r}: {upcast!r}"
+                )
+        for header, cls in classes.items():
             other = self._headers.setdefault(cls, header)
             if other != header:
                 raise ValueError(f"{cls.__name__} has headers {other} and {header}; a class has one header")
-        super().__init__({header: _Upcast(codec(cls), self._upcasts) for header, cls in by_header.items()})
+        super().__init__({header: _Upcast(codec(cls), self._upcasts) for header, cls in classes.items()})
 
     def of(self, header: int) -> Codec[Any]:
         """The codec of a header.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+from waltz_trio.client.codecs import shown
 
 
 class Instrument(Protocol):
@@ -44,3 +46,22 @@ class TimedInstrument(Instrument, Protocol):
         self, submit: object, outcome: str, transaction_id: int | None, attempts: int, conflicts: int
     ) -> None:
         """It ended: committed, declined, gave_up, key_reused, unknown, failed or cancelled."""
+
+
+_METHODS = ("committed", "failed", "delivered", "applied", "conflict")
+
+
+def check_instrument(instrument: Any) -> None:
+    """See that it can be told: what it lacks would end the client when it is told for the first time.
+
+    Raises:
+        TypeError: it is a class, or lacks a method.
+    """
+    if isinstance(instrument, type):
+        raise TypeError(f"expected an instrument, found the class {instrument.__name__}; write {instrument.__name__}()")
+    for name in _METHODS:
+        if not callable(getattr(instrument, name, None)):
+            raise TypeError(
+                f"expected an instrument, such as PrometheusInstrument(), found {shown(instrument)}, "
+                f"which has no method {name}"
+            )
