@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from tests.spark.running import Log, running_cluster
+from tests.spark.s3 import bucket
+
+__all__ = ["bucket"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import waltz_trio as waltz
+from tests.spark.s3 import outage
 from tests.spark.test_live import append, expected
-from tests.spark.test_objects import bucket, outage
 from tests.trio.test_proxy import TRUSTING, running, url_of
 from waltz_spark.archive.archive import plan_verification, run_verification
 from waltz_spark.base.runners import Here
@@ -21,8 +21,6 @@ from waltz_trio.node import archive_agent
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
 COUNT = 130
-__all__ = ["bucket"]
-
 POLICY: dict[str, object] = {
     "archive.fileRecords": 40,
     "archive.after": "1 s",
