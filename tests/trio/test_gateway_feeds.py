@@ -16,7 +16,8 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.gateway.door import token_hash
 from waltz_trio.gateway.vitals import GROUP
 from waltz_trio.net.certificates import KeyPair, issue, make_ca
-from waltz_trio.net.http import HttpServer, endpoints
+from waltz_trio.net.endpoints import endpoints
+from waltz_trio.net.http import HttpServer
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster
 from waltz_trio.ports.health import health_of

@@ -12,7 +12,8 @@ import trio
 import waltz_trio.net.http
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base.metrics import Registry
-from waltz_trio.net.http import HttpServer, Send, Stream, endpoints
+from waltz_trio.net.endpoints import endpoints
+from waltz_trio.net.http import HttpServer, Send, Stream
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
 

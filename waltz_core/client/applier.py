@@ -127,11 +127,6 @@ class Applier:
         self._poison: int | None = None
         self._wakes_at: int | None = None
 
-    @property
-    def poison(self) -> int | None:
-        """The transaction that cannot be applied."""
-        return self._poison if self._state is _State.POISONED else None
-
     def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
         """See `waltz_core.base.contract.Machine`."""
         for event in events:

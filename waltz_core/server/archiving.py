@@ -174,14 +174,14 @@ class Archiving:
             self._failed(now, text)
         elif stop <= self.holds.end and start <= self._log_start.present:
             self._rest()
-        elif stop <= self.holds.end and session.raising_log_start:
+        elif stop <= self.holds.end and session.log_start.moving:
             self._rest()
             self._again_at = now + self._policy.retry_min_ms  # some replica has not answered the last raise
         elif not self._archive.turn(self._partition_id):
             self.stage = Stage.TURN
         elif stop > self.holds.end:
             self._begin(now, session, self.holds.end, stop, freeing=False)
-        elif (problem := session.log_start_problem(start)) is not None:
+        elif (problem := session.log_start.problem(start)) is not None:
             self._failed(now, f"the log start cannot rise to {start}: {problem[1]}")
         else:
             self._begin(now, session, self._log_start.present, start, freeing=True)
@@ -292,12 +292,12 @@ class Archiving:
         if self._at < self._stop:
             self._read_piece(now, session)
             return
-        problem = session.log_start_problem(self._at)
+        problem = session.log_start.problem(self._at)
         if problem is not None:
             self._failed(now, f"the log start cannot rise to {self._at}: {problem[1]}")
             return
         self.stage = Stage.RAISE
-        session.raise_log_start(self._at)
+        session.log_start.raise_to(self._at)
 
     def raised(self, now: int, before: int) -> None:
         """The log start has risen, whoever wanted it."""

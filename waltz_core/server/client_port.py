@@ -8,11 +8,7 @@ What a connection goes through:
 A batch of requests is handed on at once if it is small; more of one connection waits in turns (`Turns`), and reading
 from it stops until they are handled. Only as many frames are decoded as one turn takes; the rest stays bytes, which
 cost nothing when the connection ends.
-
-Requests are paid for by what they cost (`_cost`), not by their number. A step handles so much and no more. While
-appends wait for their verdict, and shortly after, what is handled is bounded by the time that passes too, turns more
-tightly than small batches: what is pipelined must not take the time that appends need, neither in the server nor,
-between two appends of a client that waits for each, from the other processes of its machine.
+How much one step handles, and what a request costs, is `StepBudget`'s.
 
 Reading stops also while a connection takes no data, while payloads wait for it, and while it holds more than its fair
 part of what is scarce.
@@ -40,7 +36,8 @@ from waltz_core.server.feed import SendFrames
 from waltz_core.server.feed_cache import with_version
 from waltz_core.server.peer import Peer
 from waltz_core.server.source import ServedPartitions
-from waltz_core.server.turns import Allowance, Turns
+from waltz_core.server.step_budget import APPENDS, TURN_COST, StepBudget
+from waltz_core.server.turns import Turns
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.lock_count import oversized
@@ -50,33 +47,7 @@ HELLO_TEXT = "Waltz Server"
 
 _Bulk: TypeAlias = messages.TransactionDataResponse | messages.RecordRangeResponse | messages.RecordHeaderRangeResponse
 _BULK = (messages.TransactionDataResponse, messages.RecordRangeResponse, messages.RecordHeaderRangeResponse)
-_APPENDS = frozenset({messages.AppendRequest, messages.NamedAppendRequest})
-# Costs are in units of 0.7 microseconds, which an append of a run takes that is refused at once.
-_REQUEST_COST = 5
-_COSTS: dict[type, int] = dict.fromkeys(_APPENDS, 1) | {
-    # each begins a feed
-    messages.MountRequest: 20,
-    messages.FeedRequest: 20,
-    messages.FeedWindowRequest: 20,
-    messages.RecordRangeRequest: 10,
-    messages.ClusterInfoRequest: 10,
-    messages.CheckStorageConnectivityRequest: 15,
-}
-_COSTS_PER_PARTITION: dict[type, int] = {  # on top, of requests that are answered for every partition served here
-    messages.StatisticsRequest: 5,
-    messages.PartitionStatusRequest: 3,
-    messages.ServerPartitionsHealthStatRequest: 1,
-    messages.ServerPartitionsAssignmentRequest: 1,
-    messages.ClusterInfoRequest: 1,
-}
-_TURN_COST = 100  # of what one connection has handled before the next one has its turn
 _PIECE = 100  # frames of a connection that are decoded together, a row of appends counting as one
-_AT_ONCE_COST = 500  # of a batch that does not wait for its turn
-_STEP_COST = 1_000  # of requests in one step, appends apart: a millisecond or two, which everybody else waits
-_BUSY_MS = 50  # after appends were last seen to wait: their client's next ones are on their way
-_BUSY_AT_ONCE = 250  # in such times: cost a millisecond of what is handled at once, a sixth of the time
-_BUSY_TURNS = 50  # and of turns
-_BUSY_TURNS_COST = 200  # of turns in one step then; otherwise each step has some, and one follows another
 _MOUNTS_SPARE = 1_000  # in one piece, above two for each partition
 _CROWD = 1_000  # requests of one connection, appends apart, that wait for their turns: worth a line in the log
 _CROWD_BYTES = 24 * _CROWD  # of those that are not decoded: fewer cannot hold so many
@@ -162,13 +133,9 @@ class ClientPort:
         self._strangers: deque[tuple[int, int]] = deque()  # until when each new connection must have greeted
         self._admission = Admission(context.alarms, config.places.for_members(config.roles.rules is not None))
         self._gathered = 0  # bytes of unfinished frames
-        self._turns: Turns[messages.ClientMessage] = Turns(_TURN_COST)  # requests of those who send many at once
+        self._turns: Turns[messages.ClientMessage] = Turns(TURN_COST)  # requests of those who send many at once
         self._behind: dict[int, ClientConn] = {}  # connections with frames that are not decoded
-        self._busy_until = 0  # appends wait for their verdict, or did until shortly before
-        self._at_once_allowance = Allowance(_BUSY_AT_ONCE, _STEP_COST)
-        self._turns_allowance = Allowance(_BUSY_TURNS, _BUSY_TURNS_COST)
-        self._spent = 0  # cost of what was handled at once in this step, appends apart
-        self._debt = 0  # cost of what was handled above the measure of its step
+        self._budget = StepBudget(partitions)
         self._restless: dict[int, ClientConn] = {}  # connections that are held back, or may have to be
         self._heard: dict[int, ClientConn] = {}  # connections of which something came in this step
         self._backlogged: dict[int, ClientConn] = {}
@@ -312,7 +279,7 @@ class ClientPort:
         self._admission.heard(now, conn.conn)
         if batch:
             self._admission.proven(now, conn.conn)
-        if not waits and conn.writable and not conn.connection.undecoded and self._at_once(now, batch):
+        if not waits and conn.writable and not conn.connection.undecoded and self._budget.at_once(now, batch):
             return conn, batch
         self._put_in_turn(conn, batch)
         return conn, []
@@ -329,34 +296,6 @@ class ClientPort:
         except ProtocolError as error:
             conn.error = str(error)
         return batch
-
-    def _cost(self, message: messages.ClientMessage) -> int:
-        kind = type(message)
-        cost = _COSTS.get(kind, _REQUEST_COST)
-        each = _COSTS_PER_PARTITION.get(kind)
-        return cost if each is None else cost + each * len(self._partitions.served)
-
-    def _at_once(self, now: int, batch: Batch) -> bool:
-        """Whether a batch is so small that nobody minds if it is handled before its turn."""
-        if _APPENDS.issuperset([type(message) for message in batch]):
-            return True
-        cost = sum([self._cost(message) for message in batch])
-        if cost > _AT_ONCE_COST or self._debt + self._spent + cost > _STEP_COST:
-            return False
-        if self._busy(now):
-            allowance = self._at_once_allowance
-            allowance.refill(now)
-            if cost > allowance.left:
-                return False
-            allowance.left -= cost
-        self._spent += cost
-        return True
-
-    def _busy(self, now: int) -> bool:
-        """Whether the server is there for appends now."""
-        if self._partitions.undecided:
-            self._busy_until = now + _BUSY_MS
-        return now < self._busy_until
 
     def _on_greeted(self, conn: ClientConn, version: int) -> None:
         conn.version = version
@@ -385,14 +324,14 @@ class ClientPort:
 
         A client mounts each partition once: one that mounts again and again takes time from others, also after its end.
         """
-        conn.queued += sum([type(message) not in _APPENDS for message in batch])
+        conn.queued += sum([type(message) not in APPENDS for message in batch])
         conn.mounts += sum([type(message) is messages.MountRequest for message in batch])
         if conn.mounts > _MOUNTS_SPARE + 2 * len(self._partitions.served):
             text = f"it mounts {conn.mounts} times at once, at {len(self._partitions.served)} partitions"
             self.close(conn.conn, text)
             return
         for message in batch:
-            self._turns.put(conn.conn, conn.owner, self._cost(message), message)
+            self._turns.put(conn.conn, conn.owner, self._budget.cost(message), message)
         if conn.connection.undecoded:
             self._behind[conn.conn] = conn
         self._restless[conn.conn] = conn
@@ -403,7 +342,7 @@ class ClientPort:
         """Appends are no crowd: who sends too many of them is known by what waits in its partition."""
         count = conn.queued
         if count < _CROWD and conn.connection.undecoded >= _CROWD_BYTES:
-            count += conn.connection.undecoded_count(_CROWD, _APPENDS)
+            count += conn.connection.undecoded_count(_CROWD, APPENDS)
         if count >= _CROWD:
             self._report_crowd(conn, f"{count} requests or more wait for their turns")
 
@@ -415,11 +354,7 @@ class ClientPort:
 
     def turns(self, now: int) -> Iterator[tuple[ClientConn, Batch]]:
         """Some of what waits for its turn, in runs of one connection; each is handled before the next is taken."""
-        measure = max(0, _STEP_COST - self._debt - self._spent)
-        if self._busy(now):
-            self._turns_allowance.refill(now)
-            measure = min(measure, self._turns_allowance.left)
-        left = measure
+        left = self._budget.turns(now)
         run: Batch = []
         last: ClientConn | None = None
         while left > 0 and (taken := self._turns.take()) is not None:
@@ -429,13 +364,10 @@ class ClientPort:
                     yield self._taken(last), run
                 run, last = [], conn
             run.append(message)
-            left -= self._cost(message)
+            left -= self._budget.cost(message)
         if last is not None:
             yield self._taken(last), run
-        # One request may cost more than the measure of a step, which the next ones then pay for.
-        self._turns_allowance.left -= measure - left
-        self._debt = max(0, self._debt + self._spent + measure - left - _STEP_COST)
-        self._spent = 0
+        self._budget.end(left)
         self._decode_more()
 
     def _taken(self, conn: ClientConn) -> ClientConn:
@@ -541,7 +473,7 @@ class ClientPort:
             self._send(conn)
         self._unsent.clear()
         self._frames.clear()
-        turns = min(self._busy_until, self._turns_allowance.full(now)) if self._busy(now) else now
+        turns = self._budget.next_turns(now)
         rest = now if any(conn.writable for conn in self._backlogged.values()) else None
         # Of a piece of keep-alives nothing waits for a turn.
         more = now if self._starving() else None

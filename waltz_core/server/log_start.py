@@ -81,10 +81,10 @@ class LogStart(LogBeginning):
             self._clients.put(Reply(conn, messages.LogStartResponse(req_id, self.present, mark)))
             return False
         elif self._ownership.open and session is not None:
-            problem = session.log_start_problem(start)
+            problem = session.log_start.problem(start)
             if problem is None:
                 self._waiting.append((conn, req_id, start))
-                session.raise_log_start(start)
+                session.log_start.raise_to(start)
                 return False
             text = problem[1]
             if start > session.low_water_mark + 1 and problem[0] is LogStartProblem.NOT_READY:

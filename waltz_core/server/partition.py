@@ -364,7 +364,7 @@ class PartitionServer:
             commits.gap(now, mark)
         commits.opened(now, note)
         ownership.opened(now)
-        self._log_begins(session.log_start)
+        self._log_begins(session.log_start.present)
         self.feeds.opened(mark)
         text = f"store session {session.session_id} open at {mark}, generation {ownership.generation}"
         where = f"partition {self.partition_id}"

@@ -19,7 +19,7 @@ from waltz_core.store.session_notes import LogStartProblem, LogStartRaised
 class LogStart:
     """Where the log begins, and the raise under way: one at a time."""
 
-    __slots__ = ("_events", "_links", "_notes", "_quorum", "_raised", "_raising", "_requests")
+    __slots__ = ("_events", "_limit", "_links", "_notes", "_quorum", "_raised", "_raising", "_requests")
 
     def __init__(
         self,
@@ -34,21 +34,32 @@ class LogStart:
         self._requests = requests
         self._events = events
         self._notes = notes
+        self._limit: int | None = None  # the largest start that is allowed, while the session is open
         self._raising: int | None = None
         self._raised: set[str] = set()  # replicas that have it on disk
 
+    def opened(self, mark: int) -> None:
+        """The session is open, and began behind this mark."""
+        self._limit = mark + 1
+
+    def closed(self) -> None:
+        """The session has ended."""
+        self._limit = None
+
     @property
     def present(self) -> int:
-        """The smallest id that may be read."""
+        """The smallest id that may be read: what any replica has given up is given up."""
         return max(link.start for link in self._links.values())
 
     @property
     def moving(self) -> bool:
-        """Whether a raise is under way."""
+        """Whether some replica has not answered the last raise yet."""
         return self._raising is not None
 
-    def problem(self) -> tuple[LogStartProblem, str] | None:
-        """A replica that stands in the way of a raise."""
+    def problem(self, start: int) -> tuple[LogStartProblem, str] | None:
+        """Why the log start cannot be raised to `start` now; None if it can."""
+        if self._limit is None or self.moving:
+            return LogStartProblem.NOT_READY, "the partition is opening, or its log start is being raised"
         for link in self._links.values():
             if link.state is not LinkState.FOLLOWING:
                 why = f"replica {link.replica} is {link.state.value}: it needs all of the log"
@@ -56,10 +67,14 @@ class LogStart:
             if not link.movable:
                 why = f"replica {link.replica} is on a node of 0.13.2, which would wait for what was given up"
                 return LogStartProblem.NOT_POSSIBLE, why
+        if start > self._limit:
+            why = f"it can be raised up to {self._limit}, where the present store session began"
+            return LogStartProblem.NOT_READY, why
         return None
 
     def raise_to(self, start: int) -> None:
-        """Ask all replicas."""
+        """Ask all replicas; `LogStartRaised` follows once a quorum has it on disk, or the session ends."""
+        assert self.problem(start) is None
         self._raising, self._raised = start, set()
         for replica in self._links:
             self._requests.raise_log_start(replica, start)

@@ -78,7 +78,6 @@ from waltz_core.store.requests import (
 )
 from waltz_core.store.routes import ReadRoutes
 from waltz_core.store.session_notes import (
-    LogStartProblem,
     ReplicaJoined,
     ReplicaLags,
     ReplicaRefused,
@@ -137,7 +136,6 @@ class StoreSession:
         "_followers",
         "_greetings",
         "_links",
-        "_log_start",
         "_notes",
         "_quorum",
         "_reads",
@@ -145,6 +143,7 @@ class StoreSession:
         "_routes",
         "_take_in_at",
         "generation",
+        "log_start",
         "low_water_mark",
         "requests",
         "session_id",
@@ -185,7 +184,7 @@ class StoreSession:
         self.requests = Requests(partition_id, session_id, tickets, out)
         self._greetings = Greetings(self.requests, self._events, notes, self._alarms)
         self._reads = SessionReads(self._links, self._routes, self.requests, notes)
-        self._log_start = LogStart(self._quorum, self._links, self.requests, self._events, notes)
+        self.log_start = LogStart(self._quorum, self._links, self.requests, self._events, notes)
         self._followers: Followers | None = None  # while it is open
         self._recovery = self.make_recovery(
             partition_id,
@@ -289,33 +288,6 @@ class StoreSession:
         """End the session: a checkpoint, a new generation, other replicas, or the partition goes."""
         self._end(reason)
 
-    # ---- the log start -----------------------------------------------------------------------
-
-    @property
-    def log_start(self) -> int:
-        """The smallest id that may be read: what any replica has given up is given up."""
-        return self._log_start.present
-
-    @property
-    def raising_log_start(self) -> bool:
-        """Whether some replica has not answered the last raise yet."""
-        return self._log_start.moving
-
-    def log_start_problem(self, start: int) -> tuple[LogStartProblem, str] | None:
-        """Why the log start cannot be raised to `start` now; None if it can."""
-        if self.state is not SessionState.OPEN or self._log_start.moving:
-            return LogStartProblem.NOT_READY, "the partition is opening, or its log start is being raised"
-        problem = self._log_start.problem()
-        if problem is None and start > self.low_water_mark + 1:
-            why = f"it can be raised up to {self.low_water_mark + 1}, where the present store session began"
-            return LogStartProblem.NOT_READY, why
-        return problem
-
-    def raise_log_start(self, start: int) -> None:
-        """Ask all replicas; `LogStartRaised` follows once a quorum has it on disk, or the session ends."""
-        assert self.log_start_problem(start) is None
-        self._log_start.raise_to(start)
-
     # ---- once per step -----------------------------------------------------------------------
 
     def flush(self, now: int) -> None:
@@ -415,7 +387,7 @@ class StoreSession:
             case BeginningQuestion() | NewBeginning():
                 self._on_beginning(what, answer)
             case StartRaise(replica):
-                self._log_start.raised(replica)
+                self.log_start.raised(replica)
 
     def _on_beginning(self, what: BeginningQuestion | NewBeginning, answer: StorageMessage) -> None:
         """Ask in the way that the node understands; then its replica begins where the others do."""
@@ -496,6 +468,7 @@ class StoreSession:
     def _open(self, mark: int) -> None:
         self.state = SessionState.OPEN
         self.low_water_mark = mark
+        self.log_start.opened(mark)
         self._followers = Followers(
             mark,
             self._quorum,
@@ -532,6 +505,7 @@ class StoreSession:
             return
         recovered = self.state is SessionState.OPEN
         self.state = SessionState.ENDED
+        self.log_start.closed()
         self._cancel_alarms()
         for what in self.requests.forget():
             if isinstance(what, PartitionRead):

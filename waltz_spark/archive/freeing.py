@@ -35,11 +35,6 @@ class FreePlan:
     checks: tuple[Check, ...]
     quorums: tuple[int, ...]  # replicas that must be equal, by check
 
-    @property
-    def record_count(self) -> int:
-        """Records of all partitions."""
-        return sum(one.end - one.start for one in self.partitions)
-
 
 def plan_free(options: Options, root: str, *, keep_local: int = 0) -> FreePlan:
     """Plan what a running cluster may free because an archive holds it: whole files of the archive only.

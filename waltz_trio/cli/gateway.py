@@ -19,7 +19,8 @@ from waltz_trio.config.gateway import GatewaySettings, gateway_settings
 from waltz_trio.config.roles import certificates_asked
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.vitals import GROUP
-from waltz_trio.net.http import HttpServer, endpoints
+from waltz_trio.net.endpoints import endpoints
+from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import ServerTls
 from waltz_trio.node.main import raise_descriptors, tune_collector
 

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of a process: /ping, /buildinfo, /health, /metrics, /metrics/prometheus, and the console.
+"""The HTTP port of a process, whatever its pages are.
 
 h11 parses and frames. Here are the limits that keep a small port usable for all: the size of a request's
 head, the time that a request may take to arrive and its answer to leave, the number of connections, of requests in a
@@ -12,7 +12,7 @@ from __future__ import annotations
 import html
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from socket import socket
 from typing import TypeAlias, cast
@@ -26,9 +26,6 @@ from waltz_core.access.room import Room
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
-from waltz_trio.base.exposition import Form
-from waltz_trio.base.metrics import Registry
-from waltz_trio.base.version import version
 from waltz_trio.net.bodies import Bodies
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
@@ -144,62 +141,6 @@ def json_text(value: object, *, status: int = 200, pretty: bool = False) -> Resp
     separators = None if pretty else (",", ":")
     body = json.dumps(value, indent=2 if pretty else None, separators=separators, default=str)
     return Response(status, "application/json", body.encode())
-
-
-def endpoints(service: str, registry: Registry, health: Callable[[], tuple[bool, Mapping[str, object]]]) -> Handler:
-    """The original's endpoints.
-
-    Args:
-        service: name in /buildinfo.
-        registry: what /metrics shows.
-        health: whether the process is healthy, and the object /health shows.
-    """
-
-    async def json(pretty: bool) -> Response:
-        found = await registry.text(f"json {pretty}", lambda: registry.json(pretty=pretty))
-        return Response(200, "application/json", found.encode())
-
-    async def scraped(form: Form) -> Response:
-        found = await registry.text(form.name, lambda: registry.prometheus(form))
-        return text(found, content_type=form.value)
-
-    def handle(request: Request) -> Answer | Awaitable[Answer]:
-        match request.path.rstrip("/") or "/":
-            case "/ping":
-                return text("pong\n", content_type="text/plain")
-            case "/buildinfo":
-                return json_text({"service_name": service, "version": version()}, pretty=request.pretty)
-            case "/health":
-                healthy, value = health()
-                return json_text(value, status=200 if healthy else 500, pretty=request.pretty)
-            case "/metrics":
-                form = _form_of(request.headers.get("accept", ""))
-                return json(request.pretty) if form is None else scraped(form)
-            case "/metrics/prometheus":
-                return scraped(_form_of(request.headers.get("accept", "")) or Form.PROMETHEUS)
-        return refusal(HTTPStatus.NOT_FOUND)
-
-    return handle
-
-
-_FORMS = {"text/plain": Form.PROMETHEUS, "application/openmetrics-text": Form.OPENMETRICS, "application/json": None}
-
-
-def _form_of(accept: str) -> Form | None:
-    """The requested text form; None for JSON, which is the default."""
-    best: tuple[float, Form | None] = (0.0, None)
-    for part in accept.split(","):
-        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                try:
-                    weight = float(parameter[2:])
-                except ValueError:
-                    weight = 0.0
-        if kind in _FORMS and weight > best[0]:
-            best = weight, _FORMS[kind]
-    return best[1]
 
 
 class HttpServer:

@@ -27,7 +27,8 @@ from waltz_trio.base.pump import wall_offset_ms
 from waltz_trio.config.config import Config
 from waltz_trio.config.roles import access_warning, read_roles
 from waltz_trio.net.driver import NodeDriver
-from waltz_trio.net.http import Handler, HttpServer, endpoints
+from waltz_trio.net.endpoints import endpoints
+from waltz_trio.net.http import Handler, HttpServer
 from waltz_trio.net.tls import ClientTls, FileVersion, ServerTls, version
 from waltz_trio.node.graphite import report_to_graphite
 from waltz_trio.node.otel import OtelExporter

@@ -480,10 +480,10 @@ def test_nobody_is_asked_for_what_nobody_holds_or_before_the_session_is_open() -
 
 def test_the_log_start_stays_while_a_replica_is_away_or_is_one_of_0_13_2() -> None:
     desk = Desk()
-    ready, why = desk.session.log_start_problem(5) or (None, "")
+    ready, why = desk.session.log_start.problem(5) or (None, "")
     assert (ready, why[:24]) == (LogStartProblem.NOT_READY, "the partition is opening")
     desk.open(A, B)
-    assert desk.session.log_start_problem(5) == (
+    assert desk.session.log_start.problem(5) == (
         LogStartProblem.NOT_POSSIBLE,
         f"replica {A} is on a node of 0.13.2, which would wait for what was given up",
     )
@@ -505,11 +505,11 @@ def test_the_log_start_is_raised_once_a_quorum_has_it_on_disk() -> None:
     for version in (5, 6):  # with a quorum of them first, then with the third
         desk.session.cas_done(version)
         desk.flush()
-    assert desk.session.log_start_problem(11) == (
+    assert desk.session.log_start.problem(11) == (
         LogStartProblem.NOT_READY,
         "it can be raised up to 10, where the present store session began",
     )
-    desk.session.raise_log_start(5)
+    desk.session.log_start.raise_to(5)
     effects, _ = desk.flush()
     calls = [effect for effect in effects if isinstance(effect, StorageCall)]
     assert [(call.replica, call.message) for call in calls] == [
@@ -517,7 +517,7 @@ def test_the_log_start_is_raised_once_a_quorum_has_it_on_disk() -> None:
     ]
     assert desk.tell(calls[0], success()) == ([], [])
     assert desk.tell(calls[1], success()) == ([], [LogStartRaised(5)])
-    assert desk.session.log_start == 5
+    assert desk.session.log_start.present == 5
 
 
 def beginning_of_a_lagging_replica(figures: tuple[Statistic, ...]) -> tuple[Desk, StorageCall]:

@@ -1,0 +1,67 @@
+"""What of the requests of clients step step of a server handles."""
+
+from __future__ import annotations
+
+from waltz_core.base.ids import ReqId
+from waltz_core.server.step_budget import StepBudget
+from waltz_core.wire import client_messages as messages
+
+REQ = ReqId(bytes(16))
+FLUSH = messages.FlushRequest(REQ)  # 5
+APPEND = messages.AppendRequest(REQ, 0, (), (), (), 0, b"", 0)
+STATISTICS = messages.StatisticsRequest(REQ, -1, ())  # 5, and 5 a partition
+
+
+class Served:
+    """Partitions that are served, and whether appends wait for their verdict in step."""
+
+    def __init__(self, count: int = 2, *, undecided: bool = False) -> None:
+        self.served = dict.fromkeys(range(count))
+        self.undecided = undecided
+
+
+def budget(count: int = 2, *, undecided: bool = False) -> StepBudget:
+    return StepBudget(Served(count, undecided=undecided))  # type: ignore[arg-type] - of partitions it needs these two
+
+
+def test_what_is_answered_for_every_partition_costs_by_their_number() -> None:
+    assert [budget(count).cost(STATISTICS) for count in (0, 2, 100)] == [5, 15, 505]
+
+
+def test_small_batches_are_handled_at_once_until_the_step_has_its_measure() -> None:
+    step = budget()
+    assert not step.at_once(0, [FLUSH] * 101)
+    assert [step.at_once(0, [FLUSH] * 100) for _ in range(3)] == [True, True, False]
+    assert step.turns(0) == 0
+    step.end(0)
+    assert step.turns(0) == 1000  # of the next step
+
+
+def test_appends_count_for_nothing() -> None:
+    step = budget(undecided=True)
+    assert all(step.at_once(0, [APPEND] * 1000) for _ in range(100))
+    assert step.turns(0) == 200
+
+
+def test_a_request_that_cost_more_than_was_left_is_paid_for_by_the_next_steps() -> None:
+    step = budget()
+    assert step.turns(0) == 1000
+    step.end(-1500)
+    for left in (0, 500, 1000):
+        assert step.turns(0) == left
+        step.end(left)
+
+
+def test_while_appends_wait_the_time_that_passes_bounds_the_rest_and_for_a_while_after() -> None:
+    served = Served(undecided=True)
+    step = StepBudget(served)  # type: ignore[arg-type] - as above
+    assert step.turns(0) == 200
+    step.end(0)
+    assert (step.turns(0), step.next_turns(0)) == (0, 4)
+    assert step.turns(1) == 50
+    step.end(0)
+    served.undecided = False
+    assert (step.turns(2), step.next_turns(2)) == (50, 5)
+    step.end(50)
+    assert step.turns(51) == 1000
+    assert step.next_turns(51) == 51
