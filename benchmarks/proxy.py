@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,26 @@ class Bytes:
 
 
 async def read_all(url: str, readers: int, count: int) -> None:
-    """Every reader reads the whole log."""
+    """Every reader reads the whole log, once all of them are connected: on a busy machine that takes its time."""
+    connecting = trio.CapacityLimiter(4)
+    everybody = trio.Event()
+    connected = 0
 
     async def read() -> None:
-        async with waltz.open_client(url) as client, client.feed(0, after=-1) as feed:
-            async for batch in feed.batches(1000):
-                for transaction in batch:
-                    transaction.load()
-                if batch.last_id >= count - 1:
-                    return
+        nonlocal connected
+        async with AsyncExitStack() as stack:
+            async with connecting:
+                client = await stack.enter_async_context(waltz.open_client(url))
+            connected += 1
+            if connected == readers:
+                everybody.set()
+            await everybody.wait()
+            async with client.feed(0, after=-1) as feed:
+                async for batch in feed.batches(1000):
+                    for transaction in batch:
+                        transaction.load()
+                    if batch.last_id >= count - 1:
+                        return
 
     async with trio.open_nursery() as nursery:
         for _ in range(readers):

@@ -125,6 +125,10 @@ def forget_port(cluster: Cluster, ports: dict[str, int]) -> None:
     del ports[cluster.advertised[NODE]]
 
 
+def mistake_port(cluster: Cluster, ports: dict[str, int]) -> None:
+    ports[cluster.advertised[NODE]] = cluster.ports.take()
+
+
 def unassign(partition: int, *names: str) -> Callable[[Cluster], None]:
     """Take a partition from storage nodes, in ZooKeeper alone; the command for it would refuse."""
 
@@ -278,6 +282,12 @@ BREAKS: dict[str, Break] = {
         ("port-unreachable",),
         other_port("storage.admin.port"),
         put_right(NODE, "check firewall, port"),
+    ),
+    "ZooKeeper has another admin port than the node": Break(
+        ("port-unreachable",),
+        admin_ports(mistake_port),
+        carried_out(ADMIN_PORT=lambda cluster: str(cluster.addresses[NODE]["storage.admin.port"])),
+        evidence=address,
     ),
     "a storage node was added by half": Break(
         ("half-added-storage-node",),

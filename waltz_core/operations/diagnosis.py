@@ -100,10 +100,16 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
             )
         elif node.admin_problem or node.data_problem:
             port, problem = ("data", node.data_problem) if node.data_problem else ("admin", node.admin_problem)
+            advice = "check firewall, port and TLS settings of the node's configuration, then restart it"
+            if node.admin_problem:
+                advice += (
+                    f"; if ZooKeeper has another admin port than the node ({node.admin.rpartition(':')[2]}): "
+                    f"waltz zookeeper set-admin-port -c CONFIG -s {node.name} -a ADMIN_PORT"
+                )
             yield Finding(
                 "port-unreachable",
                 f"the {port} port of storage node {node.name} does not answer, the other one does: {problem}",
-                "check firewall, port and TLS settings of the node's configuration, then restart it",
+                advice,
                 about=(findings.storage(node.name),) if node.data_problem else (),
                 because=(findings.port(node.name),),
             )

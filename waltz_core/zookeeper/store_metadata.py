@@ -85,6 +85,18 @@ def add_storage_node(before: StoreMaps, storage: str, group: int, admin_port: in
     return StoreChange(after, ("group", "assignment", "connection"))
 
 
+def set_admin_port(before: StoreMaps, storage: str, admin_port: int) -> StoreChange:
+    """Correct the admin port of a node, which ours alone can: 0.13.2 must take the node away and add it again.
+
+    Raises:
+        StoreStateError: the node is in none of the maps.
+    """
+    if not _known(before, storage):
+        raise StoreStateError("Storage node does not exist.")
+    ports = tuple({**dict(before.connections.connections), storage: admin_port}.items())
+    return StoreChange(StoreMaps(before.groups, before.replicas, ConnectionMetadata(ports)), ("connection",))
+
+
 def remove_storage_node(before: StoreMaps, storage: str) -> StoreChange:
     """Remove a node that holds no partition; repairs a node that is in some of the maps only.
 

@@ -308,10 +308,20 @@ def _storage(arguments: Arguments) -> str:
 
 
 def _add(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
-    storage, group, port = _storage(arguments), arguments.number("group"), arguments.number("storage-admin-port")
+    storage, group, port = _storage(arguments), arguments.number("group"), _admin_port(arguments)
+    return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
+
+
+def _admin_port(arguments: Arguments) -> int:
+    port = arguments.number("storage-admin-port")
     if not 0 < port < 65536:
         raise UsageError(f"Admin port must be in 1..65535, found {port}")
-    return lambda maps, _: store_metadata.add_storage_node(maps, storage, group, port)
+    return port
+
+
+def _set_admin_port(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
+    storage, port = _storage(arguments), _admin_port(arguments)
+    return lambda maps, _: store_metadata.set_admin_port(maps, storage, port)
 
 
 def _remove(arguments: Arguments) -> Callable[[StoreMaps, int], StoreChange]:
@@ -375,6 +385,13 @@ COMMANDS = (
         Option("s", "storage", "Specify the storage to add, in format of host:port", required=True),
         Option("a", "storage-admin-port", "Specify the admin port of the storage node to add.", required=True),
         Option("g", "group", "Specify the group to add to", required=True),
+    ),
+    _command(
+        "set-admin-port",
+        "Correct the admin port that ZooKeeper has for a storage node.",
+        partial(_change, _set_admin_port, "set-admin-port"),
+        Option("s", "storage", "Specify the storage node, in format of host:port", required=True),
+        Option("a", "storage-admin-port", "Specify the admin port that the node listens on", required=True),
     ),
     _command(
         "remove-storage-node",

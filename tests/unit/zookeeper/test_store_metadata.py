@@ -21,6 +21,7 @@ from waltz_core.zookeeper.store_metadata import (
     auto_assign,
     full_store,
     remove_storage_node,
+    set_admin_port,
     unassign_partitions,
 )
 from waltz_core.zookeeper.znodes import ConnectionMetadata, GroupDescriptor, ReplicaAssignments
@@ -46,6 +47,7 @@ operations = st.one_of(
         st.integers(0, 1),
     ),
     st.builds(lambda name: lambda maps: remove_storage_node(maps, name), st.sampled_from(STORAGES)),
+    st.builds(lambda name: lambda maps: set_admin_port(maps, name, 10), st.sampled_from(STORAGES)),
     st.builds(
         lambda ids, name: lambda maps: assign_partitions(maps, PARTITIONS, ids, name),
         st.lists(st.integers(-1, PARTITIONS), max_size=4),
@@ -127,9 +129,17 @@ def test_a_node_with_partitions_that_lacks_its_admin_port_is_completed_in_place(
         add_storage_node(elsewhere, "a:1", 0, 9)
 
 
+def test_a_wrong_admin_port_is_corrected_and_nothing_else_changes() -> None:
+    before = store(a=(0,), b=(0,))
+    change = set_admin_port(before, "a:1", 77)
+    assert change.written == ("connection",)
+    assert change.after == StoreMaps(before.groups, before.replicas, ConnectionMetadata((("a:1", 77), ("b:1", 9))))
+
+
 @pytest.mark.parametrize(
     ("operation", "text"),
     [
+        (lambda: set_admin_port(store(a=(1,)), "b:1", 9), "does not exist"),
         (lambda: remove_storage_node(store(a=(1,)), "b:1"), "does not exist"),
         (lambda: remove_storage_node(store(a=(1,)), "a:1"), "containing partitions"),
         (lambda: assign_partitions(store(a=()), 4, [], "a:1"), "empty"),
