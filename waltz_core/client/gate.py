@@ -21,8 +21,11 @@ DEPENDS = 1  # refused if somebody took the lock: read
 TAKES = 2  # those who depend on it are refused afterwards: append
 BOTH = DEPENDS | TAKES  # write
 
+NO_MODES: Mapping[int, int] = {}
+"""Of an append without locks."""
 
-def modes_of(write: Iterable[int], read: Iterable[int] = (), append: Iterable[int] = ()) -> dict[int, int]:
+
+def modes_of(write: Iterable[int], read: Iterable[int] = (), append: Iterable[int] = ()) -> Mapping[int, int]:
     """How an append uses each lock, by hash."""
     modes = dict.fromkeys(write, BOTH)
     for value in read:
@@ -43,11 +46,15 @@ class _Run(Generic[T]):
 
 
 class Gate(Generic[T]):
-    """A queue of runs per lock hash; whoever is in the first run of all of its queues may pass."""
+    """A queue of runs per lock hash; whoever is in the first run of all of its queues may pass.
 
-    __slots__ = ("_modes", "_queues", "waiting")
+    A lock that a single member wants has no queue yet, but only that member: most locks are never wanted by two.
+    """
+
+    __slots__ = ("_alone", "_modes", "_queues", "waiting")
 
     def __init__(self) -> None:
+        self._alone: dict[int, T] = {}  # lock → its only member; such a lock has no queue
         self._queues: dict[int, deque[_Run[T]]] = {}
         self._modes: dict[T, Mapping[int, int]] = {}
         self.waiting: set[T] = set()  # members that are not in the first run everywhere
@@ -58,9 +65,9 @@ class Gate(Generic[T]):
         self._modes[member] = modes
         passes = True
         for value, mode in modes.items():
-            queue = self._queues.get(value)
+            queue = self._queue_behind(value) if value in self._alone else self._queues.get(value)
             if queue is None:
-                self._queues[value] = deque((_Run(mode, member),))
+                self._alone[value] = member
             elif queue[-1].mode == mode != BOTH:
                 queue[-1].members[member] = None
                 passes = passes and len(queue) == 1
@@ -73,13 +80,19 @@ class Gate(Generic[T]):
 
     def modes(self, member: T) -> Mapping[int, int]:
         """What the member has joined for; nothing if it has not."""
-        return self._modes.get(member, {})
+        return self._modes.get(member, NO_MODES)
 
     def leave(self, member: T) -> list[T]:
         """Leave every queue, from wherever in it; returns those who may pass now, in the order of their locks."""
         freed: list[T] = []
+        modes = self._modes.pop(member, None)
+        if modes is None:
+            return freed
         self.waiting.discard(member)
-        for value in self._modes.pop(member, ()):
+        for value in modes:
+            if value in self._alone:
+                del self._alone[value]
+                continue
             queue = self._queues[value]
             run = next(run for run in queue if member in run.members)
             del run.members[member]
@@ -93,6 +106,12 @@ class Gate(Generic[T]):
                 freed += self._let_pass(queue[0])
         return freed
 
+    def _queue_behind(self, value: int) -> deque[_Run[T]]:
+        """The only member of a lock gets company."""
+        member = self._alone.pop(value)
+        queue = self._queues[value] = deque((_Run(self._modes[member][value], member),))
+        return queue
+
     def _let_pass(self, run: _Run[T]) -> list[T]:
         passing = [member for member in run.members if member in self.waiting and self._may_pass(member)]
         self.waiting.difference_update(passing)
@@ -100,7 +119,7 @@ class Gate(Generic[T]):
 
     def __len__(self) -> int:
         """How many locks somebody holds or waits for."""
-        return len(self._queues)
+        return len(self._alone) + len(self._queues)
 
     def _may_pass(self, member: T) -> bool:
-        return all(member in self._queues[value][0].members for value in self._modes[member])
+        return all(value in self._alone or member in self._queues[value][0].members for value in self._modes[member])

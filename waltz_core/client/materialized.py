@@ -16,7 +16,7 @@ further than this process has taken it (`load_mark` at the start, another member
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from waltz_core.base.contract import earliest
 from waltz_core.client import applier as applying
@@ -35,7 +35,7 @@ VIEW_RETRY = Retry(base=0.01, cap=5.0)
 APPLY_ATTEMPTS = 3
 """How often `apply` is tried with a transaction that it cannot take."""
 
-_OF_THE_VIEW = (applying.BatchArrived, applying.Applied, applying.ViewDown, applying.ApplyFailed)
+_OF_THE_VIEW = frozenset({applying.BatchArrived, applying.Applied, applying.ViewDown, applying.ApplyFailed})
 
 
 class MaterializedPartition:
@@ -52,10 +52,10 @@ class MaterializedPartition:
         heard: list[submitting.Event] = []
         answers: list[applying.Event] = []
         for event in events:
-            if isinstance(event, _OF_THE_VIEW):
-                answers.append(event)
+            if type(event) in _OF_THE_VIEW:
+                answers.append(cast(applying.Event, event))
             else:
-                heard.append(event)
+                heard.append(cast(submitting.Event, event))
         wakes_at = self.applier.deadline()
         if answers or (wakes_at is not None and now >= wakes_at):
             self._apply(now, answers, heard, out)

@@ -2,6 +2,8 @@
 
 A submit reads the state, decides, appends, and decides again where a lock was taken meanwhile:
 
+     ┌──(HELD: the view must hold what is known to be committed)
+     ▼
     SLOT ──► DECIDING ──► SENT ──committed──► done, or APPLYING (until="applied") ──► done
      ▲           │          ├──conflict──► BLOCKED (the view must apply what blocked) ──► SLOT
      │           │          ├──lost──► PAUSE ──► SLOT
@@ -21,6 +23,12 @@ no other submit of this process is before it at any of them. The place is kept u
 knows what has taken the lock (`taken.py`), waits until the view has applied it, and decides on that state. So a submit
 meets the locks of other clients only, and is decided once in vain where it met one of its own process. A place is
 given up by who declines or pauses: others need not wait for questions and pauses that are not theirs.
+
+**Nor is it decided, where most would be decided in vain.** Which locks a submit wants is known once it has decided. So
+the machine counts: while more than half of the submits wanted a lock that this process had taken by a transaction
+which the view had not applied when they began, a submit is held until the view holds everything that is known to be
+committed at its beginning, and decides then. Whoever submits for a lock again and again is such a caller; where most
+submits have nothing to do with each other, none waits for the view.
 
 **A decline is confirmed.** `decide` saw some state; that it declined is right for that state. To be right at a moment
 of the call, the state must hold everything that was committed when the call began. So the server is asked for its
@@ -49,11 +57,11 @@ import bisect
 import enum
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from waltz_core.base.contract import earliest
-from waltz_core.client.gate import Gate, modes_of
-from waltz_core.client.keys import KeyEntry
+from waltz_core.client.gate import NO_MODES, Gate, modes_of
 from waltz_core.client.retry import Chance, Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
@@ -84,6 +92,7 @@ from waltz_core.client.taken import TakenLocks
 
 
 class _Stage(enum.Enum):
+    HELD = enum.auto()
     SLOT = enum.auto()
     DECIDING = enum.auto()
     SENT = enum.auto()
@@ -98,6 +107,8 @@ class _Stage(enum.Enum):
 
 _UNLIMITED = (_Stage.DECIDING, _Stage.SENT, _Stage.APPLYING, _Stage.LEFT)  # no other attempt follows, or not yet
 _NEVER_AGAIN = Retry(attempts=1)
+_VAIN_MAX = 16  # how far submits are counted that would have been decided in vain, against the others
+_HOLD_FROM = 8  # in vain from which submits are held
 
 
 class _Wait:
@@ -105,6 +116,7 @@ class _Wait:
 
     __slots__ = (
         "attempts",
+        "began_at",
         "begun",
         "confirmed",
         "conflicts",
@@ -123,14 +135,15 @@ class _Wait:
     def __init__(self, token: object, begun: SubmitBegun | None) -> None:
         self.token, self.begun = token, begun
         self.stage = _Stage.SLOT
+        self.began_at: int | None = None  # the mark of the view, until it has decided for the first time
         self.attempts = self.conflicts = self.tries = self.failures = 0
         self.gives_up_at: int | None = None  # set by the first try
-        self.modes: dict[int, int] = {}  # of the locks of its last append
+        self.modes = NO_MODES  # of the locks of its last append
         self.mark = -1  # of the view, that it waits for
         self.declined_at = -1  # mark of the state that `decide` declined on
         self.confirmed: int | None = None  # committed at some moment of the call
         self.transaction_id: int | None = None
-        self.entries: list[tuple[_Timetable, tuple[int, int, _Wait]]] = []  # where it is written down
+        self.entries: list[tuple[_Timetable, tuple[int, int, _Wait]]] | None = None  # where it is written down
 
     @property
     def retry(self) -> Retry:
@@ -150,6 +163,8 @@ class _Timetable:
         self._order += 1
         entry = (at, self._order, wait)  # the order is unique, so waits are never compared
         bisect.insort(self._entries, entry)
+        if wait.entries is None:
+            wait.entries = []
         wait.entries.append((self, entry))
 
     def remove(self, entry: tuple[int, int, _Wait]) -> None:
@@ -167,7 +182,10 @@ class Submitter:
 
     __slots__ = (
         "_asked",
+        "_decided_on",
         "_gate",
+        "_handlers",
+        "_held",
         "_marks",
         "_paused",
         "_rng",
@@ -175,6 +193,7 @@ class Submitter:
         "_taken",
         "_times",
         "_to_ask",
+        "_vain",
         "_waits",
         "applied_mark",
         "committed_mark",
@@ -190,6 +209,9 @@ class Submitter:
         self._rng = rng
         self._waits: dict[object, _Wait] = {}
         self._slots: deque[_Wait] = deque()
+        self._held: deque[_Wait] = deque()  # by the marks that they wait for
+        self._vain = 0  # submits that would have been decided in vain, against the others
+        self._decided_on = -1  # the newest state of a decision
         self._gate: Gate[_Wait] = Gate()
         self._taken = TakenLocks()
         self._marks = _Timetable()  # of the view
@@ -197,11 +219,24 @@ class Submitter:
         self._asked: dict[_Wait, None] | None = None  # who shares the question under way
         self._to_ask: dict[_Wait, None] = {}  # who shares the next one
         self._paused = False
+        self._handlers: dict[type[Event], Callable[[Any, int, list[Effect]], None]] = {
+            SubmitBegun: self._begin,
+            Decided: self._on_decided,
+            DecisionDeclined: self._on_decision_declined,
+            KeyFound: self._on_key_found,
+            StateUnreadable: self._on_unreadable,
+            AppendJudged: self._on_judged,
+            Withdrawn: self._on_withdrawn,
+            MarkWanted: self._want,
+            MarkAnswered: self._on_answer,
+            ViewApplied: self._on_applied,
+            ViewPaused: self._on_paused,
+        }
 
     @property
     def queued(self) -> int:
-        """Submits that wait for a slot."""
-        return len(self._slots)
+        """Submits that wait for a slot, or are held."""
+        return len(self._slots) + len(self._held)
 
     @property
     def gated(self) -> int:
@@ -215,8 +250,9 @@ class Submitter:
 
     def step(self, now: int, events: Sequence[Event], out: list[Effect]) -> None:
         """See `waltz_core.base.contract.Machine`."""
+        handlers = self._handlers
         for event in events:
-            self._handle(event, now, out)
+            handlers[type(event)](event, now, out)
         self._on_time(now, out)
         self._fill_slots(now, out)
 
@@ -224,57 +260,26 @@ class Submitter:
         """When the next limit or pause ends."""
         return self._times.first()
 
-    def _handle(self, event: Event, now: int, out: list[Effect]) -> None:
-        match event:
-            case SubmitBegun():
-                self._begin(event, now, out)
-            case MarkWanted():
-                self._want(event, now, out)
-            case MarkAnswered():
-                self._on_answer(event.mark, now, out)
-            case ViewApplied():
-                self.applied_mark = max(self.applied_mark, event.mark)
-                for wait in self._marks.up_to(self.applied_mark):
-                    self._view_is_there(wait, now, out)
-            case ViewPaused():
-                self._on_paused(now, out)
-            case _:
-                known = self._waits.get(event.token)
-                if known is not None:
-                    self._on_progress(known, event, now, out)
-
-    def _on_progress(
-        self,
-        wait: _Wait,
-        event: Decided | DecisionDeclined | KeyFound | StateUnreadable | AppendJudged | Withdrawn,
-        now: int,
-        out: list[Effect],
-    ) -> None:
-        match event:
-            case Decided():
-                self._on_decided(wait, event, now, out)
-            case DecisionDeclined():
-                self.in_flight -= 1
-                self._on_declined(wait, event.mark, now, out)
-            case KeyFound():
-                self.in_flight -= 1
-                self._on_key_found(wait, event.entry, now, out)
-            case StateUnreadable():
-                self.in_flight -= 1
-                self._on_failure(wait, now, out)
-            case AppendJudged():
-                self.in_flight -= 1
-                self._on_judged(wait, event, now, out)
-            case Withdrawn():
-                self._on_withdrawn(wait, now, out)
+    def _on_applied(self, event: ViewApplied, now: int, out: list[Effect]) -> None:
+        self.applied_mark = applied = max(self.applied_mark, event.mark)
+        for wait in self._marks.up_to(applied):
+            self._view_is_there(wait, now, out)
+        while self._held and self._held[0].mark <= applied:
+            self._queue_for_slot(self._held[0])
 
     # ---- the way of a submit -----------------------------------------------------------------------
 
     def _begin(self, begun: SubmitBegun, now: int, out: list[Effect]) -> None:
         assert begun.confirm or begun.request_hash is None, "a decline that nobody confirms says nothing about a key"
         wait = self._waits[begun.token] = _Wait(begun.token, begun)
+        wait.began_at = self.applied_mark
         if self._paused:
             self._end(wait, Unavailable(wait.token), now, out)
+        elif self._vain >= _HOLD_FROM and self.committed_mark > self.applied_mark:
+            wait.mark = self.committed_mark
+            self._set_limit(wait, now)
+            self._enter(wait, _Stage.HELD)
+            self._held.append(wait)
         else:
             self._slots.append(wait)
 
@@ -282,15 +287,26 @@ class Submitter:
         while self._slots and self.in_flight < self.in_flight_max:
             wait = self._slots.popleft()
             self.in_flight += 1
-            limit = wait.retry.give_up_after
-            if wait.gives_up_at is None and limit < math.inf:
-                wait.gives_up_at = now + int(limit * 1000)
+            if wait.gives_up_at is None:
+                self._set_limit(wait, now)
             self._enter(wait, _Stage.DECIDING)
             out.append(Decide(wait.token))
 
-    def _on_decided(self, wait: _Wait, event: Decided, now: int, out: list[Effect]) -> None:
-        self._taken.seen(event.mark)
+    def _set_limit(self, wait: _Wait, now: int) -> None:
+        limit = wait.retry.give_up_after
+        if limit < math.inf:
+            wait.gives_up_at = now + int(limit * 1000)
+
+    def _on_decided(self, event: Decided, now: int, out: list[Effect]) -> None:
+        wait = self._waits.get(event.token)
+        if wait is None:
+            return
+        if event.mark > self._decided_on:
+            self._taken.seen(self._decided_on)  # not yet what this state has first: see `_count`
+            self._decided_on = event.mark
         wait.modes = modes = modes_of(event.write, event.read, event.append)
+        if wait.began_at is not None:
+            self._count(wait, wait.began_at, modes)
         if modes:
             if not self._pass_gate(wait, modes, now, out):
                 self.in_flight -= 1
@@ -307,12 +323,26 @@ class Submitter:
         wait.attempts += 1
         out.append(Send(wait.token))
 
+    def _count(self, wait: _Wait, began_at: int, modes: Mapping[int, int]) -> None:
+        """Whether a submit would have been decided in vain, had it not been held."""
+        if self._taken.last(modes) > began_at:
+            self._vain = min(self._vain + 1, _VAIN_MAX)
+        elif self._vain:
+            self._vain -= 1
+        wait.began_at = None
+
     def _on_too_old(self, wait: _Wait, blocking: int, now: int, out: list[Effect]) -> None:
         """A decision was made on a state without a transaction that has taken one of its locks."""
         if wait.mark >= blocking and self.applied_mark >= blocking:
             self._on_failure(wait, now, out)  # it has waited for that already: a snapshot of a lagging database
         else:
             self._await_view(wait, _Stage.BLOCKED, blocking, now, out)
+
+    def _on_decision_declined(self, event: DecisionDeclined, now: int, out: list[Effect]) -> None:
+        wait = self._waits.get(event.token)
+        if wait is not None:
+            self.in_flight -= 1
+            self._on_declined(wait, event.mark, now, out)
 
     def _on_declined(self, wait: _Wait, mark: int, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None
@@ -329,14 +359,28 @@ class Submitter:
         else:
             self._pause(wait, now, out)  # a snapshot older than what this process has applied: of a lagging database
 
-    def _on_key_found(self, wait: _Wait, entry: KeyEntry, now: int, out: list[Effect]) -> None:
+    def _on_key_found(self, event: KeyFound, now: int, out: list[Effect]) -> None:
+        wait, entry = self._waits.get(event.token), event.entry
+        if wait is None:
+            return
+        self.in_flight -= 1
         assert wait.begun is not None
         if entry.request_hash != wait.begun.request_hash:
             self._end(wait, KeyReused(wait.token, entry.transaction_id), now, out)
         else:
             self._on_committed(wait, entry.transaction_id, now, out)
 
-    def _on_judged(self, wait: _Wait, event: AppendJudged, now: int, out: list[Effect]) -> None:
+    def _on_unreadable(self, event: StateUnreadable, now: int, out: list[Effect]) -> None:
+        wait = self._waits.get(event.token)
+        if wait is not None:
+            self.in_flight -= 1
+            self._on_failure(wait, now, out)
+
+    def _on_judged(self, event: AppendJudged, now: int, out: list[Effect]) -> None:
+        wait = self._waits.get(event.token)
+        if wait is None:
+            return
+        self.in_flight -= 1
         if event.verdict is Verdict.COMMITTED:
             self.committed_mark = max(self.committed_mark, event.transaction_id)
             self._taken.add(event.transaction_id, wait.modes)
@@ -379,7 +423,10 @@ class Submitter:
             return True
         return False
 
-    def _on_withdrawn(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _on_withdrawn(self, event: Withdrawn, now: int, out: list[Effect]) -> None:
+        wait = self._waits.get(event.token)
+        if wait is None:
+            return
         if wait.stage is _Stage.SENT:
             self._enter(wait, _Stage.LEFT)
             return
@@ -397,12 +444,20 @@ class Submitter:
             wait.entries.clear()
         if wait.stage is _Stage.SLOT and stage is not _Stage.DECIDING and wait in self._slots:
             self._slots.remove(wait)
+        elif wait.stage is _Stage.HELD:
+            self._leave_held(wait)
         wait.stage = stage
         gives_up_at = wait.gives_up_at
         if resumes_at is not None or (gives_up_at is not None and limited and stage not in _UNLIMITED):
             at = earliest(resumes_at, gives_up_at if limited and stage not in _UNLIMITED else None)
             assert at is not None
             self._times.add(at, wait)
+
+    def _leave_held(self, wait: _Wait) -> None:
+        if self._held and self._held[0] is wait:
+            self._held.popleft()
+        else:
+            self._held.remove(wait)
 
     def _queue_for_slot(self, wait: _Wait) -> None:
         self._enter(wait, _Stage.SLOT)
@@ -477,7 +532,8 @@ class Submitter:
         else:
             self._to_ask[wait] = None
 
-    def _on_answer(self, mark: int, now: int, out: list[Effect]) -> None:
+    def _on_answer(self, event: MarkAnswered, now: int, out: list[Effect]) -> None:
+        mark = event.mark
         self.committed_mark = max(self.committed_mark, mark)
         answered, self._asked = self._asked or {}, None
         if self._to_ask:
@@ -494,7 +550,7 @@ class Submitter:
 
     # ---- the end of waiting --------------------------------------------------------------------------
 
-    def _on_paused(self, now: int, out: list[Effect]) -> None:
+    def _on_paused(self, _: ViewPaused, now: int, out: list[Effect]) -> None:
         """Everybody who waits for the view, or will, is told; appends under way keep their outcomes."""
         self._paused = True
         for wait in list(self._waits.values()):
@@ -510,8 +566,11 @@ class Submitter:
 
     def _forget(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         del self._waits[wait.token]
-        self._enter(wait, _Stage.LEFT)
-        if self._asked is not None:
-            self._asked.pop(wait, None)
-        self._to_ask.pop(wait, None)
+        if wait.stage is _Stage.SENT:
+            wait.stage = _Stage.LEFT  # it is written down nowhere, and asks for nothing
+        else:
+            self._enter(wait, _Stage.LEFT)
+            if self._asked is not None:
+                self._asked.pop(wait, None)
+            self._to_ask.pop(wait, None)
         self._leave_gate(wait, now, out)

@@ -23,23 +23,26 @@ class TakenLocks:
 
     def __init__(self) -> None:
         self._by: dict[int, int] = {}
-        self._order: deque[tuple[int, tuple[int, ...]]] = deque()  # as they became known
+        self._order: deque[tuple[int, Mapping[int, int]]] = deque()  # as they became known
 
     def add(self, transaction_id: int, modes: Mapping[int, int]) -> None:
         """A transaction is committed, and has used locks so."""
-        hashes = tuple([value for value, mode in modes.items() if mode & TAKES])
-        if not hashes:
+        takes = False
+        for value, mode in modes.items():
+            if mode & TAKES:
+                takes = True
+                if self._by.get(value, -1) < transaction_id:
+                    self._by[value] = transaction_id
+        if not takes:
             return
-        for value in hashes:
-            if self._by.get(value, -1) < transaction_id:
-                self._by[value] = transaction_id
-        self._order.append((transaction_id, hashes))
+        self._order.append((transaction_id, modes))
         if len(self._order) > _KEPT:
             self._forget_first()
 
     def seen(self, mark: int) -> None:
         """A state of this mark was decided on."""
-        while self._order and self._order[0][0] <= mark:
+        order = self._order
+        while order and order[0][0] <= mark:
             self._forget_first()
 
     def last(self, modes: Mapping[int, int]) -> int:
@@ -52,8 +55,8 @@ class TakenLocks:
         return last
 
     def _forget_first(self) -> None:
-        transaction_id, hashes = self._order.popleft()
-        for value in hashes:
+        transaction_id, modes = self._order.popleft()
+        for value in modes:
             if self._by.get(value) == transaction_id:
                 del self._by[value]
 

@@ -226,7 +226,11 @@ class Appends:
         """Payload, header and locks of an append, as they travel."""
         if type(append) is not Append and not isinstance(append, Append):
             raise not_an_append(append)
-        data = self.payload(append)
+        value = append.value
+        if type(append.codec) is Raw and type(value) is bytes and len(value) <= self._payload_size_max:
+            data = value
+        else:
+            data = self.payload(append)
         header = append.header if type(append.header) is int else whole(append.header, "a header")
         if not -_INT_31 <= header < _INT_31:
             raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {header}")

@@ -85,6 +85,15 @@ class _Options:
     decline: str
     retry: Retry
 
+    def say(self, partition: int, until: str, decline: str, retry: Retry) -> bool:
+        return (
+            type(partition) is int
+            and self.partition == partition
+            and self.until == until
+            and self.decline == decline
+            and self.retry is retry
+        )
+
     def check(self) -> None:
         if self.until not in ("committed", "applied"):
             raise ValueError(f"until is 'committed' or 'applied', not {self.until!r}")
@@ -96,6 +105,19 @@ class _Options:
     def begun(self, call: Call) -> SubmitBegun:
         hashed = None if call.key is None else call.key.hashed
         return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed)
+
+
+_NO_OPTIONS = _Options(-1, "committed", "confirmed", Retry())
+
+
+def _key_of_call(view: View[Any], part: Part, args: tuple[Any, ...], decline: str, key: str | Key) -> KeyOfCall:
+    keys = getattr(view, "keys", None)
+    if keys is None:
+        raise ValueError(f"a submit with a key needs a view that remembers keys: {type(view).__name__}(..., keys=...)")
+    if decline != "confirmed":
+        raise ValueError("a submit with a key confirms its declines: leave decline='local' out")
+    whole_key = key if isinstance(key, Key) else Key(key, args)
+    return KeyOfCall(cast(KeyedView[Any], view), keys, part.partition, whole_key)
 
 
 class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Generic[S]):
@@ -133,6 +155,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         self._access = ViewAccess(view, client._rng, client._instrument, lambda *line: client._life.report(*line))
         self._decisions = Decisions(client, view, self._access, self._tell)
         self._block: AbstractAsyncContextManager[None] | None = None
+        self._last_options = _NO_OPTIONS  # most submits are alike
 
     async def __aenter__(self) -> Application[S]:
         if self._block is not None:
@@ -218,7 +241,10 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
         self._client._appends.unstarted += 1
-        return self._submit(_Options(partition, until, decline, retry), decide, args, key, submission)
+        options = self._last_options
+        if not options.say(partition, until, decline, retry):
+            options = _Options(partition, until, decline, retry)
+        return self._submit(options, decide, args, key, submission)
 
     async def _submit(
         self,
@@ -229,13 +255,15 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         submission: Submission | None,
     ) -> Receipt | None:
         self._client._appends.unstarted -= 1
-        options.check()
+        if options is not self._last_options:
+            options.check()
+            self._last_options = options
         if not callable(decide):
             check_decide(decide)
         if submission is not None and not isinstance(submission, Submission):
             raise TypeError(f"expected a Submission, found {shown(submission)}; write submission=Submission()")
-        part, waiter = self._open_part(options.partition), Waiter()
-        call = self._call(part, options, waiter, decide, args, key)
+        part = self._open_part(options.partition)
+        call = self._call(part, options, None, decide, args, key)
         if submission is not None:
             submission._call = call
         try:
@@ -245,9 +273,12 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                     call.effect = None
                     await self._decisions.alone(part, call)
                 else:
-                    await waiter.wait()
+                    await call.parked()
+                if call.error is not None:
+                    raise call.error
         finally:
-            await self._leave(part, [call])
+            if not call.ended or self._client._timed is not None:
+                await self._leave(part, [call])
         return outcome_of(part, call)
 
     async def submit_many(
@@ -311,13 +342,13 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         self,
         part: Part,
         options: _Options,
-        waiter: Waiter,
+        together: Waiter | None,
         decide: Callable[..., Any],
         args: tuple[Any, ...],
         key: str | Key | None,
     ) -> Call:
-        keyed = None if key is None else self._key_of_call(part, args, options.decline, key)
-        call = Call(waiter, decide, args, keyed)
+        keyed = None if key is None else _key_of_call(self.view, part, args, options.decline, key)
+        call = Call(decide, args, keyed, together)
         if self._client._timed is not None:
             call.timing = self._client._timed.submit_began(part.partition)
         return call
@@ -340,17 +371,6 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 with trio.CancelScope(shield=True):
                     await part.decided.wait()
 
-    def _key_of_call(self, part: Part, args: tuple[Any, ...], decline: str, key: str | Key) -> KeyOfCall:
-        keys = getattr(self.view, "keys", None)
-        if keys is None:
-            raise ValueError(
-                f"a submit with a key needs a view that remembers keys: {type(self.view).__name__}(..., keys=...)"
-            )
-        if decline != "confirmed":
-            raise ValueError("a submit with a key confirms its declines: leave decline='local' out")
-        whole_key = key if isinstance(key, Key) else Key(key, args)
-        return KeyOfCall(cast(KeyedView[Any], self.view), keys, part.partition, whole_key)
-
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
 
@@ -366,7 +386,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         calls = []
         try:
             for each in self._parts if partition is None else (partition,):
-                part, call = self._open_part(each), Call(Waiter())
+                part, call = self._open_part(each), Call()
                 calls.append((part, call))
                 self._tell(part, MarkWanted(call, to))
             for part, call in calls:
@@ -450,13 +470,13 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         return part
 
     async def _reached(self, part: Part, call: Call) -> int:
-        await call.waiter.wait()
+        await call.wait()
         if isinstance(call.effect, MarkReached):
             return call.effect.mark
         raise unavailable(part)
 
     async def _reach(self, part: Part, mark: int | None) -> int:
-        call = Call(Waiter())
+        call = Call()
         self._tell(part, MarkWanted(call, mark))
         try:
             return await self._reached(part, call)
@@ -467,7 +487,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         """Catch up with the log as it is now; a partition that is paused on the way is left as it is."""
         entered = trio.Event()
         tasks.start_soon(self._tell_progress, entered)
-        calls = [(part, Call(Waiter())) for part in self._parts.values()]
+        calls = [(part, Call()) for part in self._parts.values()]
         for part, call in calls:
             self._tell(part, MarkWanted(call, None))
         for part, call in calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import trio
 from waltz_core.base.ids import ReqId
 from waltz_core.client.columns import RowLocks
 from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
-from waltz_core.client.submit_calls import Decide, Effect
+from waltz_core.client.submit_calls import Effect
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.values import Append, Key, Transaction
 from waltz_trio.client.views import KeyedView, Keys
@@ -72,15 +72,9 @@ class Waiter:
     __slots__ = ("_task", "error", "left")
 
     def __init__(self) -> None:
-        self.left = 0  # calls that have not ended
+        self.left = 0  # calls that have not ended; the last one that does wakes it
         self.error: BaseException | None = None  # what `decide` or the view raised
         self._task: trio.lowlevel.Task | None = None  # that waits; an event would cost more than the wait
-
-    def ended(self) -> None:
-        """One of them has."""
-        self.left -= 1
-        if not self.left:
-            self.wake()
 
     def failed(self, error: Exception) -> None:
         """One of them got an exception, which is for the caller."""
@@ -91,20 +85,26 @@ class Waiter:
     def wake(self) -> None:
         """Something is there."""
         task, self._task = self._task, None
-        if task is not None:
+        if task is not None and task.custom_sleep_data is self:  # else it was cancelled, or woken already
             trio.lowlevel.reschedule(task)
+
+    def parked(self) -> Awaitable[None]:
+        """Sleep until it is woken; awaited at once, by a task that sees nothing yet."""
+        self._task = task = trio.lowlevel.current_task()
+        task.custom_sleep_data = self
+        # A coroutine of our own around it would live as long as the wait.
+        return trio.lowlevel.wait_task_rescheduled(_cancelled)  # noqa: ASYNC105 - awaited by whoever called
 
     async def wait(self) -> None:
         """Until there is something to look at; raises the exception."""
         if self.left and self.error is None:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._cancelled)
+            await self.parked()
         if self.error is not None:
             raise self.error
 
-    def _cancelled(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+
+def _cancelled(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.SUCCEEDED
 
 
 def _is_async(decide: Callable[..., Any] | None) -> bool:
@@ -114,8 +114,12 @@ def _is_async(decide: Callable[..., Any] | None) -> bool:
     return inspect.iscoroutinefunction(decide)
 
 
-class Call:
-    """Somebody who waits for what the submitter says next."""
+class Call(Waiter):
+    """What somebody waits for of the submitter: alone, or with other calls by one waiter for all of them.
+
+    Each lives as long as its submit, and thousands may: whatever they are made of, Python's garbage collector looks at
+    again and again.
+    """
 
     __slots__ = (
         "args",
@@ -130,20 +134,23 @@ class Call:
         "result",
         "row",
         "timing",
-        "waiter",
+        "together",
     )
 
     def __init__(
         self,
-        waiter: Waiter,
         decide: Callable[..., Any] | None = None,
         args: tuple[Any, ...] = (),
         key: KeyOfCall | None = None,
+        together: Waiter | None = None,
     ) -> None:
-        waiter.left += 1
-        self.waiter, self.decide, self.args, self.key = waiter, decide, args, key
+        super().__init__()
+        self.left = 1
+        if together is not None:
+            together.left += 1
+        self.together, self.decide, self.args, self.key = together, decide, args, key
         self.awaits = _is_async(decide)  # its caller runs it
-        self.effect: Effect | None = None  # what the submitter said last
+        self.effect: Effect | None = None  # what the submitter said last, to whoever calls
         self.ended = False  # the submitter has forgotten it
         self.failure: Exception | None = None  # why the last try came to nothing
         self.row: tuple[bytes, int, RowLocks] | None = None  # an append that is ready to be sent
@@ -152,15 +159,19 @@ class Call:
         self.result: object = None  # of the last append, for the receipt
         self.timing: object = None  # what the instrument knows it by
 
-    def tell(self, effect: Effect) -> None:
-        """What the submitter says."""
+    @property
+    def waiter(self) -> Waiter:
+        """Who waits for it."""
+        return self if self.together is None else self.together
+
+    def end(self, effect: Effect) -> None:
+        """What the submitter says last."""
         self.effect = effect
-        if isinstance(effect, Decide):
-            if self.awaits:
-                self.waiter.wake()
-        else:
-            self.ended = True
-            self.waiter.ended()
+        self.ended = True
+        waiter = self if self.together is None else self.together
+        waiter.left -= 1
+        if not waiter.left:
+            waiter.wake()
 
     def run(self, state: Any) -> Any:
         """Who carries the key, or what `decide` says."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -105,7 +104,7 @@ class Decisions:
             return  # its caller has left
         if result is None:
             events.append(DecisionDeclined(call, mark))
-        elif isinstance(result, KeyEntry):
+        elif call.key is not None and isinstance(result, KeyEntry):
             call.result = None  # it lived with whoever appended it
             events.append(KeyFound(call, result))
         else:
@@ -116,7 +115,7 @@ class Decisions:
 
     def _appending(self, part: Part, call: Call, append: Any, mark: int) -> Decided:
         """Make an append ready to be sent."""
-        if not isinstance(append, Append):
+        if type(append) is not Append and not isinstance(append, Append):
             raise _no_decision(append)
         if call.key is not None:
             append = call.key.carried_by(append, self._client._appends.payload(append))
@@ -153,12 +152,14 @@ class Sending:
         assert row is not None
         appends = self._client._appends
         call.pending = pending = appends.launch(part.partition, row, call.result, call.based_on, call.timing)
-        pending._when_done(partial(self._judged, part, call, pending))
+        pending._when_done(part.judged, call)
 
-    def _judged(self, part: Part, call: Call, pending: Pending) -> None:
-        outcome = pending._outcome
+    def judged(self, part: Part, pending: Pending) -> None:
+        """An append has an outcome."""
+        call, outcome = cast(Call, pending._caller), pending._outcome
         assert outcome is not None
-        if isinstance(outcome, Failed):
+        if type(outcome) is not int:
+            assert isinstance(outcome, Failed)
             call.failure = self._client._life.error_of(outcome, pending._names, pending._writes)
             if outcome.reason is Reason.LOCK and self._client._instrument is not None:
                 self._client._instrument.conflict(part.partition, outcome.blocking_id)

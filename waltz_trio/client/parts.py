@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -21,6 +22,9 @@ from waltz_core.client.submitter import Submitter
 from waltz_trio.client.calls import Call
 from waltz_trio.client.values import Receipt
 
+if TYPE_CHECKING:
+    from waltz_trio.client.pending import Pending
+
 
 class Part:
     """One partition of an application."""
@@ -36,6 +40,7 @@ class Part:
         self.woken: trio.Event | None = None
         self.deciding: list[Call] = []  # those whose `decide` the view runs right now
         self.decided = trio.Event()  # the view has run it
+        self.judged: Callable[[Pending], None] = _nobody  # hears of appends that were sent
         self._for_view: deque[Commit | TakeNext | Poisoned] = deque()
         self._has_work = trio.Event()
 
@@ -55,6 +60,10 @@ class Part:
             self._has_work = trio.Event()
             await self._has_work.wait()
         return self._for_view.popleft()
+
+
+def _nobody(pending: Pending) -> None:
+    """Before there is anybody who sends."""
 
 
 class Tell(Protocol):

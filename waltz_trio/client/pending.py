@@ -26,6 +26,7 @@ class Pending:
     """An append that was sent; its outcome is kept whether or not anybody waits."""
 
     __slots__ = (
+        "_caller",
         "_event",
         "_life",
         "_names",
@@ -48,7 +49,8 @@ class Pending:
         self._outcome: int | Failed | None = None
         self._timing: object = None  # what the instrument knows it by
         self._event: trio.Event | None = None
-        self._on_done: Callable[[], object] | None = None
+        self._on_done: Callable[[Pending], object] | None = None
+        self._caller: object = None  # for `_on_done`
 
     @property
     def done(self) -> bool:
@@ -81,17 +83,17 @@ class Pending:
             raise self._life.error_of(outcome, self._names, self._writes)
         return Receipt(self.partition, outcome, value=self._result)
 
-    def _when_done(self, then: Callable[[], object]) -> None:
-        """Call `then` once, when the outcome is known."""
+    def _when_done(self, then: Callable[[Pending], object], caller: object) -> None:
+        """Call `then` once, when the outcome is known; it finds `caller` here."""
         assert self._outcome is None
-        self._on_done = then
+        self._on_done, self._caller = then, caller
 
     def _settle(self, outcome: int | Failed) -> None:
         self._outcome = outcome
         if self._event is not None:
             self._event.set()
         if self._on_done is not None:
-            self._on_done()
+            self._on_done(self)
 
 
 def conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:

@@ -158,6 +158,8 @@ class _Dict(_Wrapper, MutableMapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         base = self._base
         value = base.get(key, _MISSING)
+        if type(value) in _PLAIN:
+            return value
         if value is _MISSING:
             value = self._default(key)
         return self._out(value, lambda old: base.__setitem__(key, old))

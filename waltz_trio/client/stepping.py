@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import trio
 
 from waltz_core.base.contract import earliest
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
 from waltz_core.client.materialized import Effect, Event
-from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered, Send
+from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered, Send, SubmitDone
 from waltz_trio.base.background import Background
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.calls import Call
@@ -29,6 +30,8 @@ class Stepper:
         self._client = client
         self._sending = Sending(client, self.post)
         self._parts = tuple(parts)
+        for part in self._parts:
+            part.judged = partial(self._sending.judged, part)
         self._armed: int | None = None  # when the task that keeps time wakes up
         self._rearm = trio.Event()
         self._has_posted = trio.Event()
@@ -57,27 +60,33 @@ class Stepper:
         posted, part.posted = part.posted, []
         posted += events
         part.machine.step(now_ms(), posted, out)
-        for effect in out:
-            if isinstance(effect, AskMark):
+        for effect in out:  # those that every submit has come first
+            if isinstance(effect, Send):
+                self._sending.send(part, cast(Call, effect.token))
+            elif isinstance(effect, Decide):
+                self._decide(part, effect)
+            elif isinstance(effect, SubmitDone):
+                cast(Call, effect.token).end(effect)
+            elif isinstance(effect, AskMark):
                 if self.tasks is not None:
                     self.tasks.start_soon(self._ask, part)
-                continue
-            if isinstance(effect, Commit | TakeNext | Poisoned):
+            elif isinstance(effect, (Commit, TakeNext, Poisoned)):
                 part.for_view(effect)
-                continue
-            call = effect.token
-            assert isinstance(call, Call)
-            if isinstance(effect, Send):
-                self._sending.send(part, call)
-                continue
-            call.tell(effect)
-            if isinstance(effect, Decide) and not call.awaits:
-                if part.woken is not None and not part.undecided:
-                    part.woken.set()
-                part.undecided[call] = None
+            else:
+                cast(Call, effect.token).end(effect)
         at = part.machine.deadline()
         if at is not None and (self._armed is None or at < self._armed):
             self._rearm.set()
+
+    def _decide(self, part: Part, effect: Decide) -> None:
+        call = cast(Call, effect.token)
+        if call.awaits:
+            call.effect = effect
+            call.waiter.wake()
+            return
+        if part.woken is not None and not part.undecided:
+            part.woken.set()
+        part.undecided[call] = None
 
     async def keep_time(self) -> None:
         """Step the machines when a pause or a limit ends."""

@@ -203,6 +203,58 @@ def test_what_was_just_committed_is_applied_before_its_lock_is_sent_again() -> N
     assert desk.empty()
 
 
+def commit_again_and_again(desk: Desk, times: int, *locks: int, first: int) -> int:
+    """Submits in a row for the same locks, each begun before the view has its last one; gives the last mark."""
+    for mark in range(first, first + times):
+        decided = desk.begin("again") == [Decide("again")] and desk.decided("again", *locks) == [Send("again")]
+        if not decided:
+            assert desk.tell(ViewApplied(mark - 1)) == [Decide("again")]
+            desk.send("again", *locks)
+        assert desk.judge("again", Verdict.COMMITTED, mark) == [SubmitDone("again", mark, 1, 0)]
+    return first + times - 1
+
+
+def test_who_would_mostly_decide_in_vain_is_held_until_the_view_has_what_is_committed() -> None:
+    desk = Desk()
+    mark = commit_again_and_again(desk, 9, 1, first=0)
+    assert desk.begin("a") == desk.begin("b") == []
+    assert (desk.machine.in_flight, desk.machine.queued) == (0, 2)
+    assert desk.tell(Withdrawn("b")) == []
+    assert desk.tell(ViewApplied(mark - 1)) == []
+    assert desk.tell(ViewApplied(mark)) == [Decide("a")]
+    assert desk.begin("c") == [Decide("c")], "the view has everything"
+    desk.send("a", 1)
+    desk.send("c", 2)
+    for token, transaction_id in (("a", mark + 1), ("c", mark + 2)):
+        assert desk.judge(token, Verdict.COMMITTED, transaction_id) == [SubmitDone(token, transaction_id, 1, 0)]
+    assert desk.empty()
+
+
+def test_nobody_is_held_where_submits_have_nothing_to_do_with_each_other() -> None:
+    desk = Desk()
+    mark = commit_again_and_again(desk, 9, 1, first=0)
+    for lock in range(10, 14):  # held, and in vain
+        mark += 1
+        assert desk.begin("other") in ([], [Decide("other")])
+        desk.tell(ViewApplied(mark - 1))
+        desk.send("other", lock)
+        desk.judge("other", Verdict.COMMITTED, mark)
+    assert desk.machine.committed_mark > desk.machine.applied_mark
+    assert desk.begin("a") == [Decide("a")]
+    desk.tell(Withdrawn("a"))
+    assert desk.empty()
+
+
+def test_who_is_held_gives_up_in_time_and_learns_of_a_pause() -> None:
+    desk = Desk()
+    commit_again_and_again(desk, 9, 1, first=0)
+    assert desk.begin("a", retry=Retry(give_up_after=0.5)) == desk.begin("b") == []
+    assert desk.at(499) == []
+    assert desk.at(500) == [GaveUp("a", 0)]
+    assert desk.tell(ViewPaused()) == [Unavailable("b")]
+    assert desk.empty()
+
+
 def test_who_only_takes_a_lock_depends_on_nobody() -> None:
     desk = Desk(applied=9)
     for token in "abcr":
@@ -594,6 +646,7 @@ class World:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.desk = Desk(slots=rng.randint(1, 4))
+        self.desk.machine._vain = rng.choice((0, 16))  # whether submits are held at first
         self.log = -1
         self.deciding: list[str] = []
         self.sent: list[str] = []
