@@ -157,6 +157,7 @@ class Sending:
     def judged(self, part: Part, pending: Pending) -> None:
         """An append has an outcome."""
         call, outcome = cast(Call, pending._caller), pending._outcome
+        pending._caller = None  # the call knows it: a circle would be left to Python's garbage collector
         assert outcome is not None
         if type(outcome) is not int:
             assert isinstance(outcome, Failed)

@@ -81,8 +81,9 @@ class Post(Protocol):
 
 
 def outcome_of(part: Part, call: Call) -> Receipt | None:
-    """What a call has come to; errors as `submit`."""
-    match call.effect:
+    """What a call has come to, said once; errors as `submit`."""
+    effect, call.effect = call.effect, None  # which names the call: a circle would be left to the garbage collector
+    match effect:
         case SubmitDone(_, transaction_id, attempts, conflicts):
             if transaction_id is None:
                 return None

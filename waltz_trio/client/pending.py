@@ -92,8 +92,10 @@ class Pending:
         self._outcome = outcome
         if self._event is not None:
             self._event.set()
-        if self._on_done is not None:
-            self._on_done(self)
+        then = self._on_done
+        if then is not None:
+            self._on_done = None
+            then(self)
 
 
 def conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:
