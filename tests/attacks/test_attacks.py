@@ -64,7 +64,12 @@ def test_a_gateway_goes_on_beside_hostile_callers(tmp_path: Path) -> None:
             for caller in ("", *CALLERS) if port.protocol == "gateway" else ("",):
                 withstood(field, port, [(name, caller) for name in saying(port.protocol)])
         named(field, "gateway")
-        assert "the WebSocket was ended: " in field.text("gateway")
+        gateway = next(port for port in field.ports if port.protocol == "gateway")
+        for _ in range(5):  # beside other work, the moment of the attack may end before its WebSockets
+            if "the WebSocket was ended: " in field.text("gateway"):
+                return
+            withstood(field, gateway, [("fields", CALLERS[0])])
+        pytest.fail("no WebSocket that breaks its protocol is named")
 
 
 def test_clients_of_a_proxy_notice_no_hostile_peers(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:

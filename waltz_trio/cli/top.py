@@ -155,9 +155,10 @@ def _count(number: int, what: str) -> str:
 
 
 def _partitions(rows: Sequence[Page]) -> Table:
-    table = _table(
-        "part", "state", "owner", "session", "mark", "lag", "/s", "99 %", "refused", "repl", "archive", "waits for"
-    )
+    archived = any(row["archive"] is not None for row in rows)
+    waiting = any(row["waits_for"] for row in rows)
+    heads = ["part", "state", "owner", "session", "mark", "lag", "/s", "99 %", "refused", "repl"]
+    table = _table(*heads, *["archive"] * archived, *["waits for"] * waiting)  # an empty column costs the others room
     for row in rows:
         table.add_row(
             str(row["id"]),
@@ -170,8 +171,8 @@ def _partitions(rows: Sequence[Page]) -> Table:
             _ms(row["p99_ms"]),
             f"{row['refused']:,}",
             f"{row['sound_replicas']}/{len(row['replicas'])}",
-            _archive(row["archive"]),
-            row["waits_for"],
+            *[_archive(row["archive"])] * archived,
+            *[row["waits_for"]] * waiting,
         )
     return table
 
