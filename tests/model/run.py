@@ -17,6 +17,8 @@ from tests.model.application_world import ApplicationWorld
 from tests.model.archived_run import POLICY, ArchivedRun
 from tests.model.cluster import SimCluster
 from tests.model.faults import ARCHIVE, ASTRAY, BEYOND_LEGACY, KINDS, LOSE_ID, LOSING, MEMBERSHIP, OUTAGE, Faults
+from tests.model.gateway_world import SHARE as GATEWAY_SHARE
+from tests.model.gateway_world import GatewayWorld
 from tests.model.hostile import Hostile
 from tests.model.limits import AS_SHIPPED, Limits, draw_limits
 from tests.model.marks import HOSTILE, PROXY
@@ -432,6 +434,13 @@ def run_seed(
     if whole.failure is not None:
         failure = failure or f"whole application: {whole.failure.name}: {whole.failure.text}"
     counts.update({f"whole application: {name}": count for name, count in whole.counts.items()})
+    if limits and Random(f"{seed}/gateways").random() < GATEWAY_SHARE:
+        gateways = GatewayWorld(seed)
+        try:
+            gateways.run()
+        except Exception as error:
+            failure = failure or f"gateways: {type(error).__name__}: {error}"
+        counts.update({f"gateways: {name}": count for name, count in gateways.counts.items()})
     if run.world.zookeeper.stale_reads:
         counts["stale ZooKeeper reads"] = run.world.zookeeper.stale_reads
     faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}

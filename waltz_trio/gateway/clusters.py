@@ -8,7 +8,7 @@ few that nobody needs are kept. A client that broke is replaced by whoever asks 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
@@ -19,6 +19,8 @@ from waltz_trio.client.client import Client
 from waltz_trio.client.connect import open_client
 
 _IDLE_KEPT = 2  # clients for feeds that nobody uses
+
+OpenClient = Callable[[str], AbstractAsyncContextManager[Client]]
 
 
 class _Held:
@@ -32,10 +34,10 @@ class _Held:
         self._opened = trio.Event()
         self._left = trio.Event()
 
-    async def run(self, source: str, report: Callable[[Level, str], None]) -> None:
+    async def run(self, open_one: OpenClient, source: str, report: Callable[[Level, str], None]) -> None:
         """Hold it open until `leave`, or until it breaks."""
         try:
-            async with open_client(source) as self.client:
+            async with open_one(source) as self.client:
                 self._opened.set()
                 await self._left.wait()
         except Exception as error:
@@ -61,8 +63,15 @@ class _Held:
 class Cluster:
     """What a gateway holds of one cluster."""
 
-    def __init__(self, source: str, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
+    def __init__(
+        self,
+        source: str,
+        nursery: trio.Nursery,
+        report: Callable[[Level, str], None],
+        open_one: OpenClient = open_client,
+    ) -> None:
         self._source = source
+        self._open = open_one
         self._nursery = nursery
         self._report = report
         self._main: _Held | None = None
@@ -81,7 +90,7 @@ class Cluster:
 
     def _new(self) -> _Held:
         held = _Held()
-        self._nursery.start_soon(held.run, self._source, self._report)
+        self._nursery.start_soon(held.run, self._open, self._source, self._report)
         return held
 
     @asynccontextmanager
