@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import pickle
@@ -273,3 +274,52 @@ def test_a_receipt_can_be_shown_and_carried_elsewhere() -> None:
     again = pickle.loads(pickle.dumps(receipt))
     assert (again, again.value) == (receipt, {"balance": 5})
     assert json.dumps(receipt) == "7"
+
+
+@attrs.frozen
+class Ledger:
+    by_account: dict[int, int]
+    named: dict[str, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Hidden:
+    n: int
+    twice: int = attrs.field(init=False, default=0)
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "text"),
+    [
+        (waltz.Json(Leaf), Leaf("7"), r"Leaf\(n='7'\) \(Leaf\) could be written, but not read again by Json\(Leaf\)"),
+        (waltz.Json(dict[str, int]), {"account": "7"}, r"expected int, found '7' \(str\)"),
+        (waltz.Json(list[int]), [1, 2.5], r"expected int, found 2.5 \(float\)"),
+        (waltz.Json(Tree), attrs.evolve(TREE, leaves=[Leaf(1), Leaf(None)]), "expected int, found None"),
+        (waltz.Json(Hidden), Hidden(1), "unexpected keyword argument 'twice'"),
+        (waltz.Json(dict), {7: 100}, r"keys of a dict are text in JSON, found 7 \(int\): write str\(7\), or name"),
+        (waltz.Json(), [{"a": {None: 1}}], r"keys of a dict are text in JSON, found None"),
+        (waltz.Json(Ledger), Ledger({1: 2}, {3: 4}), r"keys of a dict are text in JSON, found 3 \(int\)"),
+        (
+            waltz.MsgPack(Leaf),
+            Leaf("7"),
+            r"Leaf\(n='7'\) \(Leaf\) could be written, but not read again: Expected `int`",
+        ),
+    ],
+)
+def test_what_could_not_be_read_again_is_refused_before_it_stops_every_view(codec: Any, value: Any, text: str) -> None:
+    for good in (Leaf(1), {"a": 1}, [1], TREE, Ledger({1: 2}, {})):  # also by a codec that has written before
+        with contextlib.suppress(TypeError):
+            codec.dumps(good)
+    with pytest.raises(TypeError, match=text):
+        codec.dumps(value)
+
+
+def test_keys_of_a_dict_come_back_as_their_type_says() -> None:
+    codec = waltz.Json(Ledger)
+    assert codec.loads(codec.dumps(Ledger({-7: 100, 8: 0}))) == Ledger({-7: 100, 8: 0})
+    colours = waltz.Json(dict[Colour, int])
+    assert colours.loads(b'{"red":1}') == {Colour.RED: 1}
+    with pytest.raises(ValueError, match="expected a whole number as a key, found '07'"):
+        codec.loads(b'{"by_account":{"07":1}}')
+    with pytest.raises(TypeError, match="Json cannot carry a dict with keys of float"):
+        waltz.Json(dict[float, int])

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
+from waltz_trio.client.fitting import fitting, key_builder, refuse_keys
 
 T = TypeVar("T")
 
@@ -114,7 +115,8 @@ class Json(Generic[T]):
     Values and fields may be None, bool, int, float, str, bytes (as base64), Decimal, datetime, date, time, UUID (as
     text), enums, classes of attrs, dataclasses, msgspec and pydantic, and list, tuple, dict and unions with None of
     these, as the type or their annotations say. Missing fields take their default. NaN and infinities are refused
-    when they are written: JSON has none.
+    when they are written: JSON has none. So is what `loads` would not take again: a field of another type than its
+    class says, a key of a plain dict that is no text.
 
     Args:
         cls: the type; None = any plain JSON value.
@@ -133,6 +135,8 @@ class Json(Generic[T]):
             raise ValueError(f"unknown is 'refuse' or 'ignore', not {unknown!r}")
         self.cls = cls
         self._build = _as_is if cls is None else _builder(cls, unknown == "ignore")
+        self._fits = fitting(Any if cls is None else cls)
+        self._tried = False
 
     def __repr__(self) -> str:
         return f"Json({'' if self.cls is None else _name_of(self.cls)})"
@@ -142,12 +146,26 @@ class Json(Generic[T]):
         if self.cls is not None and not _is_a(value, self.cls):
             raise TypeError(f"expected {_name_of(self.cls)}, found {shown(value)}")
         try:
-            text = json.dumps(value, default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            text = _encode(value)
         except ValueError as error:
             if "Out of range" not in str(error):
                 raise
             raise ValueError(f"NaN and infinities have no place in JSON, found in {shown(value)}") from None
+        if not (self._fits(value) and self._tried):
+            self._read_back(value, text)
         return text.encode()
+
+    def _read_back(self, value: T, text: str) -> None:
+        """See that `loads` takes a value again: one that it refuses would stop every view at its transaction.
+
+        Values that a look shows to fit are not read back, but for the first one: a class may refuse its own fields.
+        """
+        refuse_keys(value, self.cls)
+        try:
+            self._build(json.loads(text))
+        except Exception as error:
+            raise TypeError(f"{shown(value)} could be written, but not read again by {self!r}: {error}") from error
+        self._tried = True
 
     def loads(self, data: bytes) -> T:
         """The value; ValueError or TypeError when it does not fit."""
@@ -252,6 +270,9 @@ def _to_plain(value: object) -> object:
     raise TypeError(f"{cls.__name__} has no place in JSON")
 
 
+_encode = json.JSONEncoder(default=_to_plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def _is_a(value: object, wanted: Any) -> bool:
     """Whether `value` may be written as a `wanted`: what `_checked` takes when it is read again."""
     cls = typing.get_origin(wanted) or wanted
@@ -299,8 +320,10 @@ def _builder(wanted: Any, lenient: bool) -> Callable[[Any], Any]:
     if origin is tuple:
         return _tuple_builder(arguments, builder)
     if origin is dict:
-        item = builder(arguments[1])
-        return lambda value: {key: item(part) for key, part in _checked(value, dict).items()}
+        key_of, item = key_builder(arguments[0]), builder(arguments[1])
+        if key_of is None:
+            return lambda value: {key: item(part) for key, part in _checked(value, dict).items()}
+        return lambda value: {key_of(key): item(part) for key, part in _checked(value, dict).items()}
     raise _not_carried(wanted)
 
 

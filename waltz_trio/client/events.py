@@ -164,6 +164,11 @@ class MsgPack(Generic[T]):
         if is_model(type(value)):
             plain = plain.model_dump(mode="json")
         data: bytes = self._encode(plain)
+        if self.cls is not None:
+            try:
+                self.loads(data)  # what it refuses would stop every view at its transaction
+            except Exception as error:
+                raise TypeError(f"{shown(value)} could be written, but not read again: {error}") from error
         return data
 
     def loads(self, data: bytes) -> Any:

@@ -1,0 +1,128 @@
+"""Whether `Json` will read what it is about to write: a look that is cheap, and says yes only where it is sure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+Fits = Callable[[Any], bool]
+
+_EXACT = (int, str, bool, bytes)
+_ITEMS = (list, tuple)
+
+
+@functools.cache
+def fitting(wanted: Any) -> Fits:
+    """Says of a value whether it surely is a `wanted`; False where only reading it again would tell."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted in (Any, object):
+        return _plain
+    if wanted in _EXACT:
+        return lambda value: type(value) is wanted
+    if wanted is float:
+        return lambda value: type(value) in (float, int)
+    if wanted in (list, tuple, dict):
+        return _plain
+    if isinstance(wanted, type) and (attrs.has(wanted) or dataclasses.is_dataclass(wanted)):
+        return _fields_fit(wanted)
+    if isinstance(wanted, type):
+        sure = not hasattr(wanted, "model_dump") and not hasattr(wanted, "__struct_fields__")  # they check themselves
+        return lambda value: sure and type(value) is wanted
+    if origin in (typing.Union, types.UnionType):
+        parts = [fitting(part) for part in arguments if part is not type(None)]
+        return lambda value: value is None or (len(parts) == 1 and parts[0](value))
+    if origin is list or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
+        item = fitting(arguments[0])
+        return lambda value: type(value) in _ITEMS and all(map(item, value))
+    if origin is dict and arguments[0] in (str, int):
+        key, part = arguments[0], fitting(arguments[1])
+        return lambda value: all(type(name) is key and part(each) for name, each in value.items())
+    return lambda value: False
+
+
+def _plain(value: Any) -> bool:
+    """Plain JSON, with text for keys; what is inside deep values is looked at, too."""
+    kind = type(value)
+    if kind is dict:
+        return all(type(key) is str and _plain(part) for key, part in value.items())
+    if kind in _ITEMS:
+        return all(map(_plain, value))
+    return kind in (str, int, float, bool) or value is None
+
+
+def _fields_fit(cls: Any) -> Fits:
+    names = [field.name for field in (attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls))]
+    checks: list[tuple[str, Fits]] = []
+
+    def fits(value: Any) -> bool:
+        if type(value) is not cls:
+            return False
+        if not checks:  # late, for classes that contain themselves
+            hints = typing.get_type_hints(cls)
+            checks.extend((name, fitting(hints[name])) for name in names)
+        return all(check(getattr(value, name)) for name, check in checks)
+
+    return fits
+
+
+def key_builder(wanted: Any) -> Callable[[str], Any] | None:
+    """What makes a key of a dict from the text that JSON has for it; None: it stays as it is.
+
+    Raises:
+        TypeError: no such key can be written.
+    """
+    if wanted in (str, Any, object):
+        return None
+    if wanted is int:
+        return _int_key
+    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
+        by_text = {str(member.value): member for member in wanted if isinstance(member.value, str | int)}
+        return lambda text: by_text[text]
+    raise TypeError(
+        f"Json cannot carry a dict with keys of {getattr(wanted, '__name__', wanted)}: JSON has text for keys, and int "
+        "and enums of these can be read from it"
+    )
+
+
+def _int_key(text: str) -> int:
+    number = int(text)
+    if str(number) != text:
+        raise ValueError(f"expected a whole number as a key, found {text!r}")
+    return number
+
+
+def refuse_keys(value: Any, wanted: Any) -> None:
+    """See that no key of a dict becomes another one on its way: JSON has text for keys.
+
+    Raises:
+        TypeError: a key is no text, and no type says what it is.
+    """
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if isinstance(value, dict):
+        if origin is not dict or arguments[0] in (str, Any, object):
+            _refuse_other_keys(value)
+        for each in value.values():
+            refuse_keys(each, arguments[1] if origin is dict else None)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            refuse_keys(each, arguments[0] if origin is list else None)
+    elif attrs.has(type(value)) or dataclasses.is_dataclass(value):
+        for name, hint in typing.get_type_hints(type(value)).items():
+            if hasattr(value, name):
+                refuse_keys(getattr(value, name), hint)
+
+
+def _refuse_other_keys(value: dict[Any, Any]) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"keys of a dict are text in JSON, found {key!r} ({type(key).__name__}): write str({key!r}), or name "
+                "their type, such as Json(dict[int, int])"
+            )
