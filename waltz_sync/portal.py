@@ -23,6 +23,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 import trio
 
 from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError
+from waltz_trio.client.view_access import run_of_view
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -126,10 +127,10 @@ class Portal:
                 f"this client belongs to process {self._pid}, and this is process {os.getpid()}, forked from it: no "
                 "thread and no connection of the client is here. Call open_client in each process, after the fork"
             )
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._thread or run_of_view() is self._token is not None:
             raise RuntimeError(
                 "this is the client's own thread, which would wait for itself: apply, decide, select and instruments "
-                "must not call the client"
+                "must not call the client. Do that where submit is called, before or after it"
             )
 
     def call(

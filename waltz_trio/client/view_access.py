@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,6 +21,22 @@ from waltz_trio.client.values import Batch
 from waltz_trio.client.views import ApplyError, View
 
 T = TypeVar("T")
+
+
+_HERE = threading.local()
+
+
+def run_of_view() -> trio.lowlevel.TrioToken | None:
+    """The run whose view is at work in this thread, in `apply`, `decide` or `read`; None: no view is."""
+    return getattr(_HERE, "run", None)
+
+
+def _inside_view(run: trio.lowlevel.TrioToken, method: Callable[..., T], args: tuple[Any, ...]) -> T:
+    _HERE.run = run
+    try:
+        return method(*args)
+    finally:
+        _HERE.run = None
 
 
 def _itself(state: T) -> T:
@@ -83,7 +100,7 @@ class ViewAccess:
 
     async def in_view(self, method: Callable[..., Any], *args: Any) -> Any:
         if self._view.threaded:
-            return await trio.to_thread.run_sync(method, *args)
+            return await trio.to_thread.run_sync(_inside_view, trio.lowlevel.current_trio_token(), method, args)
         await trio.lowlevel.checkpoint_if_cancelled()
         return method(*args)
 
