@@ -166,6 +166,17 @@ def test_a_file_that_can_hold_no_view_is_a_mistake_and_nothing_to_wait_for(
         front(view_at(make(tmp_path)), fine)
 
 
+def test_a_schema_that_fails_says_so_and_what_to_write(front: Callable[[Any, Use], None], tmp_path: Path) -> None:
+    def with_schema(schema: str) -> waltz_trio.SqliteView:
+        return waltz_trio.SqliteView(tmp_path / "view.db", note, schema=schema, name="seen")
+
+    with pytest.raises(waltz_trio.ConfigError, match=r'schema=... fail: near "CREAT": syntax error'):
+        front(with_schema("CREAT TABLE seen (id INTEGER)"), fine)
+    front(with_schema("CREATE TABLE seen (id INTEGER)"), fine)
+    with pytest.raises(waltz_trio.ConfigError, match=r"table seen already exists.*write CREATE TABLE IF NOT EXISTS"):
+        front(with_schema("CREATE TABLE seen (id INTEGER)"), fine)
+
+
 def test_a_view_that_is_ahead_of_the_log_is_refused(front: Callable[[Any, Use], None], tmp_path: Path) -> None:
     view = view_at(tmp_path / "view.db")
     view.seed(0, 1_000_000, lambda db: None)
@@ -244,3 +255,24 @@ def test_what_names_no_file_is_refused_with_the_forms_that_are_read(path: str) -
 
     with pytest.raises(waltz_trio.ConfigError, match=r"expected the path of a file.*waltz://host:port"):
         trio.run(main)
+
+
+@pytest.mark.parametrize("on_disk", [True, False], ids=["in a thread of its own", "in the client's thread"])
+def test_a_function_of_the_view_that_calls_its_client_is_refused_and_waits_for_nobody(
+    cluster: RunningCluster, tmp_path: Path, on_disk: bool
+) -> None:
+    view = view_at(tmp_path / "view.db") if on_disk else waltz_trio.DictView(lambda txn, state: None)
+    calls: list[Callable[[Any, Any], Any]] = [
+        lambda client, app: app.submit(something, partition=0),  # its turn comes when this decide has ended
+        lambda client, app: client.append(1, something(None)),
+        lambda client, app: app.read(lambda state: None, partition=0),
+    ]
+    with waltz_sync.open_client(cluster.url) as client, client.materialize(view, [0], timeout=60) as app:
+        for call in calls:
+
+            def decide(state: Any, call: Callable[[Any, Any], Any] = call) -> None:
+                call(client, app)
+
+            with pytest.raises(RuntimeError, match="apply, decide, select and instruments must not call the client"):
+                app.submit(decide, partition=0, timeout=60)
+        assert app.submit(something, partition=0, timeout=60) is not None

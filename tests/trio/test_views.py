@@ -445,6 +445,35 @@ def test_an_apply_that_would_do_nothing_is_refused_when_the_view_is_made(tmp_pat
             make(apply)
 
 
+def only_the_transaction(txn: waltz.Transaction) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: waltz.DictView(only_the_transaction),
+            r"apply is called with a transaction and the state, and .*only_the",
+        ),  # type: ignore[arg-type]
+        (lambda: waltz.DictView(noted, apply_many=only_the_transaction), "apply_many is called with transactions and"),  # type: ignore[arg-type]
+        (lambda: waltz.SqliteView("x.db", lambda txn, db, more: None), r"missing a required argument: 'more'"),  # type: ignore[arg-type, misc]
+        (lambda: waltz.Keys(lambda: None), "key_of is called with a transaction, and .* cannot be: too many"),  # type: ignore[arg-type, misc]
+    ],
+)
+def test_a_function_that_cannot_be_called_as_it_will_be_is_refused_when_the_view_is_made(make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make()
+
+
+def noted(txn: waltz.Transaction, state: Any, *, note: str = "") -> None: ...
+
+
+def test_a_function_may_have_more_parameters_if_they_have_defaults() -> None:
+    waltz.DictView(noted)
+    waltz.DictView(functools.partial(noted, note="x"))
+    waltz.DictView(lambda *both: None)
+
+
 def test_a_coroutine_that_apply_returns_is_an_error(tmp_path: Path) -> None:
     view = sqlite_view(tmp_path, lambda txn, db: asynchronous(txn, db))
     view.load_mark(0)

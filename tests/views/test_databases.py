@@ -357,7 +357,7 @@ def test_a_rebuild_that_was_cut_off_is_finished_by_the_next_one(maria: MariaServ
     old.load_mark(0)
     old.commit(transactions(0, 2))
     broken = place.view(schema=f"{MYSQL_SCHEMA}; CREATE TABLE broken (", version=2, rebuild=True)
-    with pytest.raises(pymysql.err.ProgrammingError):
+    with pytest.raises(waltz.ConfigError, match="near"):
         broken.load_mark(0)
     broken.close()
     assert place.execute("SELECT VIEW_VERSION FROM WALTZ_VIEWS") == [(-2,)], "a rebuild has begun, and is not done"
@@ -502,6 +502,20 @@ def test_members_share_keys_and_who_keeps_none_is_refused_or_noticed(place: Plac
 def test_odd_table_names_are_refused(place: Place, name: str) -> None:
     with pytest.raises(waltz.ConfigError):
         place.view(table=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(("CREATE TABLE", "CREAT TABLE"), "CREAT"), (("IF NOT EXISTS ", ""), "already exists.*write CREATE TABLE IF NOT")],
+)
+def test_a_schema_that_fails_is_a_mistake_and_says_what_to_write(
+    place: Place, change: tuple[str, str], text: str
+) -> None:
+    place.view().load_mark(0)
+    view = place.view(schema=place.schema.replace(*change))
+    with pytest.raises(waltz.ConfigError, match=rf"(?s)the statements of schema=\.\.\. fail: .*{text}"):
+        view.load_mark(0)
+    view.close()
 
 
 def test_a_database_that_is_not_there_is_a_mistake_and_a_server_that_is_down_is_not(

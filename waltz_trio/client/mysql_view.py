@@ -35,7 +35,7 @@ class MySqlView(SqlView["Cursor"]):
             `pymysql.connect` as a mapping.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
-        schema: SQL statements run once at the start, for tables that may not exist yet.
+        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS.
         table: where the marks are kept.
         busy_timeout: seconds, at least 1, to wait for a lock of another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
@@ -128,7 +128,8 @@ class MySqlView(SqlView["Cursor"]):
                 f"SET FOREIGN_KEY_CHECKS = 0; DROP TABLE IF EXISTS {', '.join(replaced)}; SET FOREIGN_KEY_CHECKS = 1"
             )
         if self._schema.strip():
-            session.run(self._schema)
+            with self._running_schema():
+                session.run(self._schema)
         with session.transaction() as cursor:
             self._check_engines(cursor)
             if replaced is not None:

@@ -31,7 +31,7 @@ class PostgresView(SqlView["Cursor"]):
         conninfo: where, as libpq has it: `postgresql://user@host/database` or `host=... dbname=...`.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
-        schema: SQL statements run once at the start, for tables that may not exist yet.
+        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS.
         table: where the marks are kept.
         busy_timeout: seconds to wait for a lock of another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
@@ -104,7 +104,7 @@ class PostgresView(SqlView["Cursor"]):
                     if replaced:
                         cursor.execute("DROP TABLE IF EXISTS " + ", ".join(replaced))
                     if self._schema.strip():
-                        with session.foreign():
+                        with self._running_schema(), session.foreign():
                             cursor.execute(self._schema)
                 self._claimed = True
         except BaseException:

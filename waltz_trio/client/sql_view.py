@@ -29,8 +29,8 @@ from __future__ import annotations
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Concatenate, Generic, TypeVar
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
@@ -417,6 +417,23 @@ class SqlView(ABC, Generic[C]):
     @abstractmethod
     def _tables(self) -> list[str]:
         """The tables that the schema makes."""
+
+    @contextmanager
+    def _running_schema(self) -> Iterator[None]:
+        """The statements of the application's schema run.
+
+        Raises:
+            ConfigError: the database refuses one of them.
+        """
+        try:
+            yield
+        except self._errors as error:
+            if self.is_transient(error):
+                raise
+            raise ConfigError(
+                f"{self._where}: the statements of schema=... fail: {error}. They run at every opening: "
+                "write CREATE TABLE IF NOT EXISTS"
+            ) from error
 
     # ---- connections ---------------------------------------------------------------------------------
 

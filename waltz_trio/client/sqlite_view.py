@@ -27,7 +27,7 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         path: the database file; created if absent.
         apply: what a transaction does to the data.
         apply_many: does the same with several transactions in fewer statements.
-        schema: SQL statements run once at the start, for tables that may not exist yet.
+        schema: SQL statements, run whenever a view opens its database: CREATE TABLE IF NOT EXISTS.
         table: where the marks are kept.
         busy_timeout: seconds to wait for another process before trying again later.
         name: of the view; that of the function `apply` and its module unless given.
@@ -111,7 +111,8 @@ class SqliteView(SqlView[sqlite3.Cursor]):
                     self._create_tables(cursor)
                     for table in self._identity.claim(cursor) or ():
                         cursor.execute("DROP TABLE IF EXISTS " + _quoted(table))
-                session.connection.executescript(self._schema)
+                with self._running_schema():
+                    session.connection.executescript(self._schema)
                 self._file = _file_at(self.path)
             session.connection.execute("PRAGMA synchronous = FULL")
             if reads:

@@ -153,18 +153,23 @@ def check_view(view: object) -> None:
 
 def check_apply(apply: Callable[..., Any], apply_many: Callable[..., Any] | None = None) -> None:
     """Refuse what would be called and do nothing; errors as `check_plain`."""
-    check_plain(apply, "apply", "a transaction and the state")
+    check_plain(apply, "apply", "a transaction and the state", count=2)
     if apply_many is not None:
-        check_plain(apply_many, "apply_many", "transactions and the state")
+        check_plain(apply_many, "apply_many", "transactions and the state", count=2)
 
 
 def check_plain(
-    function: Callable[..., Any], name: str, takes: str, why: str = "calling it would change nothing. " + _IN_ONE
+    function: Callable[..., Any],
+    name: str,
+    takes: str,
+    why: str = "calling it would change nothing. " + _IN_ONE,
+    *,
+    count: int = 1,
 ) -> None:
-    """See that a function does its work when it is called.
+    """See that a function does its work when it is called with `count` arguments, which are what it `takes`.
 
     Raises:
-        TypeError: it is `async def`, a generator function, or none at all.
+        TypeError: it is `async def`, a generator function, takes others, or is none at all.
     """
     if not callable(function):
         raise TypeError(f"{name} must be a function of {takes}, not {function!r}")
@@ -176,6 +181,16 @@ def check_plain(
             raise TypeError(
                 f"{name} must be a plain function, and {name_of(function)} is `async def` or a generator: {why}"
             )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # compiled code need not have one
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} is called with {takes}, and {name_of(function)}{signature} cannot be: {error}"
+        ) from None
 
 
 def checked_key(keys: Keys, transaction: Transaction) -> tuple[str, bytes] | None:
