@@ -28,7 +28,7 @@ from waltz_dcb.events import (
 )
 from waltz_dcb.locks import locks_looked_at, locks_taken
 from waltz_dcb.memory import memory_view
-from waltz_trio import Append, Application, Client, Receipt, Retry, View
+from waltz_trio import Append, Application, Client, Key, Receipt, Retry, View
 
 if TYPE_CHECKING:
     import waltz_asyncio
@@ -57,61 +57,63 @@ def find(finder: Finder, query: Query, after: int, limit: int | None, backwards:
     return finder.find(query, after, limit, backwards)
 
 
-def decide_append(
-    finder: Finder,
-    events: tuple[Event, ...],
-    condition: AppendCondition | None,
-    matches: list[SequencedEvent],
-    key: str | None = None,
-) -> Append | None:
-    """What an append of a store decides on the state of its view; `matches` gets the event that forbids it."""
-    matches.clear()
-    payload = payload_of(events, key)
-    if condition is None:
-        return Append(payload, PAYLOAD, HEADER, append=locks_taken(events))
-    query = condition.fail_if_events_match
-    after = -1 if condition.after is None else condition.after
-    matches += finder.find(query, after, 1, False)
-    if matches:
-        return None
-    looked_at = locks_looked_at(query, finder.count_of)
-    return Append(payload, PAYLOAD, HEADER, read=looked_at, append=locks_taken(events))
-
-
-def checked(events: Event | Iterable[Event]) -> tuple[Event, ...]:
-    """The events of an append.
+class Proposal:
+    """An append that a store decides: its events, when not to append them, and what stands in the way.
 
     Raises:
-        ValueError: there are none, or too many.
+        ValueError: there are no events, or too many.
         TypeError: something is no event.
     """
-    whole = (events,) if isinstance(events, Event) else tuple(events)
-    if not 1 <= len(whole) <= EVENTS_MAX:
-        raise ValueError(f"an append has 1 to {EVENTS_MAX} events, found {len(whole)}")
-    for event in whole:
-        if not isinstance(event, Event):
-            raise TypeError(f"expected Event(TYPE, DATA, TAGS), found {event!r}")
-    return whole
 
+    def __init__(
+        self, events: Event | Iterable[Event], condition: AppendCondition | None = None, key: str | None = None
+    ) -> None:
+        self._events = (events,) if isinstance(events, Event) else tuple(events)
+        if not 1 <= len(self._events) <= EVENTS_MAX:
+            raise ValueError(f"an append has 1 to {EVENTS_MAX} events, found {len(self._events)}")
+        for event in self._events:
+            if not isinstance(event, Event):
+                raise TypeError(f"expected Event(TYPE, DATA, TAGS), found {event!r}")
+        self._condition = condition
+        self._key = key
+        self._match: SequencedEvent | None = None  # of the last decision
 
-def decline_of(key: str | None) -> Literal["confirmed", "local"]:
-    """What a decline must be worth.
+    @property
+    def key(self) -> Key | None:
+        """The idempotency key, which belongs to these events."""
+        return None if self._key is None else key_of(self._events, self._key)
 
-    A match that the view has is in the log: there is nothing to confirm. With a key the append may be in the log too,
-    where the view has not seen it, and that counts first.
-    """
-    return "local" if key is None else "confirmed"
+    @property
+    def decline(self) -> Literal["confirmed", "local"]:
+        """What a decline must be worth.
 
+        A match that the view has is in the log: there is nothing to confirm. With a key the append may be in the log
+        too, where the view has not seen it, and that counts first.
+        """
+        return "local" if self._key is None else "confirmed"
 
-def position_of(receipt: Receipt | None, events: tuple[Event, ...], matches: list[SequencedEvent]) -> int:
-    """The position of the last event of an append.
+    def decide(self, finder: Finder) -> Append | None:
+        """What is appended on the state of a view; None if an event matches the condition."""
+        payload = payload_of(self._events, self._key)
+        if self._condition is None:
+            return Append(payload, PAYLOAD, HEADER, append=locks_taken(self._events))
+        query, after = self._condition.fail_if_events_match, self._condition.after
+        self._match = next(iter(finder.find(query, -1 if after is None else after, 1, False)), None)
+        if self._match is not None:
+            return None
+        looked_at = locks_looked_at(query, finder.count_of)
+        return Append(payload, PAYLOAD, HEADER, read=looked_at, append=locks_taken(self._events))
 
-    Raises:
-        ConditionFailedError: it was declined.
-    """
-    if receipt is None:
-        raise ConditionFailedError(matches[0])
-    return receipt.transaction_id * EVENTS_MAX + len(events) - 1
+    def position(self, receipt: Receipt | None) -> int:
+        """The position of the last event, once it was appended.
+
+        Raises:
+            ConditionFailedError: it was declined.
+        """
+        if receipt is None:
+            assert self._match is not None
+            raise ConditionFailedError(self._match)
+        return receipt.transaction_id * EVENTS_MAX + len(self._events) - 1
 
 
 class EventStore:
@@ -175,19 +177,11 @@ class EventStore:
             RetriesExhaustedError: `retry` allows no further attempt.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
-        whole, matches = checked(events), list[SequencedEvent]()
+        proposal = Proposal(events, condition, key)
         receipt = await self._application.submit(
-            decide_append,
-            whole,
-            condition,
-            matches,
-            key,
-            partition=self._partition,
-            decline=decline_of(key),
-            retry=retry,
-            key=None if key is None else key_of(whole, key),
+            proposal.decide, partition=self._partition, decline=proposal.decline, retry=retry, key=proposal.key
         )
-        return position_of(receipt, whole, matches)
+        return proposal.position(receipt)
 
 
 @asynccontextmanager

@@ -17,11 +17,10 @@ from waltz_dcb.events import (
     QueryItem,
     SequencedEvent,
     head_of,
-    key_of,
 )
 from waltz_dcb.memory import memory_view
 from waltz_dcb.sql import mysql_view, postgres_view, sqlite_view
-from waltz_dcb.store import ConditionFailedError, checked, decide_append, decline_of, find, position_of
+from waltz_dcb.store import ConditionFailedError, Proposal, find
 from waltz_sync import Application, Client
 from waltz_trio import Retry, View
 
@@ -111,20 +110,16 @@ class EventStore:
             RetriesExhaustedError: `retry` allows no further attempt.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
-        whole, matches = checked(events), list[SequencedEvent]()
+        proposal = Proposal(events, condition, key)
         receipt = self._application.submit(
-            decide_append,
-            whole,
-            condition,
-            matches,
-            key,
+            proposal.decide,
             partition=self._partition,
-            decline=decline_of(key),
+            decline=proposal.decline,
             retry=retry,
             timeout=timeout,
-            key=None if key is None else key_of(whole, key),
+            key=proposal.key,
         )
-        return position_of(receipt, whole, matches)
+        return proposal.position(receipt)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import waltz_dcb.store
 from waltz_core.base.lock import Lock
 from waltz_dcb import AppendCondition, Event, Query, QueryItem, memory_view, sqlite_view
-from waltz_dcb.store import decide_append, find
+from waltz_dcb.store import Proposal, find
 from waltz_testing import Simulated, SimulationError, Submit, simulate
 from waltz_trio import Append
 
@@ -30,7 +30,7 @@ def taken(state: object, course: str, after: int = -1) -> int:
 def claim(state: object, name: str) -> Append | None:
     """Once, whoever asks."""
     query = Query(QueryItem(tags=[f"name:{name}"]))
-    return decide_append(state, (Event("Claimed", b"", [f"name:{name}"]),), AppendCondition(query), [])
+    return Proposal(Event("Claimed", b"", [f"name:{name}"]), AppendCondition(query)).decide(state)
 
 
 def subscribe(state: object, course: str, student: str) -> Append | None:
@@ -40,13 +40,13 @@ def subscribe(state: object, course: str, student: str) -> Append | None:
     head = [each.position for each in find(state, Query.all(), -1, 1, True)]
     condition = AppendCondition(course_of(course), head[0] if head else None)
     event = Event("Subscribed", b"", [f"course:{course}", f"student:{student}"])
-    return decide_append(state, (event,), condition, [])
+    return Proposal(event, condition).decide(state)
 
 
 def leave(state: object, course: str, student: str) -> Append | None:
     if taken(state, course) == 0:
         return None
-    return decide_append(state, (Event("Left", b"", [f"course:{course}", f"student:{student}"]),), None, [])
+    return Proposal(Event("Left", b"", [f"course:{course}", f"student:{student}"])).decide(state)
 
 
 def workload(rng: Random) -> Submit:

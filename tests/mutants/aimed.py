@@ -1081,7 +1081,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "an append with a condition takes no locks",
         "waltz_dcb.store",
-        "read=looked_at, append=locks_taken(events))",
+        "read=looked_at, append=locks_taken(self._events))",
         "read=looked_at)",
         _EVENTS,
     ),

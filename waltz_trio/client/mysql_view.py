@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
-from waltz_trio.client.statements import tables_of
+from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -84,7 +83,6 @@ class MySqlView(SqlView["Cursor"]):
             raise ConfigError(f"MySqlView needs PyMySQL ({error}): pip install 'waltz-log[mysql]'") from error
         self._driver = mysql_session
         self._options = _options_of(where)
-        self._busy_timeout = check_patience(busy_timeout)
         self._claimed = False
         place = self._options.get("unix_socket") or f"{self._options.get('host')}:{self._options.get('port', 3306)}"
         super().__init__(
@@ -93,6 +91,7 @@ class MySqlView(SqlView["Cursor"]):
             mysql_session.ERRORS,
             schema=schema,
             table=table,
+            busy_timeout=busy_timeout,
             name=name,
             version=version,
             rebuild=rebuild,
@@ -147,9 +146,6 @@ class MySqlView(SqlView["Cursor"]):
         for name, engine in cursor.fetchall():
             raise ConfigError(f"table {name} is kept by {engine}, which knows no transactions: make it ENGINE = InnoDB")
 
-    def _tables(self) -> list[str]:
-        return tables_of(self._schema)
-
     def _passes(self, error: Exception) -> bool:
         return self._driver.passes(error)
 
@@ -160,8 +156,7 @@ class MySqlView(SqlView["Cursor"]):
         return self._driver.loses_connections(error)
 
     def _misses_table(self, error: Exception) -> bool:
-        text = str(error).lower()
-        return self._driver.code_of(error) == 1146 and (self._table.lower() in text or IDENTITIES.lower() in text)
+        return self._driver.code_of(error) == 1146 and self._names_ours(error)
 
 
 def _options_of(where: str | Mapping[str, Any]) -> dict[str, Any]:

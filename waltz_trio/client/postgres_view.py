@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from waltz_core.base.errors import ConfigError
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
-from waltz_trio.client.statements import tables_of
+from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -75,7 +74,6 @@ class PostgresView(SqlView["Cursor"]):
         if not isinstance(conninfo, str):
             raise TypeError(f"conninfo: expected a text, such as 'host=... dbname=...', found {shown(conninfo)}")
         self._conninfo = conninfo
-        self._busy_timeout = check_patience(busy_timeout)
         self._claimed = False
         super().__init__(
             "the PostgreSQL database",
@@ -83,6 +81,7 @@ class PostgresView(SqlView["Cursor"]):
             postgres_session.ERRORS,
             schema=schema,
             table=table,
+            busy_timeout=busy_timeout,
             name=name,
             version=version,
             rebuild=rebuild,
@@ -119,9 +118,6 @@ class PostgresView(SqlView["Cursor"]):
         if cursor.fetchone() != (True,):
             super()._create_tables(cursor)
 
-    def _tables(self) -> list[str]:
-        return tables_of(self._schema)
-
     def _check_open(self, cursor: Cursor) -> None:
         if self._driver.in_error(cursor):
             raise RuntimeError(
@@ -140,5 +136,4 @@ class PostgresView(SqlView["Cursor"]):
         return state is None or state.startswith(("08", "57P"))
 
     def _misses_table(self, error: Exception) -> bool:
-        text = str(error).lower()
-        return self._driver.state_of(error) == "42P01" and (self._table.lower() in text or IDENTITIES.lower() in text)
+        return self._driver.state_of(error) == "42P01" and self._names_ours(error)

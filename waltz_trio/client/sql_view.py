@@ -42,6 +42,7 @@ from waltz_trio.client.codecs import shown
 from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
 from waltz_trio.client.sql_identity import IDENTITIES, Identity
 from waltz_trio.client.sql_sessions import Session, Sessions, TransactionLostError
+from waltz_trio.client.statements import tables_of
 from waltz_trio.client.values import Batch, Transaction
 from waltz_trio.client.views import (
     ApplyError,
@@ -75,7 +76,7 @@ _AT_ONCE = 1000  # transactions, while a view catches up from an archive
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 
 
-def check_patience(busy_timeout: object) -> float:
+def _check_patience(busy_timeout: object) -> float:
     """Seconds to wait for a lock of the database.
 
     Raises:
@@ -113,6 +114,7 @@ class SqlView(ABC, Generic[C]):
         *,
         schema: str,
         table: str,
+        busy_timeout: float,
         name: str | None,
         version: int,
         rebuild: bool,
@@ -133,6 +135,7 @@ class SqlView(ABC, Generic[C]):
         if whole(version, "version") < 0:
             raise ConfigError(f"version is at least 0, not {version}")
         check_apply(apply, apply_many)
+        self._busy_timeout = _check_patience(busy_timeout)
         self._errors = errors
         self.name = name_of(apply) if name is None else name
         self.version = version
@@ -414,9 +417,9 @@ class SqlView(ABC, Generic[C]):
         for definition in (*_DEFINITIONS, *DEFINITIONS):
             self._run(cursor, definition.replace("KEY_TEXT", self._key_text) + self._table_options)
 
-    @abstractmethod
     def _tables(self) -> list[str]:
         """The tables that the schema makes."""
+        return tables_of(self._schema)
 
     @contextmanager
     def _running_schema(self) -> Iterator[None]:
@@ -473,3 +476,8 @@ class SqlView(ABC, Generic[C]):
     def _misses_table(self, error: Exception) -> bool:
         """A table of ours is gone."""
         return False
+
+    def _names_ours(self, error: Exception) -> bool:
+        """The text of an error names a table of ours."""
+        text = str(error).lower()
+        return self._table.lower() in text or IDENTITIES.lower() in text

@@ -11,7 +11,7 @@ from pathlib import Path
 from waltz_core.base.errors import ConfigError, ViewRegressedError
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.sql_identity import IDENTITIES
-from waltz_trio.client.sql_view import TABLE, SqlView, check_patience
+from waltz_trio.client.sql_view import TABLE, SqlView
 from waltz_trio.client.values import Transaction
 from waltz_trio.client.views import Keys
 
@@ -63,7 +63,6 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             raise TypeError(
                 f"path: expected the path of a file, found {shown(path)}; write SqliteView('view.db', apply)"
             )
-        busy_timeout = check_patience(busy_timeout)
         if str(path) in ("", ":memory:"):
             raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
         self.path = str(path)
@@ -73,13 +72,13 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             (sqlite3.Error,),
             schema=schema,
             table=table,
+            busy_timeout=busy_timeout,
             name=name,
             version=version,
             rebuild=rebuild,
             keys=keys,
             apply_many=apply_many,
         )
-        self._busy_timeout = busy_timeout
         self._file: tuple[int, int] | None = None  # device and number of the file, once it was opened
 
     def _passes(self, error: Exception) -> bool:
