@@ -178,7 +178,7 @@ def payload_of(events: Iterable[Event], key: str | None = None) -> list[_Written
 
 
 def key_of(events: Iterable[Event], key: str) -> Key:
-    """What an append with an idempotency key asks for: its events, on whatever condition."""
+    """What an append with an idempotency key asks for: its events, regardless of the condition."""
     return Key(key, payload_of(events))
 
 

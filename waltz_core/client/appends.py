@@ -7,12 +7,12 @@
                         └──────► given up with the client, or a log that cannot be followed
 ```
 
-They leave in the order of their submits, over one connection, and never again: overtaking would break every verdict
-of the monitor. So nothing here retries. What lost its connection stays with the monitor, which judges it by the feed
-of the next mount and the flush behind that.
+They leave in the order of their submits, over one connection, and each only once: an append that overtook another would
+break every verdict of the monitor. So nothing here retries. What lost its connection stays with the monitor, which
+judges it by the feed of the next mount and the flush behind that.
 
 Each submit has an *ordinal*. A flush of the application waits for the ordinals before it, in order; one request to
-the server covers every ordinal that was sent before it. The queue is only in memory, as the appends themselves are.
+the server covers every ordinal that was sent before it. The queue is in memory only, like the appends themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an application asks of the client machine (events) and what it is told (effects).
+"""What an application asks of the client machine (events) and what it reports back (effects).
 
 A token is any value the caller chooses; it comes back untouched, so that an outcome finds its
 waiter without a look-up.
@@ -176,7 +176,7 @@ Call: TypeAlias = (
 )
 """Everything that an application may ask."""
 
-# ---- what the application is told ---------------------------------------------------------------
+# ---- what the application hears -----------------------------------------------------------------
 
 
 class Reason(enum.Enum):

@@ -1,10 +1,9 @@
 """How a client learns who it is and where partitions are served.
 
 Two ways: ZooKeeper, as 0.13.2 does (`ZkMembership`), or any one of our servers, which knows the same
-(`ServerMembership`). Either tells, in notes to the `ClusterPort`, three things: `Joined`, once, with our id; the map of
-the cluster, whenever it changes; and that this client cannot work with what the cluster says, which is final. What it
-asks of ZooKeeper leaves through the outbox of the process; what it asks of servers goes over rpc connections that the
-process keeps for it.
+(`ServerMembership`). Each sends three notes to the `ClusterPort`: `Joined`, once, with our id; the map of the cluster,
+whenever it changes; and, finally, that this client cannot work with what the cluster says. Requests to ZooKeeper leave
+through the outbox of the process; questions to servers go over rpc connections that the process keeps for them.
 """
 
 from __future__ import annotations
@@ -211,7 +210,7 @@ _VERSION = 5  # of the client protocol: the first that can ask a server about it
 class ServerMembership(NullMembership):
     """The view through any one of our servers, starting at `seed`.
 
-    One server is asked and tells changes by itself. If it goes away or does not answer, the next known
+    One server is asked, and reports changes from then on. If it goes away or does not answer, the next known
     one is asked; while a partition is not mounted another one is asked every time, because the first may
     be cut off from the cluster and not know it. Answers older than what is known are dropped.
     """

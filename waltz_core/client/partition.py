@@ -123,7 +123,7 @@ class ClientPartition:
                 delivery.delivered = delivery.consumed = delivery.seen
 
     def on_tail(self, now: int, mark: int) -> None:
-        """The server told its mark, which was needed to begin at the tail."""
+        """The server sent its mark, which was needed to begin at the tail."""
         if self._standing.phase is Phase.TAIL:
             self._delivery.begin_at_tail(mark)
             self._standing.enter(now, Phase.WAITING)

@@ -1,4 +1,12 @@
-"""Where partitions are served, and the connections that lead there."""
+"""Where partitions are served, and the connections that lead there.
+
+    map of the cluster ──▶ owner of a partition ──▶ a link to that server: STREAM for mounts, appends and feeds,
+         │                                          RPC for payloads, marks and cluster information
+         └── a server is gone ──▶ its links end, and keep their numbers
+
+The map comes from `membership.py`, `connections.py` dials the links, and `Partitions` knows which partition uses which
+connection.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The submits of one partition, and everybody else who waits for its view.
 
-A submit reads the state, decides, appends, and decides again where a lock was taken meanwhile:
+A submit reads the state, decides, appends, and decides again if a lock was taken meanwhile:
 
      ┌──(HELD: the view must hold what is known to be committed)
      ▼
@@ -18,11 +18,11 @@ A submit reads the state, decides, appends, and decides again where a lock was t
 **Slots** bound how many submits read, decide and have an append in flight. An append keeps its slot until it has an
 outcome, even if its caller has left.
 
-**What would be refused for certain is not sent.** A decided append queues for its locks (`gate.py`) and is sent once
-no other submit of this process is before it at any of them. The place is kept until the outcome, so that the next one
-knows what has taken the lock (`taken.py`), waits until the view has applied it, and decides on that state. So a submit
-meets the locks of other clients only, and is decided once in vain where it met one of its own process. A place is
-given up by who declines or pauses: others need not wait for questions and pauses that are not theirs.
+**An append that is certain to be refused is not sent.** A decided append queues for its locks (`gate.py`) and is sent
+once no other submit of this process is ahead of it at any of them. It keeps its place until its outcome, so the next
+one knows what has taken the lock (`taken.py`), waits until the view has applied it, and decides on that state. So
+only locks of other clients refuse a submit; where it meets one of its own process, one decision is wasted. A submit
+that declines or pauses gives up its place: others need not wait for its questions and pauses.
 
 **Nor is it decided, where most would be decided in vain.** Which locks a submit wants is known once it has decided. So
 the machine counts: while more than half of the submits wanted a lock that this process had taken by a transaction
@@ -30,12 +30,11 @@ which the view had not applied when they began, a submit is held until the view 
 committed at its beginning, and decides then. Whoever submits for a lock again and again is such a caller; where most
 submits have nothing to do with each other, none waits for the view.
 
-**A decline is confirmed.** `decide` saw some state; that it declined is right for that state. To be right at a moment
+**A decline is confirmed.** `decide` saw some state, and its decline is right for that state. To be right at some moment
 of the call, the state must hold everything that was committed when the call began. So the server is asked for its
-committed mark, by a question that leaves after the call began, and a state older than the answer does not count: the
-view catches up, and `decide` is asked again. The answer to one question serves every later decline of the same call.
-Only one question is under way at a time: whoever comes while it is shares the next one, for its answer may be older
-than they are.
+committed mark, by a question that leaves after the call began. A state older than the answer does not count: the view
+catches up, and `decide` is asked again. One answer serves every later decline of the same call. Only one question is
+under way at a time; calls that come meanwhile share the next one, since its answer may be older than they are.
 
 **A key is looked for before `decide` is called**, in the same snapshot. A transaction that carries it is the outcome of
 this submit, whoever appended it, if it was for the same request; else the submit ends with an error. The state needs
@@ -203,7 +202,7 @@ class Submitter:
 
     def __init__(self, applied_mark: int, in_flight_max: int, rng: Chance) -> None:
         self.applied_mark = applied_mark
-        self.committed_mark = -1  # the highest that the server has told
+        self.committed_mark = -1  # the highest that the server has reported
         self.in_flight = 0  # submits that hold a slot
         self.in_flight_max = in_flight_max
         self._rng = rng
@@ -551,7 +550,7 @@ class Submitter:
     # ---- the end of waiting --------------------------------------------------------------------------
 
     def _on_paused(self, _: ViewPaused, now: int, out: list[Effect]) -> None:
-        """Everybody who waits for the view, or will, is told; appends under way keep their outcomes."""
+        """Everybody who waits for the view, or will, hears of it; appends under way keep their outcomes."""
         self._paused = True
         for wait in list(self._waits.values()):
             if wait.stage not in (_Stage.DECIDING, _Stage.SENT, _Stage.LEFT) and wait.token in self._waits:

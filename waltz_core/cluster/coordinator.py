@@ -11,14 +11,14 @@ STARTING ───────────────────────�
 ```
 
 Every server and every client runs one. There is no elected leader: the coordinator is the process whose server has the
-smallest id in its view; several may take themselves for it at once, and the conditional write decides.
+smallest id in its view; several may believe that they are, and the conditional write decides.
 
 The machine is level-triggered: a watch, a new session, a timer or the outcome of a write only mean "read again", so a
 lost watch or a lost reply costs time, never correctness. Each reading asks for everything at once (`view.Round`); from
-a complete reading that is one view it reports what changed, and then compares what ZooKeeper holds with what it should
-hold: our descriptor, the assignment. What differs is written, on condition of the version that was read. So a write
-need not be remembered: whether it was done, refused or lost, the next reading shows it. Nothing begins while an answer
-is outstanding, and every answer has a deadline. Ids are taken in the same way from a counter: read, write, and read
+a complete and consistent reading it reports what changed, and then compares what ZooKeeper holds with what it should
+hold: our descriptor, the assignment. What differs is written, provided the version is still the one that was read. So
+no write need be remembered: whether it was done, refused or lost, the next reading shows it. Nothing starts while an
+answer is outstanding, and every answer has a deadline. Ids come from a counter in the same way: read, write, and read
 again if another process was first; an unknown outcome skips an id.
 
 ZooKeeper owns all of it; this process only remembers its last notifications. While the session is in doubt the server

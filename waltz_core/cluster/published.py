@@ -1,4 +1,9 @@
-"""What a process last heard of its cluster, so that it gets changes only."""
+"""What a process last heard of its cluster, so that it gets changes only.
+
+The coordinator reads everything again whenever something may have changed. Each reading passes through here, and what
+equals the last notification of its kind goes no further. In doubt about the session `OwnershipDoubtful` is sent once,
+and the next reading confirms. It is a memory, not a source: ZooKeeper owns all of it.
+"""
 
 from __future__ import annotations
 

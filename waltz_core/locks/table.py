@@ -1,4 +1,12 @@
-"""The server's table of what was last committed under which hash of a lock."""
+"""The table of hashed locks: for every slot, the id of the last commit under it.
+
+    lock hash ──▶ three slots ──▶ the smallest of their marks ──▶ above the client's mark: refused
+
+Each lock has several slots, and its estimate is the smallest of their marks, so a stranger's commit refuses an append
+only if strangers share all of its slots. An estimate is never too low. A table that begins at a mark takes every lock
+as taken there, which refuses clients that are behind the mark and nobody else. Locks of appends in flight are not in
+here: they belong to the `Appender`, in `taken`.
+"""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ which they came, over whichever connections they came, since clients conclude fr
 before it are decided. What must not lose its place comes before all turns, in the *head*: what was in flight when a
 session ended, and the rest of what did not fit into a batch.
 
-Turns alone are not enough: what is in flight is served in order, by storage nodes and by feeds. A client that keeps
-few appends in flight and waits for them would wait for all that others have sent ahead. So while such a *light*
-client is about, the others have no more in flight than `window` together, each its fair part. Among themselves heavy
-clients need no window: long flights make large batches, and each waits for the others alike.
+Turns alone are not enough: storage nodes and feeds serve what is in flight in order. A client that keeps few appends
+in flight and waits for each would wait for everything that others have sent ahead. So while such a *light* client is
+active, the others together have at most `window` in flight, each its fair share. Heavy clients among themselves need no
+window: long flights make large batches, and they all wait alike.
 
 A barrier stands behind everything of its client, and behind everything that came over connections that carry
 appends of other clients, which may be the same client's. It says nothing of the rest of the queue: clients do not

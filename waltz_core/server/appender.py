@@ -8,17 +8,17 @@
 ```
 
 It owns the queue, the flights, the votes of the replicas and the locks that flights have taken; the lock table holds
-committed takings only. Ids are dense from the commit mark on, so `next_id` is all that decides the id of an append.
-Flights commit in order, and each as a whole.
+committed takings only. Ids are dense from the commit mark on, so `next_id` alone decides the id of an append. Flights
+commit in order, each as a whole.
 
 | state | appends | barriers |
 |---|---|---|
 | CLOSED, no store session | wait in the queue; flights wait for `resolved` or `restart` | wait |
 | OPEN | checked, launched in batches, committed by votes | pass when all before them has a verdict |
 
-Nothing here is durable. A commit is: a quorum of replicas has synced it. So when a session ends, only the recovery of
-the next one knows what became of the flights: `resolved`, if nobody else can have written meanwhile; else `restart`,
-which believes nothing and leaves it to the feed to tell clients the outcome.
+Nothing here is durable; a commit is, because a quorum of replicas has synced it. So when a session ends, only the
+recovery of the next one knows what became of the flights. If nobody else can have written meanwhile, `resolved` settles
+them. Otherwise `restart` assumes nothing, and clients learn the outcome from the feed.
 
 Locks of flights count as taken before they commit. Otherwise two appends in flight could both pass the check and both
 commit, although they conflict.

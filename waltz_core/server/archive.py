@@ -5,9 +5,9 @@
                                                                                            │
     PartitionServer ◀────────── the answer, with what it is for ◀──────────────────────────┘
 
-So a slow archive holds a bounded number of pieces and answers, however many partitions and clients there are: what is
-not under way is a few numbers in a queue. One that owes an answer for `answer_ms` is started anew, which fails
-everything under way. Answers to a partition that was let go are nobody's, also if it comes back.
+So a slow archive holds a bounded number of pieces and answers, however many partitions and clients there are; a
+request that waits is a few numbers in a queue. An archive that owes an answer for `answer_ms` is restarted, which fails
+everything under way. An answer for a partition that was released is dropped, even if the partition has come back since.
 """
 
 from __future__ import annotations

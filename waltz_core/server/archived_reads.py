@@ -6,10 +6,10 @@
                                                     └── failed ──▶ headers for feeds: tried again, after a pause
                                                                    records for clients: the reason, at once
 
-To feeds and reads it is the source (`source.py`), so all that limits them holds here too: nothing is read for a
-connection that takes no data, and a connection waits its turn. A client whose feed is below the log start waits while
-the archive is gone, as it would wait for a slow server; nobody else does. What the archive gives is checked as what
-replicas give: its ids, and the checksum of every payload.
+Feeds and reads see it as their source (`source.py`), so their limits hold here too: nothing is read for a connection
+that takes no data, and each connection waits its turn. While the archive is away, a client whose feed is below the log
+start waits, as it would for a slow server; nobody else does. Ids and the checksum of every payload are checked, as they
+are for replicas.
 """
 
 from __future__ import annotations

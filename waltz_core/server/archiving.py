@@ -21,7 +21,7 @@ does; the commit to the manifest is conditional and must continue what is there,
 behind the other's file. A file that was written and not committed is not in the archive; it is found to be equal, or
 left behind. Raising the log start needs the session, whose fence shuts the older server out.
 
-*Appends* wait for none of this: one piece is under way at a time, and nothing here ends a store session.
+*Appends* never wait for this: one piece is under way at a time, and nothing here ends a store session.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                     │                                                                                    │
                     └── refused: LockFailure or AppendRefused            committed: caches, feeds, barriers ◀┘
 
-An append counts when a quorum of replicas has it on disk (`Voted`), and only then is it seen by anybody. What is in
+An append counts when a quorum of replicas has it on disk (`Voted`); nobody sees it before. What is in
 flight when its session ends stays here and is settled by the next one (`resolved`, `restart`). This file owns the
 lock table, the journal, the queue and the counters. Nothing of it is durable but the journal: the log itself is on
 the replicas, and the lock table starts anew, at the mark, with the first session.

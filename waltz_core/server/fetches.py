@@ -1,4 +1,14 @@
-"""Payloads that clients ask for: from the cache, else read from a replica in runs of ids."""
+"""Payloads that clients ask for: from the cache, else read from a replica in runs of ids.
+
+    ask ──▶ in the cache ──▶ answered at once
+     └────▶ queue, in turns ──▶ admitted ──▶ a read of adjacent ids ──▶ records ──▶ cache, and all who asked
+                                   ▲             ├── fewer than asked for, or the session ended
+                                   └─────────────┘
+                                                 └── no replica has a sound copy, or given up ──▶ refused
+
+It owns what is asked and which ids are being read; the cache is the process's. Requests wait here across store
+sessions, so a fail-over costs a client time and no answer.
+"""
 
 from __future__ import annotations
 

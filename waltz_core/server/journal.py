@@ -3,7 +3,7 @@
 Mode `sync`: a decision is on disk before its record leaves for any storage node. Whatever a quorum may come to hold,
 and any later session may commit, therefore has its decision in the journal of the server that made it. What follows a
 decision (ranges that were committed, sessions with the mark at which they opened) needs no such order: a mark that got
-lost is told again by the next session.
+lost is written again by the next session.
 
 Mode `async`: written behind. What cannot be written is dropped, counted, and leaves a `Gap`.
 """

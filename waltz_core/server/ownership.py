@@ -72,7 +72,7 @@ class Phase(enum.Enum):
 class Ownership:
     """The right to append to a partition: announced in ZooKeeper, exercised by one store session at a time.
 
-    It makes the session, closes it when the assignment changes, and is told of its end. Others use `session` as long
+    It makes the session, closes it when the assignment changes, and hears of its end. Others use `session` as long
     as it is there.
     """
 
@@ -343,7 +343,7 @@ class Ownership:
                 "until its metadata is repaired",
             )
             return
-        # Ours if nobody wrote since our last session, whatever became of announcements in between.
+        # Ours if nobody wrote since our last session, no matter what became of announcements in between.
         stored = metadata.generation, metadata.session_id
         # Under another generation somebody else may have had the partition; metadata that was set back would hide it.
         again = self._open_generation not in (None, self.generation)

@@ -1,4 +1,13 @@
-"""Ranges of committed records for bulk readers, read from replicas; codec 5."""
+"""Ranges of committed records for bulk readers, read from replicas; codec 5.
+
+    ask ──▶ nothing to read, below the log start, or invalid ──▶ answered at once
+     └────▶ queue, in turns ──▶ in the cache ──▶ answered
+                ▲       └─────▶ a read ──▶ records ──▶ answered, cut to size: the reader asks for the rest
+                └── the session ended ──┘└─ no replica has a sound copy ──▶ ErrorResponse
+
+What a request costs in its connection's turn is what it reads, so a reader of whole logs and one of single records
+share alike. A read for a connection that has gone counts until it is answered: it is under way all the same.
+"""
 
 from __future__ import annotations
 

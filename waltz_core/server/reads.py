@@ -1,8 +1,8 @@
 """Reads of one partition that are not feeds: payloads, ranges of records, the committed mark.
 
 Payloads and ranges come from the cache or are read from a replica through the store session; the mark is confirmed by
-a quorum before it is told (`MarkReads`). What cannot be read while no session is open waits for the next one; what a
-replica cannot read is asked of another by the session. Nothing is read for a connection that takes no data.
+a quorum before it is given out (`MarkReads`). What cannot be read while no session is open waits for the next one; what
+one replica cannot read the session asks of another. Nothing is read for a connection that takes no data.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def refusal(req_id: ReqId, why: Refusal, text: str | None = None) -> AppendRefus
 
 
 def lock_refusal(verdict: Refused) -> LockFailure | AppendRefused:
-    """An append was refused because of its locks; told in the way in which it was asked."""
+    """An append was refused because of its locks; reported in the protocol in which it was asked."""
     request = verdict.request
     if type(request) is not NamedAppendRequest:
         return LockFailure(request.req_id, verdict.mark)

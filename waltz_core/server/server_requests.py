@@ -1,4 +1,13 @@
-"""Requests that the server itself answers: the cluster, its partitions and storage nodes, what it prefers, figures."""
+"""Requests that the server itself answers: the cluster, its partitions and storage nodes, what it prefers, figures.
+
+    assignment, health, status, figures   from what this process knows: answered in this step
+    cluster information, client ids       by `ClusterPort`, at once or when ZooKeeper has answered
+    preferred partitions                  by `ClusterPort`, when ZooKeeper keeps them; audited
+    connectivity of storage nodes         by `StoragePort`, when all have answered or had their time
+    ranges, log start                     by the partition, which must be here and open
+
+Who asks has been found to be allowed to (`requests.py`). Nothing is kept here.
+"""
 
 from __future__ import annotations
 

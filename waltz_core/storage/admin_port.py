@@ -1,4 +1,15 @@
-"""Requests of tools, and of nodes that repair: state, records, changes."""
+"""Requests of tools, and of nodes that repair: state, records, changes.
+
+    opened with the cluster's key? ── no ──▶ refused
+       └─ yes ──▶ does the role include it? ── no ──▶ refused, with a line in the audit
+                     └─ yes ──▶ state, marks, figures                  answered in this step
+                              ├─▶ records, digests, segments           by the replica's lane, answered when read
+                              ├─▶ assignment, availability, log start  by `AdminChanges`, one after the other, audited
+                              └─▶ repair                               by `Repairs`, answered when it has ended
+
+The port owns nothing but this table: who may ask what, and who answers. What a change makes durable is decided where it
+is carried out, and its answer follows that.
+"""
 
 from __future__ import annotations
 

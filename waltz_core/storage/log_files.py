@@ -1,4 +1,12 @@
-"""What a replica knows about its files: segments, ends, recent offsets; and the plan of a write. No I/O."""
+"""What a replica knows about its files: segments, ends, recent offsets; and the plan of a write. No I/O.
+
+    segment 0 … ─┬─ segment n, sealed ─┬─ the last one, written to
+    ids      0 … │ first_id … next_id  │ first_id … next_id, end    ── past the threshold ──▶ a new last one
+
+This is the log as it is on disk once every planned write has ended: operations are planned here, carried out by the
+caller, and entered here afterwards. The newest offsets of each segment are in memory (`window`); older ones are read
+from its index, which may be wrong, since only the data file counts.
+"""
 
 from __future__ import annotations
 

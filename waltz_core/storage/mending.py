@@ -1,4 +1,11 @@
-"""Writing good records over damaged ones, in place: nothing intact is ever moved, cut or overwritten."""
+"""Writing good records over damaged ones, in place: nothing intact is ever moved, cut or overwritten.
+
+    the place of a run ◀── the end of the intact record before it, or the beginning of the file
+    its length must reach exactly the intact record behind it; at the end of the log there may be none
+    write ──▶ sync ──▶ read again: a record counts as mended only if it reads back as it was written
+
+A crash at any point leaves damage only where damage was.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ byte of it; and only from a node whose log is known to equal ours up to that rec
              ▲   └──► for each damaged range: fetch from all sources ──► choose ──► mend
              └────────────── something was mended ──────────────────────────────────┘
 
-It continues as long as a round mends something: records behind a damaged one may be found only once that one is
-whole. A source that leaves a request unanswered is dropped; it waits for all others, since two that agree count.
+It continues as long as a round mends something: records behind a damaged one may come to light only once that one is
+whole. A source that does not answer in time is dropped; all the others are waited for, since two that agree count.
 
 The repair owns its connections and what it has learned; the replica owns the files, does one piece of work at a time in
 its lane, and answers with notes. A crash in between loses nothing: each mended run is synced and read again before it

@@ -1,4 +1,12 @@
-"""The repairs that run on a node, at most one for each partition, and the connections they opened."""
+"""The repairs that run on a node, at most one for each partition, and the connections they opened.
+
+    RepairRequest ──▶ may not, not here, or under repair already ──▶ refused
+        └──▶ Repair, with a link to each source ──▶ answers, notes of the replica, time ──▶ … ──▶ result ──▶ answered
+
+It owns whose connection is whose, and who gets the result; what a repair has learned is its own (`repair.py`), and the
+files are the replica's. None of this is durable. A repair that dies with its process leaves what it mended, and the
+damage that is left is found and asked for again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""What a replica does for the requests of the storage port, and how it answers them."""
+"""What a replica does for the requests of the storage port, and how it answers them.
+
+    Lane ── a request ──▶ let in? (`permission.py`) ── no ──▶ FailureResponse, with its code
+                             └─ yes, older sessions are fenced off ──▶ a procedure over ReplicaFiles ──▶ the answer
+
+Each request gets exactly one answer, after what it asked for is durable; an error of the disk is an answer, too.
+Appends do not come this way but together, through `Appends`. Everything this file needs to know is in `ReplicaFiles`;
+of its own it has counters only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Where a session begins on a replica: cutting what the cluster did not decide, and the low-water mark."""
+"""Where a session begins on a replica: cutting what the cluster did not decide, and the low-water mark.
+
+    truncate              the mark is lowered first ──▶ whole segments go, newest first ──▶ the last one is cut
+    set the low-water mark    data and index are synced ──▶ session and marks in the control struct
+
+In this order a crash leaves at worst a log that is still too long, which the next session cuts again; it never leaves a
+hole, nor a cut that looks like a loss. What is committed is not cut: `_floor` says up to where that is known here.
+"""
 
 from __future__ import annotations
 

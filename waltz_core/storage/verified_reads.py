@@ -1,4 +1,12 @@
-"""Reading a replica's log for others: every record is verified, and one that is damaged is remembered and refused."""
+"""Reading a replica's log for others: every record is verified, and one that is damaged is remembered and refused.
+
+    read ──▶ below the log start ──▶ refused
+      └────▶ intact records ──▶ up to a limit, or to the first damaged one ──▶ answered
+      └────▶ the first one is damaged ──▶ a fault is noted ──▶ refused (CORRUPT): the reader asks another replica
+
+Servers, repairs, tools and the scrub all read here, so whoever meets damage first makes it known. A fault becomes
+durable through `ReplicaFiles`, is reported to servers, and ends when a repair has put a good record in its place.
+"""
 
 from __future__ import annotations
 

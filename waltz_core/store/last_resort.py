@@ -1,4 +1,11 @@
-"""What an operator may decide where recovery must wait: metadata that takes his word for what nobody can prove."""
+"""What an operator may decide where recovery must wait: metadata that takes his word for what nobody can prove.
+
+    confirm_metadata   ZooKeeper forgot, the replicas know ──▶ the last session is named again, nothing is given up
+    the unsafe way     replicas are gone for good         ──▶ what only they held is given up
+
+Both make a `Plan`: the new metadata, and a line for each thing that it means, to be shown before anything is written.
+No rule here is a machine's. A recovery afterwards begins from the plan as from any other metadata.
+"""
 
 from __future__ import annotations
 

@@ -6,21 +6,21 @@ undecided ──────► decided ──────► open           ove
           the log         written └► late replicas go the same way
 ```
 
-Recovery goes by evidence of three kinds: the states of the replicas in ZooKeeper, written by the last session that
-opened; what each replica remembers (session and marks, on its disk); and its highest id. It proceeds like this, each
-part in a file of its own:
+Recovery has three kinds of evidence: the states of the replicas in ZooKeeper, written by the last session that opened;
+what each replica remembers (session and marks, on its disk); and its highest id. It takes four steps, each in a file of
+its own:
 
-1. `arrivals`: a replica arrives and is judged by a table of cases; it is cut to what is good for certain, or says what
-   it holds. `intake` acts on that.
-2. `decision`: once the marks of the last session's replicas allow it, the end of the log is decided, for good.
+1. `arrivals`: a table of cases judges each replica that arrives; it is cut to what is certainly good, or says what it
+   holds. `intake` acts on that.
+2. `decision`: as soon as the marks of the last session's replicas allow it, the end of the log is decided, for good.
 3. `levelling`: each replica is copied to or cut, and marked, until it holds exactly the log.
-4. Here: once a quorum of the *new* assignment is level, the states that name it are written to ZooKeeper, by
-   compare-and-set; when they stand there the session is open. Nobody votes in a session that ZooKeeper does not name
-   it in (I4): the next recovery could not know of its vote.
+4. Here: once a quorum of the *new* assignment is level, the states that name it are written to ZooKeeper by
+   compare-and-set; with that write the session is open. No replica votes in a session in which ZooKeeper does not name
+   it (I4): the next recovery could not know of its vote.
 
-`members` draws the state of a replica; `waiting` puts into words what recovery waits for. What survives a crash at any
-point is on the replicas and in ZooKeeper; an aborted recovery is simply begun again by the next session, and all it
-did was to cut what was decided to go, to copy what may be committed, and to mark.
+`members` draws the states of a replica; `waiting` puts into words what recovery waits for. Everything that survives a
+crash is on the replicas and in ZooKeeper. After an aborted recovery the next session simply starts over: the aborted
+one has only cut what had to go, copied what may be committed, and set marks.
 
 The procedure is that of Waltz 0.13.2 with safer rules (docs/compatibility.md lists them). No connection, clock or
 ZooKeeper here: the parent performs the effects and reports their answers.

@@ -1,4 +1,4 @@
-"""What recovery is told and what it asks for: events, effects, and the phases of a replica."""
+"""What recovery hears and what it asks for: events, effects, and the phases of a replica."""
 
 from __future__ import annotations
 

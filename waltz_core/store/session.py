@@ -9,24 +9,24 @@ RECOVERING ───────────────────────
     └──────────────────────► ENDED ◄──────────────────────┘
 ```
 
-It is made once its id stands in the partition's metadata, which shuts out every older session there; greeting a
-replica shuts them out on that replica. Then recovery decides where the log ends and makes replicas level. Only when
-ZooKeeper names a quorum of them is the session open and may append. An open session ends with the first replica it
-loses, even if a quorum is left: the next session then begins with metadata that say which replicas hold everything,
-so at no time does the log depend on what a replica that was away remembers.
+A session is created after its id has been written to the partition's metadata, which fences off every older session
+there; greeting a replica fences them off on that replica. Recovery then decides where the log ends and brings replicas
+level. Only when ZooKeeper names a quorum of them is the session open and may append. An open session ends with the
+first replica that it loses, even if a quorum is left: the next session begins with metadata that say which replicas
+hold everything, so the log never depends on what a replica remembers that was away.
 
 Who does what, and owns the data of it:
 
-- `Requests`: what is awaited, and the bytes' way out;
+- `Requests`: what is awaited, and what leaves for the storage nodes;
 - `Greetings`: replicas that arrive, or are back; → `Recovery`: the end of the log, level replicas, the states;
 - `Followers`: the tail of the log, what each replica is sent, its votes, catching up; confirmed rounds;
 - `SessionReads` with `ReadRoutes`: reads of the partition;
 - `LogStart`: where the log begins;
 - `ReplicaLink`: the position of one replica, moved by whoever has the replica in hand.
 
-The session itself keeps its state, dispatches answers, and decides what the loss of a replica means. Nothing of it
-is durable here: what must survive is on the replicas (votes, marks, fences) and in ZooKeeper (states). Events for
-recovery are gathered and handed over once per step, so that a step works on all that has arrived.
+The session itself keeps its state, dispatches answers, and decides what the loss of a replica means. It holds nothing
+durable: what must survive is on the replicas (votes, marks, fences) and in ZooKeeper (states). Events for recovery are
+gathered and handed over once per step, so that recovery sees everything that has arrived.
 """
 
 from __future__ import annotations

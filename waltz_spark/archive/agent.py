@@ -338,7 +338,7 @@ class Lane:
                 answer = self._answer(question)
             except WaltzError as error:
                 answer = ArchiveFailed(question.ticket, str(error))
-            except Exception as error:  # whatever it was, the server must hear of it, and not wait
+            except Exception as error:  # of any kind: the server must hear of it, and not wait
                 answer = ArchiveFailed(question.ticket, f"{type(error).__name__}: {error}")
             self._send(encode_message(answer))
 

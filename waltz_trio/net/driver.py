@@ -193,7 +193,7 @@ class NodeDriver:
         for effect in out:
             table[type(effect)](effect)
         if self._zk_requests:
-            assert self.znodes is not None, "the machine talks to ZooKeeper before it was told of a session"
+            assert self.znodes is not None, "the machine talks to ZooKeeper before it heard of a session"
             self.znodes.submit(tuple(self._zk_requests))
             self._zk_requests.clear()
         if self._touched:

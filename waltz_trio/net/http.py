@@ -1,4 +1,4 @@
-"""The HTTP port of a process, whatever its pages are.
+"""The HTTP port of a process, independent of its pages.
 
 h11 parses and frames. Here are the limits that keep a small port usable for all: the size of a request's
 head, the time that a request may take to arrive and its answer to leave, the number of connections, of requests in a

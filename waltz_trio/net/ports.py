@@ -1,4 +1,4 @@
-"""Ports of this machine for nodes that are not told theirs: free ones, and kept until the nodes are gone for good."""
+"""Ports of this machine for nodes that name none: free ones, held until the nodes are gone for good."""
 
 from __future__ import annotations
 
