@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.model.cluster import ROOT, SimStorage
 from waltz_core.base.edge import CloseConn, Reading, Report, ZkDone, ZkRequest, ZkSet
 from waltz_core.base.ids import ReqId, req_partition
-from waltz_core.server.partition import Phase
+from waltz_core.server.partition import OwnershipPhase
 from waltz_core.wire.client_codec import MAGIC as CLIENT
 from waltz_core.wire.client_messages import ErrorCode, Refusal
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
@@ -249,7 +249,7 @@ class Marks:
             if before is not None and before[0] and before[1] is not session and before[1] is not None:
                 self.reach("a session ended with appends in flight")
             known[key] = pending, session
-            if pending and pending > partition.commits.queued > 0 and partition.phase is Phase.OPEN:
+            if pending and pending > partition.commits.queued > 0 and partition.phase is OwnershipPhase.OPEN:
                 self.reach("appends waited for a window that was full")
         if len(known) > len(partitions):
             for key in [one for one in known if one[0] == name and (one[1] != epoch or one[2] not in partitions)]:
@@ -274,7 +274,7 @@ class Marks:
             for server in self.observer.cluster.servers
             if server.alive
             and (partition := server.machine.partitions.get(partition_id)) is not None
-            and partition.phase is Phase.OPEN
+            and partition.phase is OwnershipPhase.OPEN
         ]
         if len(served) > 1:
             self.reach("two servers had a session open at once")

@@ -13,8 +13,8 @@ from tests.model.test_log_start import raise_to
 from tests.model.test_server import Client
 from waltz_core.base.edge import Shutdown
 from waltz_core.base.ids import Endpoint, make_req_id
-from waltz_core.client.calls import Phase as ClientPhase
-from waltz_core.server.partition import Phase as ServerPhase
+from waltz_core.client.calls import Phase
+from waltz_core.server.partition import OwnershipPhase
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -49,13 +49,13 @@ class Scene:
         self.app = App(self.observer, 0, habits)
         self.cluster.start(replicas)
 
-    def server_phase(self) -> ServerPhase | None:
+    def server_phase(self) -> OwnershipPhase | None:
         if not self.server.alive:
             return None
         partition = self.server.machine.partitions.get(0)
         return None if partition is None else partition.phase
 
-    def client_phase(self) -> ClientPhase | None:
+    def client_phase(self) -> Phase | None:
         if not self.app.node.alive:
             return None
         partition = self.app.node.machine.partitions.get(0)
@@ -203,10 +203,10 @@ EVENTS: dict[str, Callable[[Scene], None]] = {
 }
 
 
-def server_in(phase: ServerPhase) -> Scene:
-    scene = Scene(replicas=0 if phase is ServerPhase.IDLE else 3)
-    if phase is ServerPhase.WAITING:
-        scene.reach(lambda: scene.server_phase() is ServerPhase.READING)
+def server_in(phase: OwnershipPhase) -> Scene:
+    scene = Scene(replicas=0 if phase is OwnershipPhase.IDLE else 3)
+    if phase is OwnershipPhase.WAITING:
+        scene.reach(lambda: scene.server_phase() is OwnershipPhase.READING)
         scene.world.zookeeper.suspend(scene.server, 200)
     scene.reach(lambda: scene.server_phase() is phase)
     scene.app.start()
@@ -214,28 +214,28 @@ def server_in(phase: ServerPhase) -> Scene:
 
 
 # A partition that is closed is forgotten: the node that served it meets what comes as one that never did.
-SERVER_PHASES = [phase for phase in ServerPhase if phase is not ServerPhase.CLOSED]
+SERVER_PHASES = [phase for phase in OwnershipPhase if phase is not OwnershipPhase.CLOSED]
 
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("phase", SERVER_PHASES)
-def test_a_partition_of_a_server_meets_every_event_in_every_phase(phase: ServerPhase, event: str) -> None:
+def test_a_partition_of_a_server_meets_every_event_in_every_phase(phase: OwnershipPhase, event: str) -> None:
     scene = server_in(phase)
     EVENTS[event](scene)
     scene.go_on()
 
 
-def client_in(phase: ClientPhase) -> Scene:
-    if phase is ClientPhase.NOT_READY:
+def client_in(phase: Phase) -> Scene:
+    if phase is Phase.NOT_READY:
         return client_of_one_that_does_not_know()
-    scene = Scene(habits=HABITS if phase is not ClientPhase.TAIL else _tail())
-    if phase is not ClientPhase.WAITING:
+    scene = Scene(habits=HABITS if phase is not Phase.TAIL else _tail())
+    if phase is not Phase.WAITING:
         scene.cluster.until_open()
     scene.app.start()
-    if phase is ClientPhase.CLIENT_AHEAD:
+    if phase is Phase.CLIENT_AHEAD:
         scene.app.stray()
         scene.app.start()
-    if phase is ClientPhase.BEFORE_START:
+    if phase is Phase.BEFORE_START:
         raise_log_start(scene)
         scene.app.fall_behind()
         scene.app.start()
@@ -246,7 +246,7 @@ def client_in(phase: ClientPhase) -> Scene:
 def raise_log_start(scene: Scene) -> None:
     """What the log began with is given up; as whole files go, none does."""
     log = scene.observer.logs[0]
-    scene.reach(lambda: scene.client_phase() is ClientPhase.MOUNTED)
+    scene.reach(lambda: scene.client_phase() is Phase.MOUNTED)
     while len(log) < _COMMITS:  # some are refused: they have locks in common
         scene.app.submit(0)
         scene.reach(lambda: all(token.outcome for token in scene.observer.tokens.values()))
@@ -264,7 +264,7 @@ def client_of_one_that_does_not_know() -> Scene:
         scene.cluster.until_open()
         scene.app.start()
         give_to_the_second(scene, pause)
-        if scene.world.run_while(lambda scene=scene: scene.client_phase() is not ClientPhase.NOT_READY, 5_000):
+        if scene.world.run_while(lambda scene=scene: scene.client_phase() is not Phase.NOT_READY, 5_000):
             return scene
     raise AssertionError("the phase was not reached")
 
@@ -272,7 +272,7 @@ def client_of_one_that_does_not_know() -> Scene:
 def give_to_the_second(scene: Scene, pause: int) -> None:
     """After `pause` milliseconds the second server hears nothing new of ZooKeeper any more."""
     zookeeper, second = scene.world.zookeeper, scene.second
-    scene.reach(lambda: scene.client_phase() is ClientPhase.MOUNTED)
+    scene.reach(lambda: scene.client_phase() is Phase.MOUNTED)
     start_second(scene)
 
     def followed() -> bool:
@@ -288,12 +288,12 @@ def _tail() -> Habits:
     return Habits(**{**{name: getattr(HABITS, name) for name in Habits.__annotations__}, "tail": True})
 
 
-CLIENT_PHASES = [phase for phase in ClientPhase if phase is not ClientPhase.CLOSED]
+CLIENT_PHASES = [phase for phase in Phase if phase is not Phase.CLOSED]
 
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("phase", CLIENT_PHASES)
-def test_a_partition_of_a_client_meets_every_event_in_every_phase(phase: ClientPhase, event: str) -> None:
+def test_a_partition_of_a_client_meets_every_event_in_every_phase(phase: Phase, event: str) -> None:
     scene = client_in(phase)
     EVENTS[event](scene)
     scene.go_on()

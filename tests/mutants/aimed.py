@@ -278,8 +278,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a storage node that is back ends no back-off",
         "server.ownership",
-        "        if self.phase is Phase.WAITING:\n            self._session_attempts.hurry()\n            self._begin(now)\n",
-        "        if self.phase is Phase.WAITING:\n            self._session_attempts.hurry()\n",
+        "        if self.phase is OwnershipPhase.WAITING:\n            self._session_attempts.hurry()\n            self._begin(now)\n",
+        "        if self.phase is OwnershipPhase.WAITING:\n            self._session_attempts.hurry()\n",
         ("tests/unit/server/test_partition.py",),
     ),
     Mutant(

@@ -42,8 +42,7 @@ from waltz_trio.ports.port import RefusedError
 from waltz_trio.ports.server import open_server_port
 from waltz_trio.ports.storage import open_storage_port
 from waltz_trio.zk.admin import read_store_params
-from waltz_trio.zk.client import RefusedError as ZkRefusedError
-from waltz_trio.zk.client import ZnodeError, open_znode_client
+from waltz_trio.zk.client import ZnodeError, ZnodeRefusedError, open_znode_client
 from waltz_trio.zk.security import ZkSasl, ZkSecurity, ZkTls
 
 pytestmark = pytest.mark.processes
@@ -431,7 +430,7 @@ async def test_digest_authentication_and_grants_by_name(cluster: Cluster, guarde
     async with open_znode_client(hosts) as zk:
         data, _ = await zk.get("/mine")
         assert data == b"1"
-        with pytest.raises(ZkRefusedError):
+        with pytest.raises(ZnodeRefusedError):
             await zk.set("/mine", b"2", -1)
     granted = ZkSecurity(acl="world:anyone:r,world:anyone:d")
     async with open_znode_client(hosts, security=granted) as zk:

@@ -23,7 +23,7 @@ from waltz_core.server.archive_calls import (
 )
 from waltz_core.server.archive_frames import FrameReader, encode_message
 from waltz_core.wire.primitives import checksum_of
-from waltz_spark.archive.agent import Manifest, Reading, Writing
+from waltz_spark.archive.agent import ArchiveReader, ArchiveWriter, Manifest
 from waltz_spark.base.errors import ArchiveError
 from waltz_spark.base.objects import open_store
 
@@ -48,7 +48,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         store = open_store(str(directory))
         known = Manifest(store)
-        self.writing, self.reading = Writing(store, known), Reading(known, store.root)
+        self.writing, self.reading = ArchiveWriter(store, known), ArchiveReader(known, store.root)
 
     def fill(self) -> None:
         ask: list[ArchiveAsk] = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
 
-from tests.names import PACKAGES, places, vague_names
+from tests.names import PACKAGES, ROOT, places, vague_names
 
 
 def _vague(source: str) -> list[tuple[int, str]]:
@@ -46,3 +47,14 @@ def test_a_vague_name_that_lives_long_is_found(source: str) -> None:
 )
 def test_a_vague_name_that_is_gone_at_once_is_let_be(source: str) -> None:
     assert _vague(source) == []
+
+
+@pytest.mark.parametrize("name", ["Phase", "Port", "LinkState", "RefusedError", "Reading"])
+def test_a_word_that_had_several_meanings_names_one_class(name: str) -> None:
+    definitions = [
+        path
+        for package in ("waltz_core", "waltz_trio", "waltz_spark")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(rf"^(class {name}\b|{name}(: TypeAlias)? = )", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(definitions) == 1, definitions

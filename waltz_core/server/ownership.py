@@ -56,7 +56,7 @@ _LOOK_MS = 2_000  # while recovery is stuck, so often the metadata is looked at 
 _SHORT_LIFE_MS = 1_000  # a session that lived shorter counts as a failure for the back-off
 
 
-class Phase(enum.Enum):
+class OwnershipPhase(enum.Enum):
     """Where the partition is on its way to an open store session."""
 
     IDLE = "waits for its assignment"
@@ -115,7 +115,7 @@ class Ownership:
         notes: Outbox[SessionNote],
     ) -> None:
         self.partition_id = partition_id
-        self.phase = Phase.IDLE
+        self.phase = OwnershipPhase.IDLE
         self.reason = ""  # of the present phase, for people
         self.since = 0
         self.generation = -1
@@ -153,7 +153,7 @@ class Ownership:
     @property
     def open(self) -> bool:
         """Whether a store session is open, or was until this step."""
-        return self.phase is Phase.OPEN
+        return self.phase is OwnershipPhase.OPEN
 
     @property
     def known(self) -> bool:
@@ -179,7 +179,7 @@ class Ownership:
         self.generation = generation
         if self.session is not None:
             self.session.close(now, f"generation {generation} replaces {self.session.generation}")
-        elif self.phase in (Phase.IDLE, Phase.WAITING):
+        elif self.phase in (OwnershipPhase.IDLE, OwnershipPhase.WAITING):
             self._begin(now)
 
     def set_replicas(self, now: int, replicas: Sequence[str]) -> None:
@@ -191,12 +191,12 @@ class Ownership:
         self.replicas = wanted
         if self.session is not None:
             self.session.close(now, "the assignment of replicas changed")
-        elif self.phase in (Phase.IDLE, Phase.WAITING):
+        elif self.phase in (OwnershipPhase.IDLE, OwnershipPhase.WAITING):
             self._begin(now)
 
     def link_up(self, now: int) -> None:
         """A storage node can be reached: what was waited for may be over, and with it the back-off."""
-        if self.phase is Phase.WAITING:
+        if self.phase is OwnershipPhase.WAITING:
             self._session_attempts.hurry()
             self._begin(now)
 
@@ -208,9 +208,9 @@ class Ownership:
         self._alarms.set(PartitionDue.RETRY, None)  # a pause that is under way must not end with a read
         self._alarms.set(PartitionDue.LOOK, None)
         self._states_over()
-        self._enter(now, Phase.CLOSED, "")
+        self._enter(now, OwnershipPhase.CLOSED, "")
 
-    def _enter(self, now: int, phase: Phase, reason: str) -> None:
+    def _enter(self, now: int, phase: OwnershipPhase, reason: str) -> None:
         self.phase = phase
         self.reason = reason
         self.since = now
@@ -241,7 +241,7 @@ class Ownership:
         self._alarms.set(PartitionDue.RETRY, self._session_attempts.pause(now))
         if self._session_attempts.failed(reason, quiet=quiet):
             self._report(Level.WARNING, reason)
-        self._enter(now, Phase.WAITING, reason)
+        self._enter(now, OwnershipPhase.WAITING, reason)
 
     # ---- ZooKeeper ---------------------------------------------------------------------------
 
@@ -252,16 +252,16 @@ class Ownership:
         """Read the metadata, the first step to a store session."""
         self._alarms.set(PartitionDue.RETRY, None)
         if self.generation < 0 or not self.replicas:
-            self._enter(now, Phase.IDLE, "no storage node is assigned" if self.generation >= 0 else "")
+            self._enter(now, OwnershipPhase.IDLE, "no storage node is assigned" if self.generation >= 0 else "")
             return
-        self._enter(now, Phase.READING, "")
+        self._enter(now, OwnershipPhase.READING, "")
         self._out.put(ZkGet(self._ask(MetadataStep.READ), self._path))
 
     def answered(self, now: int, event: ZkDone | ZkFailed, step: MetadataStep) -> None:
         """ZooKeeper has answered."""
         if step is MetadataStep.LOOK:
             self._looking = False
-        if self.phase is Phase.CLOSED:
+        if self.phase is OwnershipPhase.CLOSED:
             return
         if isinstance(event, ZkDone):
             self._on_done(now, event, step)
@@ -286,7 +286,7 @@ class Ownership:
     def _on_failed(self, now: int, error: ZkError, step: MetadataStep) -> None:
         match step, error:
             case MetadataStep.READ, ZkError.NO_NODE:
-                self._enter(now, Phase.CREATING, "")
+                self._enter(now, OwnershipPhase.CREATING, "")
                 ticket = self._ask(MetadataStep.CREATE)
                 self._out.put(ZkCreate(ticket, self._path, encode_partition_metadata(EMPTY_METADATA)))
             case MetadataStep.CREATE, ZkError.NODE_EXISTS:
@@ -310,7 +310,7 @@ class Ownership:
         if step is MetadataStep.READ_AGAIN:
             if self.session is not None:
                 self.session.cas_lost(metadata, event.stat.version)
-        elif self.phase is Phase.READING:
+        elif self.phase is OwnershipPhase.READING:
             self._announce(now, metadata, event.stat.version)
 
     def _on_looked(self, now: int, data: bytes) -> None:
@@ -351,7 +351,7 @@ class Ownership:
         session_id = metadata.session_id + 1
         self._metadata = PartitionMetadata(self.generation, session_id, metadata.replica_states)
         self._attempted.add((self.generation, session_id))
-        self._enter(now, Phase.ANNOUNCING, "")
+        self._enter(now, OwnershipPhase.ANNOUNCING, "")
         ticket = self._ask(MetadataStep.ANNOUNCE)
         self._out.put(ZkSet(ticket, self._path, encode_partition_metadata(self._metadata), version))
 
@@ -364,7 +364,7 @@ class Ownership:
         if metadata.generation != self.generation or not self.replicas:
             self._begin(now)
             return
-        self._enter(now, Phase.RECOVERING, "")
+        self._enter(now, OwnershipPhase.RECOVERING, "")
         self.session = self.make_session(
             self.partition_id,
             metadata.session_id,
@@ -384,7 +384,7 @@ class Ownership:
         """The session is open, and what was in flight is settled."""
         self._open_generation = self.generation
         self._opened_at = now
-        self._enter(now, Phase.OPEN, "")
+        self._enter(now, OwnershipPhase.OPEN, "")
 
     def not_to_be_opened(self, now: int, reason: str) -> None:
         """The log that the session resolved cannot be served: it ends, and the next attempt waits."""
@@ -406,7 +406,7 @@ class Ownership:
         self.session = None
         self._alarms.set(PartitionDue.LOOK, None)
         self._states_over()
-        if self.phase is Phase.CLOSED:
+        if self.phase is OwnershipPhase.CLOSED:
             return
         self._report(Level.INFO if planned else Level.WARNING, f"store session ended: {reason}")
         if recovered and (planned or now - self._opened_at >= _SHORT_LIFE_MS):

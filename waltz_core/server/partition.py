@@ -48,7 +48,7 @@ from waltz_core.server.intake import Intake
 from waltz_core.server.journal import JournalEvent
 from waltz_core.server.log_start import LogStart
 from waltz_core.server.members import Members
-from waltz_core.server.ownership import Ownership, Phase
+from waltz_core.server.ownership import Ownership, OwnershipPhase
 from waltz_core.server.peer import Peer
 from waltz_core.server.reads import Reads
 from waltz_core.server.source import Source
@@ -124,7 +124,7 @@ class PartitionServer:
     # ---- for others to see -------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> OwnershipPhase:
         """Where it is on its way to an open store session."""
         return self.ownership.phase
 
@@ -455,7 +455,7 @@ class PartitionServer:
             session = self.session
 
     def _set_alarm(self, now: int) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.phase is OwnershipPhase.CLOSED:
             return
         journal = self.commits.journal
         due = earliest(
@@ -474,5 +474,7 @@ class PartitionServer:
 
     def _check(self) -> None:
         """Invariants that only our own bugs could break."""
-        assert (self.session is not None) == (self.phase in (Phase.RECOVERING, Phase.OPEN)), self.phase
+        assert (self.session is not None) == (self.phase in (OwnershipPhase.RECOVERING, OwnershipPhase.OPEN)), (
+            self.phase
+        )
         assert not self.ownership.open or self.feeds.feed.mark == self.commits.mark

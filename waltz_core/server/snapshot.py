@@ -9,7 +9,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.awaited import awaited_of
 from waltz_core.server.feed import Feed
-from waltz_core.server.ownership import Phase
+from waltz_core.server.ownership import OwnershipPhase
 from waltz_core.server.partition import PartitionServer
 from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
@@ -82,9 +82,9 @@ class ServerSnapshot:
 
 
 _STATES = {
-    Phase.OPEN: messages.ServedState.READY,
-    Phase.RECOVERING: messages.ServedState.RECOVERING,
-    Phase.CLOSED: messages.ServedState.CLOSING,
+    OwnershipPhase.OPEN: messages.ServedState.READY,
+    OwnershipPhase.RECOVERING: messages.ServedState.RECOVERING,
+    OwnershipPhase.CLOSED: messages.ServedState.CLOSING,
 }
 
 

@@ -28,7 +28,7 @@ from waltz_core.storage.verified_reads import VerifiedReads, range_span
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.shared import FailureCode
 
-Reading: TypeAlias = (
+ReadRequest: TypeAlias = (
     wire.RecordRequest
     | wire.RecordHeaderRequest
     | wire.RecordListRequest
@@ -169,7 +169,7 @@ class Serving:
         first, count, _ = _span(message)
         return first + count - 1 <= self._files.max_id or not (lane.busy or lane.jobs)
 
-    def _serve_read(self, conn: int, message: Reading) -> Procedure[None]:
+    def _serve_read(self, conn: int, message: ReadRequest) -> Procedure[None]:
         yield from enter(self._files, message, False, state_matters=False)
         self.counters[_COUNTERS[type(message)]] += 1
         records = yield from self._reads.read(*_span(message))
@@ -193,7 +193,7 @@ def _not_served(message: Incoming) -> StorageError:
     return StorageError(f"java.lang.IllegalStateException: unknown message type: {number}")
 
 
-def _span(message: Reading) -> tuple[int, int, int]:
+def _span(message: ReadRequest) -> tuple[int, int, int]:
     """First id, number of records, and their bytes at most, 0 = no limit of the message."""
     if isinstance(message, wire.RecordRangeRequest):
         return range_span(message)

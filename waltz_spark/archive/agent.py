@@ -96,7 +96,7 @@ def blocks_from(known: Manifest, root: str, partition: int, start: int) -> Itera
     yield from archived_blocks(file.place(root), partition, start, file.end_id, _SHAPE)
 
 
-class Reading:
+class ArchiveReader:
     """The thread that reads: blocks that were read last, and files open where somebody read last."""
 
     def __init__(self, known: Manifest, root: str) -> None:
@@ -159,7 +159,7 @@ class _File:
     writer: FileWriter
 
 
-class Writing:
+class ArchiveWriter:
     """The thread that writes: one file in the making per partition, and the manifest."""
 
     def __init__(self, store: Store, known: Manifest) -> None:
@@ -354,7 +354,7 @@ def serve(root: str, source: BinaryIO, target: BinaryIO) -> None:
             target.write(frame)
             target.flush()
 
-    writing, reading = Writing(store, known), Reading(known, store.root)
+    writing, reading = ArchiveWriter(store, known), ArchiveReader(known, store.root)
     write, read = Lane("archive-write", writing.answer, send), Lane("archive-read", reading.answer, send)
     frames = FrameReader()
     while data := source.read1(_READ_SIZE):  # type: ignore[attr-defined]  # both are buffered

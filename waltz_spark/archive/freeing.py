@@ -92,7 +92,7 @@ def run_free(plan: FreePlan, runner: Runner, on_progress: OnProgress | None = No
 
     Raises:
         ArchiveError: a file is damaged, or differs from replicas; nothing was freed.
-        RefusedError: a replica is on a node that cannot give up anything.
+        SourceRefusedError: a replica is on a node that cannot give up anything.
         UnreachableError: the cluster did not do it in time; some partitions may have.
     """
     verdicts = run_verification(plan.checks, runner, on_progress)

@@ -17,7 +17,7 @@ class UnreachableError(PipelineError):
     """A source of records cannot be read now: a file is gone, a node does not answer, a connection broke."""
 
 
-class RefusedError(UnreachableError):
+class SourceRefusedError(UnreachableError):
     """A node answers, but not with what it was asked for; the text is the node's."""
 
 

@@ -15,7 +15,7 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.record import record
 from waltz_core.wire.client_messages import ClusterInfoResponse
 from waltz_core.zookeeper.paths import cluster_paths
-from waltz_spark.base.errors import OptionError, RefusedError, UnreachableError
+from waltz_spark.base.errors import OptionError, SourceRefusedError, UnreachableError
 from waltz_spark.base.planning import Place, ServerPlace, StoragePlace
 from waltz_spark.read.options import Options
 from waltz_spark.read.ports import AdminPort, ClientPort
@@ -298,14 +298,14 @@ class Cluster:
         """Free what is below `start`, trying again for so many seconds while the cluster is not ready for it.
 
         Raises:
-            RefusedError: a replica is on a node of 0.13.2, for example.
+            SourceRefusedError: a replica is on a node of 0.13.2, for example.
             UnreachableError: it did not come in time.
         """
         due = time.monotonic() + patience
         while True:
             try:
                 return self._port_of(partition).raise_log_start(partition, start)
-            except RefusedError:
+            except SourceRefusedError:
                 raise
             except UnreachableError:
                 self.close()

@@ -213,7 +213,7 @@ def check_start(start: Vector, look: Look, wanted: Iterable[int]) -> None:
 
 
 @record
-class Reading:
+class ReadingPlan:
     """The plan of a batch."""
 
     partitions: tuple[int, ...]
@@ -223,13 +223,13 @@ class Reading:
     ranges: tuple[Range, ...]
 
 
-def plan_reading(options: Options) -> Reading:
+def plan_reading(options: Options) -> ReadingPlan:
     """Plan a read of the places that the options name; errors as `Inventory`, `batch_bounds` and `Inventory.ranges`."""
     inventory = Inventory(options)
     try:
         look = inventory.look()
         start, ends = batch_bounds(options, look)
-        return Reading(inventory.partitions, look, start, ends, tuple(inventory.ranges(look, start, ends)))
+        return ReadingPlan(inventory.partitions, look, start, ends, tuple(inventory.ranges(look, start, ends)))
     finally:
         inventory.close()
 

@@ -27,7 +27,13 @@ from waltz_core.wire.client_codec import VERSIONS as CLIENT_VERSIONS
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL
 from waltz_core.wire.port_session import PortSession, PortState, Refusal, refusal_of
 from waltz_core.wire.table import WireProtocol
-from waltz_spark.base.errors import DataLossError, RecordDamagedError, RefusedError, UnreachableError, WrongClusterError
+from waltz_spark.base.errors import (
+    DataLossError,
+    RecordDamagedError,
+    SourceRefusedError,
+    UnreachableError,
+    WrongClusterError,
+)
 from waltz_spark.records.blocks import OVERHEAD, Block
 from waltz_spark.records.crc import crc32
 from waltz_trio.net.tls import ClientTls
@@ -46,7 +52,7 @@ _SEGMENT_HEAD = struct.Struct(">qi")
 M = TypeVar("M")
 
 
-class Port(Generic[M]):
+class BlockingPort(Generic[M]):
     """One connection. Close it, or use it in a `with` block.
 
     Raises:
@@ -160,7 +166,7 @@ class Port(Generic[M]):
         return buffer
 
 
-class AdminPort(Port[admin.AdminMessage]):
+class AdminPort(BlockingPort[admin.AdminMessage]):
     """The admin port of a storage node; the greeting checks that it belongs to the cluster."""
 
     def __init__(self, endpoint: Endpoint, tls: ClientTls, key: bytes, partition_count: int, timeout: float) -> None:
@@ -173,7 +179,7 @@ class AdminPort(Port[admin.AdminMessage]):
             text = f"{endpoint}: {self.refusal.message}"
             if self.refusal.wrong_cluster:
                 raise WrongClusterError(str(endpoint), str(UUID(bytes=key)), f"another ({text})")
-            raise RefusedError(text)
+            raise SourceRefusedError(text)
 
     def __enter__(self) -> AdminPort:
         return self
@@ -193,7 +199,7 @@ class AdminPort(Port[admin.AdminMessage]):
     def _checked(self, answer: admin.AdminMessage) -> admin.AdminMessage:
         refusal = refusal_of(answer)
         if refusal is not None:
-            raise RefusedError(f"{self.endpoint}: {refusal.message}")
+            raise SourceRefusedError(f"{self.endpoint}: {refusal.message}")
         return answer
 
     def next_seq(self) -> int:
@@ -285,7 +291,7 @@ class AdminPort(Port[admin.AdminMessage]):
         return offset, data
 
 
-class ClientPort(Port[client.ClientMessage]):
+class ClientPort(BlockingPort[client.ClientMessage]):
     """The port of a server."""
 
     def __init__(self, endpoint: Endpoint, tls: ClientTls, timeout: float) -> None:
@@ -348,14 +354,14 @@ class ClientPort(Port[client.ClientMessage]):
         """Free everything below `start` on all replicas; returns the log start afterwards.
 
         Raises:
-            RefusedError: the request is refused for good.
+            SourceRefusedError: the request is refused for good.
             UnreachableError: it cannot be read now.
         """
         self.send(client.SetLogStartRequest(self._req_id(partition), start))
         answer = self.decode(*self.receive_raw())
         if isinstance(answer, client.ErrorResponse):
             text = f"{self.endpoint}: partition {partition}: {answer.message or client.ErrorCode(answer.code).name}"
-            raise (UnreachableError if answer.code == client.ErrorCode.NOT_READY else RefusedError)(text)
+            raise (UnreachableError if answer.code == client.ErrorCode.NOT_READY else SourceRefusedError)(text)
         assert isinstance(answer, client.LogStartResponse)
         return answer.log_start
 

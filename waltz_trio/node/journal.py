@@ -22,6 +22,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.server.journal import JournalEvent, JournalWrite
 from waltz_core.server.journal_format import Mode
 from waltz_trio.base import durable
+from waltz_trio.base.groups import groups
 from waltz_trio.base.log import described
 from waltz_trio.base.mailbox import Mailbox
 from waltz_trio.node.journal_directory import JournalDirectory, Report
@@ -111,19 +112,8 @@ class JournalFiles:
             os.close(self._lock)
 
     def _run(self) -> None:
-        stopped = False
-        while not stopped:
-            group: list[JournalWrite] = []
-            item = self._queue.get()
-            while True:
-                if item is None:
-                    stopped = True
-                    break
-                group.append(item)
-                if self._queue.empty():
-                    break
-                item = self._queue.get()
-            if group and not self._mailbox.closed:
+        for group in groups(self._queue):
+            if not self._mailbox.closed:
                 for events in self._directory.carry_out(group):
                     self._mailbox.post(events)
 

@@ -15,12 +15,12 @@ from waltz_core.wire.connection import ADMIN_PROTOCOL
 from waltz_core.wire.port_session import PortSession
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
-from waltz_trio.ports.port import Port, PortError, RefusedError, dialed
+from waltz_trio.ports.port import PortError, RefusedError, ToolPort, dialed
 
 _DEFAULT_LIMITS = NetLimits()
 
 
-class AdminClient(Port[admin.AdminMessage]):
+class AdminClient(ToolPort[admin.AdminMessage]):
     """One connection to an admin port. Made by `open_admin`; requests are answered in turn. Codec 0 is 0.13.2."""
 
     def __init__(

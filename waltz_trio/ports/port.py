@@ -35,7 +35,7 @@ class RefusedError(StorageError):
         self.detail = refusal.detail
 
 
-class Port(Generic[M]):
+class ToolPort(Generic[M]):
     """Messages to and from one port; `kind` names it in errors."""
 
     def __init__(

@@ -15,7 +15,7 @@ from waltz_core.wire.connection import CLIENT_PROTOCOL
 from waltz_core.wire.port_session import PortSession
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
-from waltz_trio.ports.port import Port, PortError, RefusedError, dialed
+from waltz_trio.ports.port import PortError, RefusedError, ToolPort, dialed
 
 _DEFAULT_LIMITS = NetLimits()
 _TOOL_ID = -1  # client id of requests that need none
@@ -23,7 +23,7 @@ _TOOL_ID = -1  # client id of requests that need none
 M = TypeVar("M")
 
 
-class ServerPort(Port[wire.ClientMessage]):
+class ServerPort(ToolPort[wire.ClientMessage]):
     """One connection to a server. Made by `open_server_port`. All methods raise
 
     PortError: the connection broke, or the server speaks an older codec than the request needs.

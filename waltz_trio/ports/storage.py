@@ -17,14 +17,14 @@ from waltz_core.wire.port_session import PortSession
 from waltz_core.wire.storage_codec import VERSIONS
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.tls import ClientTls
-from waltz_trio.ports.port import Port, PortError, dialed
+from waltz_trio.ports.port import PortError, ToolPort, dialed
 
 _DEFAULT_LIMITS = NetLimits()
 
 M = TypeVar("M")
 
 
-class StoragePort(Port[wire.StorageMessage]):
+class StoragePort(ToolPort[wire.StorageMessage]):
     """One connection and one partition, in one store session. Made by `open_storage_port`."""
 
     def __init__(

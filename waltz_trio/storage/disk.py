@@ -25,6 +25,7 @@ from waltz_core.storage.effects import (
     SyncDirectory,
     SyncFile,
 )
+from waltz_trio.base.groups import groups
 from waltz_trio.base.log import described
 from waltz_trio.base.mailbox import Mailbox
 from waltz_trio.storage.files import Files
@@ -38,8 +39,6 @@ Fail: TypeAlias = Callable[[str], object]
 
 _Carried: TypeAlias = tuple[float, list[DiskEvent]]
 """How many seconds a group took, and the answers to its batches."""
-
-_STOP = object()
 
 
 class DiskStatistics:
@@ -93,8 +92,8 @@ class Disk:
         self._in_place = InPlace()
         self._offered: DiskBatch | None = None  # alone so far in this step
         self._writing = 0  # batches that the writer thread has not answered yet
-        self._batches: SimpleQueue[object] = SimpleQueue()
-        self._reads: SimpleQueue[object] = SimpleQueue()
+        self._batches: SimpleQueue[DiskBatch | None] = SimpleQueue()
+        self._reads: SimpleQueue[DiskRead | DiskList | None] = SimpleQueue()
         loops = {"waltz-disk": (self._write_loop, 1), "waltz-read": (self._read_loop, READERS)}
         self._threads = [
             Thread(target=self._watched, args=(name, loop), name=name, daemon=True)
@@ -107,7 +106,7 @@ class Disk:
 
     def perform(self, effect: DiskEffect) -> None:
         """Queue an effect."""
-        if type(effect) is DiskBatch:
+        if isinstance(effect, DiskBatch):
             self._writing += 1
             self._batches.put(effect)
         else:
@@ -158,9 +157,9 @@ class Disk:
                 self._token.run_sync_soon(self._failed, reason)
 
     def _end(self) -> None:
-        self._batches.put(_STOP)
+        self._batches.put(None)
         for _ in range(READERS):
-            self._reads.put(_STOP)
+            self._reads.put(None)
 
     def _join(self) -> None:
         for thread in self._threads:
@@ -174,20 +173,8 @@ class Disk:
     # ---- the writer ------------------------------------------------------------------------------
 
     def _write_loop(self) -> None:
-        stopped = False
-        while not stopped:
-            group: list[DiskBatch] = []
-            item = self._batches.get()
-            while True:
-                if item is _STOP:
-                    stopped = True
-                    break
-                assert isinstance(item, DiskBatch)
-                group.append(item)
-                if self._batches.empty():
-                    break
-                item = self._batches.get()
-            if group and not self._groups.closed:
+        for group in groups(self._batches):
+            if not self._groups.closed:
                 self._groups.post([self._carry_out(group)])
         self._syncs.close()
 
@@ -237,8 +224,7 @@ class Disk:
     # ---- the readers -----------------------------------------------------------------------------
 
     def _read_loop(self) -> None:
-        while (effect := self._reads.get()) is not _STOP:
+        while (effect := self._reads.get()) is not None:
             if self._looks.closed:
                 continue
-            assert isinstance(effect, DiskRead | DiskList)
             self._looks.post([look(self.files, effect)])

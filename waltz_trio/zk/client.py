@@ -84,7 +84,7 @@ class SessionExpiredError(ZnodeError):
     error = ZkError.EXPIRED
 
 
-class RefusedError(ZnodeError):
+class ZnodeRefusedError(ZnodeError):
     """ZooKeeper does not allow it."""
 
 
@@ -98,7 +98,7 @@ _TYPES = {
         UnavailableError,
         OutcomeUnknownError,
         SessionExpiredError,
-        RefusedError,
+        ZnodeRefusedError,
     )
 }
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.server.test_partition import PATH, Bench
 from waltz_core.base.edge import Level, Report, ZkCreate, ZkDone, ZkError, ZkFailed, ZkGet, ZkSet, ZkStat
 from waltz_core.server.context import PartitionAlarm, PartitionDue
-from waltz_core.server.partition import Phase
+from waltz_core.server.partition import OwnershipPhase
 from waltz_core.store.calls import LinkUp, LinkWanted
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, PartitionMetadata, encode_partition_metadata
 
@@ -20,7 +20,7 @@ def waiting() -> Bench:
     bench.answer_zk(ZkFailed(bench.assign().ticket, ZkError.UNAVAILABLE))
     out, clients, nodes = bench.work()
     assert (out, clients, nodes) == ([], [], [])  # that ZooKeeper is away is said once for the whole process
-    assert bench.partition.phase is Phase.WAITING
+    assert bench.partition.phase is OwnershipPhase.WAITING
     return bench
 
 
@@ -41,7 +41,7 @@ def test_metadata_that_cannot_be_used_is_read_ever_more_rarely_and_reported_once
     for ticket in range(1, 12):
         bench.now = now
         bench.answer_zk(ZkFailed(ticket, ZkError.REFUSED))
-        assert bench.partition.phase is Phase.WAITING
+        assert bench.partition.phase is OwnershipPhase.WAITING
         due = bench.context.alarms.at(RETRY)
         assert due is not None
         pause, now = due - now, due
@@ -65,7 +65,7 @@ def test_a_partition_that_was_closed_reads_nothing_any_more() -> None:
     out, _, _ = bench.work()
     assert out == []
     assert bench.context.alarms.next() is None
-    assert bench.partition.phase is Phase.CLOSED
+    assert bench.partition.phase is OwnershipPhase.CLOSED
 
 
 def test_metadata_that_is_not_there_is_created_and_then_read() -> None:
@@ -85,7 +85,7 @@ def test_a_session_is_announced_on_the_version_that_was_read_and_made_when_that_
     assert bench.partition.session is None
     bench.answer_zk(ZkDone(2, ZkStat(18, 0)))
     assert bench.work() == ([], [], [LinkWanted("s0:1")])
-    assert bench.partition.phase is Phase.RECOVERING
+    assert bench.partition.phase is OwnershipPhase.RECOVERING
 
 
 def test_whoever_loses_the_announcement_reads_again() -> None:
