@@ -19,7 +19,6 @@ WAIT = "120"  # seconds; far more than needed, for machines that are busy
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_rolling_restart_by_its_answers_loses_nothing(
     tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

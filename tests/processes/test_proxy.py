@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shlex
 from pathlib import Path
 
@@ -95,6 +96,47 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
         cluster.start("proxy")  # with the words of the page, which are what the doctor advises
         poll("the doctor finds nothing", lambda: not causes_found())
         cluster.children["proxy"].stop()
+
+
+def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(
+    tmp_path: Path, zookeeper: ZooKeeperServer
+) -> None:
+    where = zookeeper.fresh_chroot()
+    with running_cluster(tmp_path, where, partitions=2, servers=1, settings={"server.trustProxies": True}) as cluster:
+        client_file, words = files_of_page(cluster, where)
+        path = Path(words[-1])
+        cache = tmp_path / "cache"
+        path.write_text(f"{path.read_text()}proxy.cache.directory: {cache}\nserver.transactionDataCacheSize: 1\n")
+        child = cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
+        cluster.start("proxy")
+        payloads = [b"%d" % number * 2_000 for number in range(100)]
+        trio.run(append_all, cluster.client_file, payloads[:10])
+        assert trio.run(read_all, client_file, 10) == payloads[:10]
+        poll("the disk has them", lambda: any(each.stat().st_size for each in cache.glob("cache-*")))
+
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))  # no file gets any longer
+        trio.run(append_all, cluster.client_file, payloads[10:])
+        assert trio.run(read_all, client_file, 100) == payloads
+        poll("it says so", lambda: "the cache on the disk is given up: " in child.says())
+        assert trio.run(read_all, client_file, 100) == payloads
+        assert child.says().count("the cache on the disk is given up") == 1
+        assert not list(cache.glob("cache-*")), "its room is free for others"
+        poll("it is healthy", lambda: bool(health(cluster).get("healthy")))
+        child.stop()
+
+
+async def append_all(path: Path, payloads: list[bytes]) -> None:
+    with trio.fail_after(60):
+        async with waltz.open_client(path) as client:
+            for payload in payloads:
+                await client.send(0, waltz.Append(payload))
+            await client.flush()
+
+
+async def read_all(path: Path, count: int) -> list[bytes]:
+    with trio.fail_after(60):
+        async with waltz.open_client(path) as client:
+            return [each.load() for each in await client.read(0, 0, count - 1)]
 
 
 def health(cluster: Cluster) -> dict[str, dict[str, int]]:
