@@ -216,8 +216,13 @@ def test_an_audit_of_a_running_cluster_looks_at_all_of_it_and_finds_a_lost_updat
     cluster.start("storage-2")
     cluster.wait_healthy()
 
+    with cluster.tools_file.open("a") as file:
+        file.write(f"\nserver.journal.directory: {cluster.journal_of('server-0')}\n")
+    status, text = call(capsys, "audit", *config)
+    assert status == 0, text
+    assert "30 of 30 have an entry, 100 %" in text
     planted = plant_lost_update(cluster, ids)
-    status, text = call(capsys, "audit", *config, *journal)
+    status, text = call(capsys, "audit", *config)
     assert status == 1, text
     assert f"transaction {int(planted)}, decided at mark" in text
     assert "FAILED" in text

@@ -23,6 +23,7 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
+from waltz_trio.cli.progress import ASKING, waiting
 from waltz_trio.cli.tool import in_session
 from waltz_trio.ports.gather import NODE_MAX, gather
 from waltz_trio.ports.tool import Tool
@@ -83,7 +84,8 @@ async def _check_connectivity(tool: Tool, arguments: Arguments) -> int:
 async def _verify(tool: Tool, arguments: Arguments) -> int:
     seconds = arguments.number("timeout", int(NODE_MAX), least=1)
     try:
-        view = await gather(tool, seconds, certificates=False)
+        with waiting(ASKING):
+            view = await gather(tool, seconds, certificates=False)
         chosen = range(view.num_partitions)
         if arguments.flag("partition"):
             chosen = range(arguments.number("partition"), arguments.number("partition") + 1)

@@ -17,6 +17,7 @@ from waltz_core.storage.segment import HEADER_SIZE, SegmentHeader, decode_header
 from waltz_core.storage.walk import Row, Tail, record_at, walk
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import JSON, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.progress import counted
 
 _SHOWN_MAX = 100
 _DUMP_WIDTH = 16  # bytes of a payload on a line
@@ -47,8 +48,11 @@ class SegmentFile:
         self.mark = _local_low_water_mark(path)
 
     def rows(self) -> Iterator[Row | Tail]:
-        """Its transactions, and what is left behind them."""
-        return walk(self.data, self.first_id, self.entries)
+        """Its transactions, and what is left behind them; a terminal sees how far it is."""
+        with counted(self.path.name, len(self.entries)) as progress:
+            for row in walk(self.data, self.first_id, self.entries):
+                progress.advance()
+                yield row
 
     def record(self, transaction_id: int) -> Record:
         """One intact record.

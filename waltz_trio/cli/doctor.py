@@ -15,6 +15,7 @@ from waltz_core.wire.client_messages import ServedState
 from waltz_speedups import in_use
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, Option, parser_of
+from waltz_trio.cli.progress import ASKING, waiting
 from waltz_trio.cli.tool import in_session
 from waltz_trio.ports.gather import NODE_MAX, UNSEEN, gather, unseen
 from waltz_trio.ports.tool import Tool
@@ -27,7 +28,8 @@ _SHOWN_MAX = 3  # consequences of one kind that are printed below a finding
 async def _examine(tool: Tool, arguments: Arguments) -> int:
     seconds = arguments.number("timeout", int(NODE_MAX), least=1)
     grace = arguments.number("grace", GRACE, least=0)
-    view = await gather(tool, seconds)
+    with waiting(ASKING):
+        view = await gather(tool, seconds)
     roots = diagnose(view)
     waiting_for = ""
     with trio.move_on_after(grace):
@@ -37,7 +39,8 @@ async def _examine(tool: Tool, arguments: Arguments) -> int:
                 print(f"{causes}: may end by itself, looking again for up to {grace} s", file=sys.stderr)
                 waiting_for = causes
             await trio.sleep(_LOOK_AGAIN)
-            view = await gather(tool, seconds, certificates=False)
+            with waiting(ASKING):
+                view = await gather(tool, seconds, certificates=False)
             roots = diagnose(view)
     _print(roots, arguments, view)
     for notice in notices(view):  # not among the rows of --json: they are of what is wrong

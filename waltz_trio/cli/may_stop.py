@@ -11,6 +11,7 @@ from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.stopping import Answer, Verdict, committed_marks, may_stop
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, JSON, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.progress import ASKING, waiting
 from waltz_trio.cli.tool import in_session
 from waltz_trio.ports.gather import NODE_MAX, gather
 from waltz_trio.ports.tool import Tool
@@ -34,7 +35,8 @@ async def _ask(tool: Tool, arguments: Arguments) -> int:
     seconds = arguments.number("timeout", int(NODE_MAX), least=1)
     patience = arguments.number("wait", 0, least=0)
     end = trio.current_time() + patience
-    first = await gather(tool, seconds, certificates=False)
+    with waiting(ASKING):
+        first = await gather(tool, seconds, certificates=False)
     if first.proxy_of is not None:
         raise CommandError(
             f"{first.root} is the root of a proxy, which holds nothing that is not its cluster's: it may be stopped at "
@@ -43,7 +45,8 @@ async def _ask(tool: Tool, arguments: Arguments) -> int:
     before = committed_marks(first)
     said = ""
     while True:
-        view = await gather(tool, seconds, certificates=False)
+        with waiting(ASKING):
+            view = await gather(tool, seconds, certificates=False)
         answer = may_stop(view, arguments.operands, before)
         if answer.verdict is Verdict.YES or trio.current_time() >= end:
             break

@@ -11,7 +11,7 @@ from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_trio.cli.help import UsageError
 from waltz_trio.cli.options import Arguments, CommandError
-from waltz_trio.cli.zookeeper import load_config, open_cluster
+from waltz_trio.cli.zookeeper import cluster_session, load_config
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_store_params
 
@@ -26,7 +26,7 @@ def in_session(work: Work, arguments: Arguments) -> int:
     config = load_config(arguments)
 
     async def run() -> int:
-        async with open_cluster(config) as (zk, paths):
+        async with cluster_session(config) as (zk, paths):
             return await work(Tool(config, zk, paths, await read_store_params(zk, paths)), arguments)
 
     return trio.run(run)

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
+from waltz_trio.cli.progress import waiting
 from waltz_trio.config.config import Config
 from waltz_trio.zk.admin import (
     ClusterDump,
@@ -76,6 +77,15 @@ async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, Clust
         yield client, paths
 
 
+@asynccontextmanager
+async def cluster_session(config: Config) -> AsyncIterator[tuple[ZnodeClient, ClusterPaths]]:
+    """`open_cluster` for a command that ends: who looks on is told what takes long."""
+    async with AsyncExitStack() as stack:
+        with waiting("connecting to ZooKeeper"):
+            opened = await stack.enter_async_context(open_cluster(config))
+        yield opened
+
+
 def load_config(arguments: Arguments) -> Config:
     """The file of `--cli-config-path`; unknown keys are reported.
 
@@ -94,7 +104,7 @@ def _in_session(work: Work, arguments: Arguments) -> int:
     config = load_config(arguments)
 
     async def run() -> int:
-        async with open_cluster(config) as (client, paths):
+        async with cluster_session(config) as (client, paths):
             return await work(client, paths, arguments)
 
     return trio.run(run)
