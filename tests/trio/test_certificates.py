@@ -150,6 +150,7 @@ def test_a_certificate_is_replaced_when_it_is_named(folder: Path, capsys: pytest
     assert waltz(["certificates", "renew", str(folder), "s1=localhost,10.0.0.7"]) == 0
     after = contents(folder)
     assert {name for name in after if after[name] != before[name]} == {"s1.pem", "s1.p12"}
+    assert "copy it: no restart is needed, but of a process of 0.13.2" in capsys.readouterr().out
     assert waltz(["certificates", "make", str(folder), "--server", "s1=10.0.0.7"]) == 0
     assert waltz(["certificates", "renew", str(folder), "nobody"]) == 1
     assert "no certificate of nobody" in capsys.readouterr().err

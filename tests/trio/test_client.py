@@ -650,7 +650,9 @@ async def test_transactions_are_read_by_their_ids_beside_a_feed_or_without(range
                 if ranges:
                     assert [each.id for each in await client.read(0, 8, 8)] == [8]
                 else:
-                    with pytest.raises(waltz.FeedBusyError):
+                    with pytest.raises(
+                        waltz.FeedBusyError, match=r"server of 0\.13\.2, .* or read with another client"
+                    ):
                         await client.read(0, 8, 8)
                 assert (await anext(feed)).id == 1
         with pytest.raises(ValueError, match="transaction ids begin at 0, not -1"):
@@ -659,6 +661,43 @@ async def test_transactions_are_read_by_their_ids_beside_a_feed_or_without(range
             await client.read(7, 0, 5)
         with pytest.raises(TypeError, match="last is a whole number, found 'x'"):
             await client.read(0, 0, "x")  # type: ignore[arg-type]
+
+
+async def test_reads_by_ids_and_a_feed_that_is_entered_meanwhile_take_turns_where_servers_have_no_ranges() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        cluster.view.names = False
+        read: dict[int, list[int]] = {}
+
+        async def by_ids(first: int) -> None:
+            read[first] = [each.id for each in await client.read(0, first, first + 4)]
+
+        with trio.fail_after(20):
+            for _ in range(20):
+                await client.send(0, RAW)
+            await client.flush(0)
+            async with trio.open_nursery() as nursery:
+                for first in range(8):
+                    nursery.start_soon(by_ids, first)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(by_ids, 9)
+                while not client._reads._by_ids:
+                    await trio.lowlevel.checkpoint()
+                async with client.feed(0, after=9) as feed:
+                    assert (await anext(feed)).id == 10
+        assert read == {first: list(range(first, first + 5)) for first in (*range(8), 9)}
+
+
+async def test_a_feed_that_is_cancelled_while_it_is_entered_is_not_there() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with client.feed(0, after=-1):
+                pass
+        assert scope.cancelled_caught
+        await client.append(0, RAW)
+        with trio.fail_after(20):
+            async with client.feed(0, after=-1) as feed:
+                assert (await anext(feed)).id == 0
 
 
 async def test_a_read_that_is_refused_says_why_and_one_that_is_left_leaves_nothing() -> None:

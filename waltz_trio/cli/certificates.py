@@ -344,9 +344,8 @@ def _renew(arguments: argparse.Namespace) -> int:
         _write(path, pair.certificate + pair.key)
         if (folder / f"{name}.java.yml").exists():
             _write_key_store(folder, name)
-        print(
-            f"{name}: new certificate until {_read(path).not_valid_after_utc:%Y-%m-%d}; copy it and restart its process"
-        )
+        until = f"{_read(path).not_valid_after_utc:%Y-%m-%d}"
+        print(f"{name}: new certificate until {until}; copy it: no restart is needed, but of a process of 0.13.2")
     if not chosen:
         print(f"none ends within {arguments.within} days, nothing was changed")
     if "ca" in ending and not asked:

@@ -66,9 +66,10 @@ class Feed:
         return self._mark
 
     async def __aenter__(self) -> Feed:
+        await trio.lowlevel.checkpoint_if_cancelled()  # before it is there: nobody would leave it
+        await self._reads.until_free(self.partition)
         self._reads.start_feed(self)
         self._open = True
-        await trio.lowlevel.checkpoint_if_cancelled()
         return self
 
     async def __aexit__(

@@ -52,6 +52,7 @@ class Reads:
         self.life = life
         self._instrument = instrument
         self._feeds: dict[int, Feed] = {}
+        self._by_ids: dict[int, trio.Event] = {}  # partition → until a read by ids leaves its feed
         self._slots: dict[tuple[int, int], list[_Slot]] = {}  # (partition, transaction id) → who waits for its payload
         self._marks: Answers[int] = Answers()
         self._records: Answers[RecordsCarried] = Answers()
@@ -68,6 +69,11 @@ class Reads:
             )
         self._feeds[feed.partition] = feed
         self.life.post(Open(feed.partition, None if isinstance(feed._after, Tail) else feed._after, True))
+
+    async def until_free(self, partition: int) -> None:
+        """Wait while a read by ids uses the feed of a partition: nobody but this client's own reads does so unasked."""
+        while partition in self._by_ids:
+            await self._by_ids[partition].wait()
 
     def stop_feed(self, feed: Feed) -> None:
         """A feed is left."""
@@ -174,12 +180,23 @@ class Reads:
                 self.life.post(ForgetRecords(partition, answer))
 
     async def _read_feed(self, partition: int, first: int, last: int) -> list[Transaction]:
-        """The same of a server whose codec has no ranges."""
+        """The same of a server whose codec has no ranges; one read of a partition after the other."""
+        await self.until_free(partition)
+        if partition in self._feeds:
+            raise FeedBusyError(
+                f"partition {partition} is served by a server of 0.13.2, which is read by ids through a feed, and this "
+                "client has one, of `feed` or `materialize`: leave that block first, or read with another client"
+            )
         read: list[Transaction] = []
         async with Feed(self, partition, first - 1, _AT_ONCE, None) as feed:
             feed.markers = True
-            while not read or read[-1].id < last:
-                read.append(await anext(feed))
+            done = self._by_ids[partition] = trio.Event()
+            try:
+                while not read or read[-1].id < last:
+                    read.append(await anext(feed))
+            finally:
+                del self._by_ids[partition]
+                done.set()
         return read
 
     def on_records(self, effect: RecordsCarried) -> None:
