@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from tests.interop.installation import DRIVER, SERVER, STORAGE, TOOLS, Installation
 from tests.interop.stores import Stores
@@ -52,6 +55,7 @@ class MixedCluster(Cluster):
         running: how many of the servers `set_up` starts, the first ones; None = all.
         tools: whose tools `tool` runs, and thereby `set_up`.
         stores: every process shows a key and trusts only those of the others, all in the original's key stores.
+        certificates: a folder of `waltz certificates` with the key stores of every process, and roles.
         options: of `Cluster`.
     """
 
@@ -66,9 +70,11 @@ class MixedCluster(Cluster):
         running: int | None = None,
         tools: Kind = Kind.OURS,
         stores: bool = False,
+        certificates: Path | None = None,
         **options: Any,
     ) -> None:
         self.stores = Stores(directory / "stores") if stores else None
+        self.certificates = certificates
         self.tools = tools
         self.installation = installation
         self.zookeeper = zookeeper
@@ -136,6 +142,14 @@ class MixedCluster(Cluster):
     def _tls(self, prefix: str, role: str, name: str | None = None) -> dict[str, object]:
         return super()._tls(prefix, role, name) if self.stores is None else self.stores.keys(prefix, role)
 
+    def write_file(self, name: str, keys: Mapping[str, object]) -> Path:
+        """As `Cluster.write_file`."""
+        if self.certificates is None:
+            return super().write_file(name, keys)
+        stores = yaml.safe_load((self.certificates / f"{name}.java.yml").read_text())
+        rules = {"security.roles": str(self.certificates / "roles.yml")} if name in self.addresses else {}
+        return super().write_file(name, {**keys, **stores, **rules})
+
     def add_proxy(self, name: str) -> Path:
         """Start `waltz proxy run` with a root of its own; returns the configuration of its clients, of either kind."""
         root = {"cluster.root": f"/region/{name}"}
@@ -188,9 +202,10 @@ class MixedCluster(Cluster):
     def _registered(self, zk: KazooClient) -> dict[int, int]:
         found: dict[int, int] = {}
         for child in zk.get_children("/cluster/serverDescriptors"):
-            data, _ = zk.get(f"/cluster/serverDescriptors/{child}")
-            descriptor = decode_server_descriptor(data)
-            found[descriptor.server_id] = descriptor.endpoint.port
+            with contextlib.suppress(NoNodeError):  # it has gone since
+                data, _ = zk.get(f"/cluster/serverDescriptors/{child}")
+                descriptor = decode_server_descriptor(data)
+                found[descriptor.server_id] = descriptor.endpoint.port
         return found
 
     @contextmanager

@@ -27,6 +27,13 @@ TOOLS = {
 
 # What the certificates that the original makes for itself need on a newer Java; a given WALTZ_JAVA_OPTS stands instead.
 _OPENED = ("java.base/sun.security.x509", "java.base/sun.security.util", "java.base/sun.security.provider")
+# The original's own settings have its log among what its tools print.
+_LOGGING = """log4j.rootLogger=INFO, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.Target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=%d %-5p [%t] %c - %m%n
+"""
 _SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # many machines share few cores
 
 
@@ -42,7 +49,8 @@ class Installation:
         """A command line that runs one main class."""
         # The original binds to the address of the local host's name and registers the name of that address.
         hosts = f"-Djdk.net.hosts.file={self.directory / 'hosts'}"
-        java = ["java", *_SMALL, f"-Xmx{heap}", *self.options, hosts]
+        logging = f"-Dlog4j.configuration={(self.directory.absolute() / 'log4j.properties').as_uri()}"
+        java = ["java", *_SMALL, f"-Xmx{heap}", logging, *self.options, hosts]
         return [*java, "-cp", f"{self.directory / 'classes'}:{self.class_path}", main, *arguments]
 
 
@@ -66,6 +74,7 @@ def prepare(directory: Path) -> Installation:
     classes = directory / "classes"
     classes.mkdir(parents=True, exist_ok=True)
     (directory / "hosts").write_text(f"127.0.0.1 localhost\n127.0.0.1 {socket.gethostname()}\n")
+    (directory / "log4j.properties").write_text(_LOGGING)
     source = Path(__file__).parent / f"{DRIVER}.java"
     command = ["javac", "-nowarn", "-cp", class_path, "-d", str(classes), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -121,7 +121,9 @@ class MixedLoad(Load):
 
     def _read_java(self, config: Path, partition: int) -> list[Row]:
         rows: list[Row] = []
-        told_all = self.mixed.drive("read", "--partition", str(partition), "--data", "hex", config=config)
+        told_all = self.mixed.drive(
+            "read", "--partition", str(partition), "--data", "hex", "--timeout", f"{PATIENCE / 2:.0f}", config=config
+        )
         for line in told_all.splitlines():
             told = json.loads(line)
             if told["event"] == "transaction":
@@ -158,11 +160,20 @@ def _log_bytes(directory: Path) -> bytes:
 
 
 async def read_ours(config: Path, partition: int, count: int) -> list[Row]:
-    """The first `count` transactions of a partition as our client's feed and payload requests give them."""
+    """The first `count` transactions of a partition as our client's feed and payload requests give them.
+
+    Reading them by their ids gives the same: by ranges, and where the server is the original's, without them.
+    """
     rows: list[Row] = []
     with trio.fail_after(60):
-        async with waltz.open_client(config) as client, client.feed(partition, after=-1) as feed:
-            while len(rows) < count:
-                txn = await anext(feed)
-                rows.append((txn.id, txn.req_id.hex(), txn.header, txn.load(waltz.Raw())))
+        async with waltz.open_client(config) as client:
+            async with client.feed(partition, after=-1) as feed:
+                while len(rows) < count:
+                    rows.append(_row(await anext(feed)))
+            again = [_row(txn) for txn in await client.read(partition, 0, count - 1)]
+            assert again == rows, "reading by ids gives another log than the feed"
     return rows
+
+
+def _row(txn: waltz.Transaction) -> Row:
+    return txn.id, txn.req_id.hex(), txn.header, txn.load(waltz.Raw())

@@ -50,7 +50,7 @@ def through_archive(scene: Scene) -> Outcome:
         load.start("client-0", "client-1")
         for _ in range(_ROUNDS):
             cluster.wait_commits(COMMITS)
-        first = poll("what is archived is freed", lambda: _log_start(cluster))
+        first = poll("what is archived is freed", lambda: _log_start(cluster) or None)
         load.start("client-2")
         (owner,) = set(cluster.owners().values())
         cluster.children[owner].kill()
