@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import signal
 import time
+from pathlib import Path
 
 import attrs
 
 from tests.interop.cluster import Kind, MixedCluster
 from tests.interop.load import MixedLoad
 from tests.interop.scenarios import COMMITS, Outcome, Scene
-from tests.processes.cluster import poll
+from tests.processes.cluster import Child, poll
 from tests.processes.zookeeper import ZooKeeperServer, running_zookeeper
 
 _SPEED = 5
@@ -84,8 +86,17 @@ def _keep_timetable(cluster: MixedCluster, zookeeper: ZooKeeperServer) -> int:
 def _stop(cluster: MixedCluster, zookeeper: ZooKeeperServer, name: str) -> None:
     if name == "zookeeper":
         zookeeper.stop()
-    else:
-        cluster.children[name].stop()
+        return
+    child = cluster.children[name]
+    poll(f"{name} heeds signals", lambda: _heeds_signals(child))
+    child.stop()
+
+
+def _heeds_signals(child: Child) -> bool:
+    """It has a handler of its own: until then SIGTERM ends it as it ends any program."""
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _start(cluster: MixedCluster, zookeeper: ZooKeeperServer, name: str) -> None:
