@@ -471,8 +471,9 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
 
     async def _reached(self, part: Part, call: Call) -> int:
         await call.wait()
-        if isinstance(call.effect, MarkReached):
-            return call.effect.mark
+        effect, call.effect = call.effect, None  # as `outcome_of` does
+        if isinstance(effect, MarkReached):
+            return effect.mark
         raise unavailable(part)
 
     async def _reach(self, part: Part, mark: int | None) -> int:

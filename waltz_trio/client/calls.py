@@ -144,8 +144,8 @@ class Call(Waiter):
         key: KeyOfCall | None = None,
         together: Waiter | None = None,
     ) -> None:
-        super().__init__()
-        self.left = 1
+        # As `Waiter` does, of which a submit would feel the call.
+        self.left, self.error, self._task = 1, None, None
         if together is not None:
             together.left += 1
         self.together, self.decide, self.args, self.key = together, decide, args, key

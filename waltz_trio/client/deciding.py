@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -146,8 +146,9 @@ class Sending:
         self._client = client
         self._post = post
 
-    def send(self, part: Part, call: Call) -> None:
-        """The append that was made ready last."""
+    def send(self, part: Part, call: object) -> None:
+        """The append that a call has made ready last."""
+        assert isinstance(call, Call)
         row, call.row = call.row, None
         assert row is not None
         appends = self._client._appends
@@ -156,7 +157,8 @@ class Sending:
 
     def judged(self, part: Part, pending: Pending) -> None:
         """An append has an outcome."""
-        call, outcome = cast(Call, pending._caller), pending._outcome
+        call, outcome = pending._caller, pending._outcome
+        assert isinstance(call, Call)
         pending._caller = None  # the call knows it: a circle would be left to Python's garbage collector
         assert outcome is not None
         if type(outcome) is not int:

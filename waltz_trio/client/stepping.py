@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -62,24 +62,27 @@ class Stepper:
         part.machine.step(now_ms(), posted, out)
         for effect in out:  # those that every submit has come first
             if isinstance(effect, Send):
-                self._sending.send(part, cast(Call, effect.token))
+                self._sending.send(part, effect.token)
             elif isinstance(effect, Decide):
                 self._decide(part, effect)
             elif isinstance(effect, SubmitDone):
-                cast(Call, effect.token).end(effect)
+                assert isinstance(effect.token, Call)
+                effect.token.end(effect)
             elif isinstance(effect, AskMark):
                 if self.tasks is not None:
                     self.tasks.start_soon(self._ask, part)
             elif isinstance(effect, (Commit, TakeNext, Poisoned)):
                 part.for_view(effect)
             else:
-                cast(Call, effect.token).end(effect)
+                assert isinstance(effect.token, Call)
+                effect.token.end(effect)
         at = part.machine.deadline()
         if at is not None and (self._armed is None or at < self._armed):
             self._rearm.set()
 
     def _decide(self, part: Part, effect: Decide) -> None:
-        call = cast(Call, effect.token)
+        call = effect.token
+        assert isinstance(call, Call)
         if call.awaits:
             call.effect = effect
             call.waiter.wake()
