@@ -6,6 +6,7 @@ import waltz_trio as trio_front
 from waltz_asyncio.bridge import call, check_loop, documented
 from waltz_sync.feed import CHUNK, Delivery
 from waltz_sync.portal import Portal
+from waltz_trio.client.blocks import AsyncForOnly
 from waltz_trio.client.values import Batch, Transaction
 
 
@@ -25,7 +26,7 @@ class _Delivered(Transaction):
         return self._data
 
 
-class Feed(Delivery):
+class Feed(AsyncForOnly, Delivery):
     """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
 
     `mark` is the last transaction whose loop body has ended.
@@ -58,7 +59,7 @@ class Feed(Delivery):
         return self._hand_out(count_max)
 
 
-class Batches:
+class Batches(AsyncForOnly):
     """Iterator over the batches of a feed; the mark moves past a batch when its loop body has ended."""
 
     def __init__(self, feed: Feed, count_max: int) -> None:

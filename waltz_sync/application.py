@@ -13,6 +13,7 @@ from waltz_sync.pending import Submission
 from waltz_sync.portal import Block, Held, Portal
 from waltz_trio.client.application import ApplicationStatus
 from waltz_trio.client.arguments import KEYS, listed, rows_of
+from waltz_trio.client.parts import held_up
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.views import View
 
@@ -51,8 +52,8 @@ class Application(Block["Application[S]"], Generic[S]):
 
     def __enter__(self) -> Application[S]:
         self._used = True
-        late = "the view has not caught up with the log; give it more time, or catch_up=False"
-        self._held.enter(self._timeout, late)
+        text = "the view has not caught up with the log; give it more time, or catch_up=False"
+        self._held.enter(self._timeout, lambda: text + self._held_up(None))
         return self
 
     def __exit__(
@@ -114,7 +115,7 @@ class Application(Block["Application[S]"], Generic[S]):
                 decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
             ),
             timeout,
-            _SUBMIT_LATE,
+            lambda: _SUBMIT_LATE + self._held_up(partition),
         )
 
     def submit_many(
@@ -161,7 +162,7 @@ class Application(Block["Application[S]"], Generic[S]):
                 decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
             )
 
-        return self._portal.call(run, timeout, _MANY_LATE)
+        return self._portal.call(run, timeout, lambda: _MANY_LATE + self._held_up(partition))
 
     def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -177,7 +178,8 @@ class Application(Block["Application[S]"], Generic[S]):
             ClientClosedError: the block of the application has ended.
         """
         self._check_entered()
-        self._portal.call(self._app.caught_up, timeout, _VIEW_LATE, partition, to=to)
+        late = lambda: _VIEW_LATE + self._held_up(partition)  # noqa: E731
+        self._portal.call(self._app.caught_up, timeout, late, partition, to=to)
 
     def mark(self, partition: int) -> int:
         """The last transaction that the view has applied."""
@@ -218,7 +220,12 @@ class Application(Block["Application[S]"], Generic[S]):
             return await self._app.read(function, *args, partition=partition, fresh=fresh)
 
         self._check_entered()
-        return self._portal.call(read, timeout, "the state could not be read in time; nothing was changed")
+        late = "the state could not be read in time; nothing was changed"
+        return self._portal.call(read, timeout, lambda: late + self._held_up(partition))
+
+    def _held_up(self, partition: int | None) -> str:
+        """For a call whose time is over, in the Trio thread."""
+        return held_up(self._app._parts.values(), partition, self._app._client.status)
 
     def _check_entered(self) -> None:
         if not self._used:

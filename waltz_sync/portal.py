@@ -22,11 +22,22 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import trio
 
+from waltz_core.base.edge import Level
 from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError
+from waltz_trio.base.log import reporter
 from waltz_trio.client.view_access import run_of_view
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+report = reporter("client")
+
+_GRACE = 5.0  # seconds that a call may take to end, once its time is over, before a line of the log says so
+_LONG = 1e6  # seconds from which on a wait counts as one without end
+_STILL = (
+    "a function of the application, such as decide or apply, or its database has not returned, and nothing goes on "
+    "behind the back of a caller. Let such functions end by themselves"
+)
 
 
 def check_plain_thread() -> None:
@@ -69,6 +80,22 @@ def check_timeout(timeout: float | None) -> float:
     if not timeout >= 0:
         raise ValueError(f"timeout is at least 0 seconds, found {timeout!r}")
     return float(timeout)
+
+
+def after(timeout: float | None, late: str | Callable[[], str]) -> Callable[[], str]:
+    """What a TimeoutError says, made when the time is over."""
+    return lambda: f"after {timeout} s: {late if isinstance(late, str) else late()}"
+
+
+def patient_result(future: Future[T], seconds: float) -> T:
+    """The outcome of what has so many seconds. What does not end then is waited for, and said."""
+    if seconds < _LONG:
+        try:
+            return future.result(seconds + _GRACE)
+        except TimeoutError:
+            if not future.done():
+                report(Level.WARNING, f"a call goes on although its time is over: {_STILL}")
+    return future.result()
 
 
 class Portal:
@@ -137,7 +164,7 @@ class Portal:
         self,
         function: Callable[P, Awaitable[T]],
         timeout: float | None,
-        late: str,
+        late: str | Callable[[], str],
         /,
         *args: P.args,
         **named: P.kwargs,
@@ -147,7 +174,7 @@ class Portal:
         Args:
             function: what to run.
             timeout: seconds, or None.
-            late: what to say when they are over.
+            late: what to say when they are over; if it is a function, it is called then, in the Trio thread.
             args: handed to `function`.
             named: handed to `function`.
 
@@ -156,13 +183,15 @@ class Portal:
             ClientClosedError: the thread has ended, or ends.
         """
         self.check()
-        future, scope = self.task(
-            partial(function, *args, **named), check_timeout(timeout), f"after {timeout} s: {late}"
-        )
-        return self.outcome(future, scope)
+        seconds = check_timeout(timeout)
+        future, scope = self.task(partial(function, *args, **named), seconds, after(timeout, late))
+        return self.outcome(future, scope, seconds)
 
     def task(
-        self, function: Callable[[], Awaitable[T]], seconds: float = math.inf, late: str = ""
+        self,
+        function: Callable[[], Awaitable[T]],
+        seconds: float = math.inf,
+        late: Callable[[], str] = str,
     ) -> tuple[Future[T], trio.CancelScope]:
         """Start an async function in the Trio thread; the future is settled once it has ended, cancelled or not."""
         scope, future = trio.CancelScope(), Future[T]()
@@ -172,7 +201,7 @@ class Portal:
                 with scope, trio.move_on_after(seconds):
                     future.set_result(await function())
                     return
-                error: BaseException = TimeoutError(late)
+                error: BaseException = TimeoutError(late())
             except trio.Cancelled:
                 future.set_exception(self.closed())
                 raise
@@ -209,10 +238,10 @@ class Portal:
         if not self.post(start):
             raise self.closed()
 
-    def outcome(self, future: Future[T], scope: trio.CancelScope) -> T:
+    def outcome(self, future: Future[T], scope: trio.CancelScope, seconds: float = math.inf) -> T:
         """Wait for a task. Whoever is interrupted meanwhile cancels it, and waits until it has ended."""
         try:
-            return future.result()
+            return patient_result(future, seconds)
         except BaseException:
             if not future.done() and self.post(scope.cancel):
                 wait([future])
@@ -267,27 +296,28 @@ class Held(Generic[T]):
         self._body: BaseException | None = None  # what the body raised
         self.ended.add_done_callback(self._on_ended)
 
-    def enter(self, timeout: float | None, late: str) -> T:
+    def enter(self, timeout: float | None, late: str | Callable[[], str]) -> T:
         """Enter the block; if that fails, nothing is left behind.
 
         Raises:
             TimeoutError: the time is over.
         """
         self._portal.check()
-        entered = self.begin(check_timeout(timeout), f"after {timeout} s: {late}")
+        seconds = check_timeout(timeout)
+        entered = self.begin(seconds, after(timeout, late))
         try:
             return entered.result()
         except BaseException:
             if self.cancel():
-                wait([self.ended])
+                patient_result(self.ended, 0)
             raise
 
-    def begin(self, seconds: float = math.inf, late: str = "") -> Future[T]:
+    def begin(self, seconds: float = math.inf, late: Callable[[], str] = str) -> Future[T]:
         """Start the task that enters the block; the future is settled once it is entered, or will not be."""
 
         def too_late() -> None:
             if not self._entered.done():
-                self._entered.set_exception(TimeoutError(late))
+                self._entered.set_exception(TimeoutError(late()))
                 self._scope.cancel()
 
         async def run() -> None:

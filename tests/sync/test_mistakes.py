@@ -16,6 +16,7 @@ import trio
 import waltz_asyncio
 import waltz_sync
 import waltz_trio
+from waltz_sync import portal
 from waltz_testing import RunningCluster, running_cluster
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (id INTEGER)"
@@ -275,4 +276,71 @@ def test_a_function_of_the_view_that_calls_its_client_is_refused_and_waits_for_n
 
             with pytest.raises(RuntimeError, match="apply, decide, select and instruments must not call the client"):
                 app.submit(decide, partition=0, timeout=60)
+        assert app.submit(something, partition=0, timeout=60) is not None
+
+
+def test_a_function_that_does_not_return_is_said_in_the_log_once_the_time_of_its_caller_is_over(
+    cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal, "_GRACE", 0.01)
+    said = threading.Event()
+
+    class Noticed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (
+                "goes on although its time is over: a function of the application, such as decide"
+                in record.getMessage()
+            ):
+                said.set()
+
+    noticed = Noticed()
+    logging.getLogger().addHandler(noticed)
+    try:
+        view = view_at(tmp_path / "view.db")
+        with waltz_sync.open_client(cluster.url) as client, client.materialize(view, [0], timeout=60) as app:
+            with pytest.raises(TimeoutError, match="the submit has no outcome"):
+                app.submit(lambda state: said.wait(60) and None, partition=0, timeout=0.01)
+            assert said.is_set()
+            said.clear()
+        late = waltz_trio.SqliteView(tmp_path / "other.db", lambda txn, db: said.wait(60) and None, name="seen")
+        with waltz_sync.open_client(cluster.url) as client:
+            client.append(1, something(None))
+            with pytest.raises(TimeoutError, match="has not caught up with the log"):
+                client.materialize(late, [1], timeout=0.5).__enter__()
+            assert said.is_set()
+    finally:
+        logging.getLogger().removeHandler(noticed)
+
+
+def test_a_time_out_says_what_was_waited_for(cluster: RunningCluster, tmp_path: Path) -> None:
+    path = tmp_path / "view.db"
+    view_at(path).load_mark(0)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    view = waltz_trio.SqliteView(path, note, schema=SCHEMA, name="seen", busy_timeout=0.01)
+    try:
+        with (
+            waltz_sync.open_client(cluster.url) as client,
+            pytest.raises(TimeoutError, match=r"; partition 0: its view: database is locked"),
+        ):
+            client.materialize(view, [0], timeout=1).__enter__()
+    finally:
+        other.close()
+
+
+def test_a_time_out_of_a_submit_says_that_the_server_is_away(tmp_path: Path) -> None:
+    with (
+        running_cluster(partitions=1) as cluster,
+        waltz_sync.open_client(cluster.url) as client,
+        client.materialize(waltz_trio.DictView(lambda txn, state: None), timeout=60) as app,
+    ):
+        cluster.kill_server()
+        while client.status(0).phase is waltz_trio.Phase.MOUNTED:
+            with pytest.raises(TimeoutError):
+                client.committed_mark(0, timeout=0.01)
+        with pytest.raises(
+            TimeoutError, match=r"the submit has no outcome.*; partition 0: no connection to its server"
+        ):
+            app.submit(something, partition=0, timeout=0.01)
+        cluster.restart_server()
         assert app.submit(something, partition=0, timeout=60) is not None

@@ -411,6 +411,32 @@ async def test_a_feed_that_is_left_while_somebody_waits_says_so() -> None:
                 await trio.testing.wait_all_tasks_blocked(0.01)
 
 
+async def test_a_feed_is_waited_for_by_one_task_at_a_time() -> None:
+    async with (
+        small_cluster() as cluster,
+        waltz.open_client(cluster.url) as client,
+        client.feed(0, after=-1) as feed,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(feed.__anext__)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for second in (feed, feed.batches(10)):
+            with pytest.raises(RuntimeError, match="another task waits for this feed already"):
+                await anext(aiter(second))
+        await client.append(0, waltz.Append(b"x"))
+
+
+async def test_a_feed_that_is_read_without_async_shows_the_line() -> None:
+    async with (
+        small_cluster() as cluster,
+        waltz.open_client(cluster.url) as client,
+        client.feed(0, after=-1) as feed,
+    ):
+        for wrong in (feed, feed.batches(3)):
+            with pytest.raises(TypeError, match="`async` is missing before `for`; write: async for txn in feed:"):
+                iter(wrong)
+
+
 async def test_a_client_ahead_of_the_log_is_told() -> None:
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         async with client.feed(0, after=50) as feed:

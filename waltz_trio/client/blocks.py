@@ -45,6 +45,15 @@ class AsyncOnly:
         raise TypeError(f"this is entered, not awaited; write: {self._line}")
 
 
+class AsyncForOnly:
+    """What is gone through with `async for`; `for` is an error that shows the right line."""
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "`async` is missing before `for`; write: async for txn in feed: or async for batch in feed.batches(100):"
+        )
+
+
 class Block(AsyncOnly, AbstractAsyncContextManager[T]):
     """An asynchronous context manager around another one.
 

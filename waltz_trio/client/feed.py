@@ -16,6 +16,7 @@ from waltz_core.client.calls import Consumed, Fetch
 from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.ahead import ReadAhead
 from waltz_trio.client.arguments import at_least_1
+from waltz_trio.client.blocks import AsyncForOnly
 from waltz_trio.client.values import Batch, Tail, Transaction
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _CHECKPOINT_EVERY = 64  # transactions; a task switch costs as much as handling one
 
 
-class Feed:
+class Feed(AsyncForOnly):
     """The transactions of one partition, in order. Made by `Client.feed`; iterate it once at a time.
 
     `mark` is the last transaction whose loop body has ended. Transactions that writers of the pipeline make for
@@ -50,6 +51,7 @@ class Feed:
         self._report_every = max(1, reads.feed_buffer_max // 4)
         self._handed = 0
         self._wake: trio.Event | None = None
+        self._waited_for = False
         self._error: Exception | None = None
         self._broken: Exception | None = None  # what `select` raised: nothing behind it is read
         self._open = False
@@ -169,14 +171,27 @@ class Feed:
                 raise self._broken
             if self._error is not None and (not self._runs or self._reads.life.closing):
                 raise self._error
-            if self._wake is None:
-                self._wake = trio.Event()
-            await self._wake.wait()
+            await self._sleep()
             waited = True
             if not self._open:
                 raise ClientClosedError("the feed was closed while somebody waited for it")
         if not waited and self._handed % _CHECKPOINT_EVERY == 0:
             await trio.lowlevel.checkpoint()
+
+    async def _sleep(self) -> None:
+        """Wait for something to happen, alone: with two who wait, one moves the mark past what the other still has."""
+        if self._waited_for:
+            raise RuntimeError(
+                "another task waits for this feed already, and the mark could not say which of the two is done: read "
+                "it in one task, and hand the transactions on"
+            )
+        if self._wake is None:
+            self._wake = trio.Event()
+        self._waited_for = True
+        try:
+            await self._wake.wait()
+        finally:
+            self._waited_for = False
 
     @property
     def _here(self) -> bool:
@@ -267,7 +282,7 @@ class Feed:
         return self._select is None or self._select(record.header)
 
 
-class Batches:
+class Batches(AsyncForOnly):
     """Iterator over the batches of a feed; the mark moves past a batch when its loop body has ended."""
 
     def __init__(self, feed: Feed, count_max: int) -> None:

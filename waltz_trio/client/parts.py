@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -16,6 +16,7 @@ from waltz_core.base.errors import (
     RetriesExhaustedError,
 )
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
+from waltz_core.client.calls import PartitionStatus, Phase
 from waltz_core.client.materialized import Event, MaterializedPartition
 from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
 from waltz_core.client.submitter import Submitter
@@ -145,3 +146,18 @@ def end_of(call: Call) -> tuple[str, int | None, int, int]:
             return "unknown", None, 0, 0
         case _:
             return "failed" if call.ended or call.waiter.error is not None else "cancelled", None, 0, 0
+
+
+def held_up(
+    parts: Iterable[Part], partition: int | None, status: Callable[[int], PartitionStatus], most: int = 3
+) -> str:
+    """For a call whose time is over: what a partition, or each of them, waits for, as the end of a sentence."""
+    reasons = []
+    for part in parts:
+        if partition in (None, part.partition):
+            phase = status(part.partition).phase
+            if part.down is not None:
+                reasons.append(f"; partition {part.partition}: its view: {part.down}")
+            elif phase is not Phase.MOUNTED:
+                reasons.append(f"; partition {part.partition}: {phase.value}")
+    return "".join(reasons[:most])
