@@ -308,6 +308,18 @@ def ward(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperServer) -
         yield made
 
 
+@pytest.fixture
+def run_in_ward(ward: Cluster, capsys: pytest.CaptureFixture[str]) -> Run:
+    """As `run`."""
+
+    def call(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        status = main([*words, "-c", str(ward.tools_file)])
+        return status, capsys.readouterr().out
+
+    return call
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKS)
 def test_the_root_cause_comes_first_and_its_advice_mends_it(
@@ -339,6 +351,44 @@ def test_the_root_cause_comes_first_and_its_advice_mends_it(
     except Exception as error:
         error.add_note(json.dumps(last, indent=2))
         raise
+
+
+@pytest.mark.slow
+def test_gateways_that_are_gone_or_cut_off_are_named(ward: Cluster, run_in_ward: Run) -> None:
+    poll("nothing is wrong", lambda: not findings(run_in_ward))
+    sound = ward.tools_file.read_text()
+    port, health = ward.ports.take(), ward.ports.take()
+    ward.addresses["gateway"] = {"server.jetty.port": health}
+    path = ward.directory / "gateway.yml"
+
+    def write(*clusters: Path) -> None:
+        topics = [{"name": file.stem, "cluster": str(file), "partitions": 0} for file in clusters]
+        path.write_text(json.dumps({"gateway.port": port, "gateway.healthPort": health, "gateway.topics": topics}))
+
+    write(ward.client_file)
+    ward.tools_file.write_text(f"{sound}\ntools.gateways: ['127.0.0.1:{health}']\n")
+    try:
+        (cause,) = findings(run_in_ward).items()
+        assert (cause[0], cause[1][1].partition(";")[0]) == ("gateway-down", "waltz gateway run -c GATEWAY.yml")
+        child = ward.child("gateway", "-m", "waltz_trio.cli.main", "gateway", "run", "-c", str(path))
+        ward.start("gateway")
+        wait_well(run_in_ward)
+
+        child.stop()
+        elsewhere = ward.directory / "elsewhere.yml"
+        elsewhere.write_text(ward.client_file.read_text().replace("cluster.root: /cluster", "cluster.root: /elsewhere"))
+        write(ward.client_file, elsewhere)
+        ward.start("gateway")
+        evidence, command = wait_for(run_in_ward, "gateway-cut-off")["gateway-cut-off"]
+        assert "elsewhere.yml" in evidence
+        assert "check cluster of its topics in gateway.topics" in command
+        write(ward.client_file)
+        child.stop()
+        ward.start("gateway")
+        wait_well(run_in_ward)
+        child.stop()
+    finally:
+        ward.tools_file.write_text(sound)
 
 
 def test_zookeeper_that_is_not_there_is_named(tmp_path: Path) -> None:
