@@ -14,10 +14,10 @@ from tests.model.limits import draw_limits
 from tests.model.marks import PER_THOUSAND, PREFIX, missed_marks
 from tests.model.run import draw_plan, run_seed
 from waltz_core.access.admission import UNLIMITED
+from waltz_core.base.turns import Shares
 from waltz_core.client.settings import ClientSettings
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.fetches import DataFetches
-from waltz_core.server.turns import Shares
 from waltz_core.storage.config import StorageConfig
 
 # Who takes part and where things are; protocol versions; what `Plan` draws of old; limits that no run could reach.

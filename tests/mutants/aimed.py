@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tests.mutants.planted import Mutant
 
-_TURNS = ("tests/unit/server/test_turns.py",)
+_TURNS = ("tests/unit/base/test_turns.py",)
 _FAIRNESS = ("tests/model/test_fairness.py",)
 _SERVER = ("tests/model/test_server.py",)
 _SECURITY = ("tests/model/test_security.py",)
@@ -144,35 +144,35 @@ AIMED: tuple[Mutant, ...] = (
     # ---- a server shared by its clients ------------------------------------------------------------------------
     Mutant(
         "whoever asks first has every turn",
-        "server.turns",
+        "base.turns",
         "                owner.deficit += self._quantum\n                self._ring.rotate(-1)\n",
         "                owner.deficit += self._quantum\n",
         _TURNS,
     ),
     Mutant(
         "a connection of an owner has every turn of his",
-        "server.turns",
+        "base.turns",
         "                queue.deficit += self._quantum\n                owner.ring.rotate(-1)\n",
         "                queue.deficit += self._quantum\n",
         _TURNS,
     ),
     Mutant(
         "who has nothing to do saves turns",
-        "server.turns",
+        "base.turns",
         "        if not owner.ring:\n            owner.deficit = 0\n",
         "        if not owner.ring:\n",
         _TURNS,
     ),
     Mutant(
         "many connections are many parts",
-        "server.turns",
+        "base.turns",
         "return part.owner.amount > fair and part.amount > fair // part.owner.conns",
         "return part.amount > fair",
         _TURNS,
     ),
     Mutant(
         "a connection that is gone still holds its part",
-        "server.turns",
+        "base.turns",
         "            part.owner.amount -= part.amount\n            self.total -= part.amount\n",
         "            part.owner.amount -= part.amount\n",
         _TURNS,

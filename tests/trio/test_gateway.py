@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +328,20 @@ async def test_bodies_that_are_held_are_counted_for_all(cluster: EmbeddedCluster
         with trio.fail_after(PATIENCE):
             while (await desk.append({"text": "x" * 800})).status != 201:
                 pass
+
+
+async def test_bodies_of_one_caller_leave_room_for_those_of_others(cluster: EmbeddedCluster) -> None:
+    everything = {"read": "all", "append": "all"}
+    access = [{"tokenSha256": token_hash(name), "name": name, **everything} for name in ("flood", "honest")]
+    async with gateway(cluster.url, bytesMax=40_000, access=access) as desk, AsyncExitStack() as stack:
+        head = f"POST {AT}/append HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer flood\r\n"
+        for _ in range(20):
+            slow = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", desk.port))
+            await slow.send_all(f"{head}Content-Length: 9000\r\n\r\n".encode() + b" " * 8_000)
+        await desk.ask("/topics", Authorization="Bearer flood")
+        for _ in range(3):
+            answer = await desk.append({"text": "x" * 15_000}, Authorization="Bearer honest")
+            assert answer.status == 201, answer
 
 
 async def test_feeds_are_counted(cluster: EmbeddedCluster) -> None:

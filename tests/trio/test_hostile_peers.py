@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from http import HTTPStatus
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -16,11 +19,12 @@ import trio.testing
 import waltz_trio.net.http
 from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
+from waltz_core.access.port_turns import PIECE, REQUEST
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Report, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
-from waltz_trio.net.http import HttpServer, Request, Response, _Connection, refusal, text
-from waltz_trio.net.pace import Pace
+from waltz_trio.net.http import HttpLimits, HttpServer, Request, Response, _Connection, refusal, text
+from waltz_trio.net.pace import Turns
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 _RESET = struct.pack("ii", 1, 0)
@@ -225,6 +229,74 @@ async def ask(endpoint: Endpoint, path: str) -> bytes:
     return bytes(answer)
 
 
+class Office:
+    """A port that takes bodies, whose callers say in a header who they are; in which order it looks at them."""
+
+    def __init__(self, nursery: trio.Nursery, stack: contextlib.AsyncExitStack) -> None:
+        self.seen: list[str] = []
+        self._stack = stack
+        limits = HttpLimits(1_000, 10, 1e6, 10_000, body_max=1 << 20, bodies_max=64 << 20)
+        server = HttpServer(self._handle, limits=limits, admit=self._admit)
+        self.port = server.listen("127.0.0.1", 0, "gateway.port")
+        nursery.start_soon(server.run)
+
+    def _admit(self, request: Request) -> Response | str:
+        who = request.headers["who"]
+        if who != "stranger":
+            return who
+        self.seen.append(who)
+        return refusal(HTTPStatus.UNAUTHORIZED)
+
+    async def _handle(self, request: Request) -> Response:
+        self.seen.append(request.headers["who"])
+        return text("done")
+
+    async def connected(self, who: str) -> trio.SocketStream:
+        """A connection that was answered once."""
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        await self._stack.enter_async_context(stream)
+        self.send(stream, who)
+        await stream.receive_some()
+        self.seen.clear()
+        return stream
+
+    def send(self, stream: trio.SocketStream, who: str, body: bytes = b"") -> None:
+        """A request, without letting the server run in between."""
+        head = f"POST /x HTTP/1.1\r\nHost: h\r\nWho: {who}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        assert os.write(stream.socket.fileno(), head + body) == len(head) + len(body)
+
+    async def wait(self, who: str) -> int:
+        """How many others were looked at before."""
+        with trio.fail_after(30):
+            while who not in self.seen:
+                await trio.lowlevel.checkpoint()
+        return self.seen.index(who)
+
+
+@pytest.fixture
+async def office(nursery: trio.Nursery) -> AsyncIterator[Office]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Office(nursery, stack)
+
+
+async def test_what_one_caller_sends_delays_another_by_a_turn_and_not_by_all_of_it(office: Office) -> None:
+    heavy = [await office.connected("heavy") for _ in range(40)]
+    honest = await office.connected("honest")
+    for stream in heavy:
+        office.send(stream, "heavy", b"x" * 20_000)
+    office.send(honest, "honest")
+    assert await office.wait("honest") <= 10
+
+
+async def test_who_is_refused_counts_for_his_address_and_delays_a_caller_by_a_turn(office: Office) -> None:
+    strangers = [await office.connected("stranger") for _ in range(40)]
+    honest = await office.connected("honest")
+    for stream in strangers:
+        office.send(stream, "stranger")
+    office.send(honest, "honest")
+    assert await office.wait("honest") <= 10
+
+
 async def test_a_burst_on_the_http_port_ends_nothing(nursery: trio.Nursery) -> None:
     endpoint = await http_server(nursery, [])
 
@@ -378,31 +450,80 @@ async def test_a_request_that_drips_is_looked_at_seldom(autojump_clock: trio.tes
     assert 10 <= reads <= 20
 
 
-async def test_turns_come_in_bursts_and_then_at_their_rate(autojump_clock: trio.testing.MockClock) -> None:
-    pace, begun = Pace(rate=10.0, burst=5), trio.current_time()
+@pytest.fixture
+def turns_of(nursery: trio.Nursery) -> Callable[[float, int], Turns]:
+    def make(rate: float, burst: int) -> Turns:
+        turns = Turns(rate, burst)
+        nursery.start_soon(turns.run)
+        return turns
 
-    assert [await pace.turn() for _ in range(5)] == [False] * 5
+    return make
+
+
+async def test_requests_come_in_bursts_and_then_at_their_rate(
+    turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+) -> None:
+    turns, begun = turns_of(10.0, 5), trio.current_time()
+
+    async def ask(count: int) -> list[bool]:
+        return [await turns.turn(1, "caller", REQUEST, request=True) for _ in range(count)]
+
+    assert await ask(5) == [False] * 5
     assert trio.current_time() == begun
-    assert [await pace.turn() for _ in range(20)] == [True] * 20
+    await ask(1)
+    assert await ask(19) == [True] * 19
     assert trio.current_time() - begun == pytest.approx(2.0)
     await trio.sleep(60)
-    assert [await pace.turn() for _ in range(6)] == [False] * 5 + [True]
+    assert (await ask(6))[:5] == [False] * 5
+    await turns.turn(1, "caller", PIECE)
 
 
-async def test_turns_come_in_the_order_in_which_they_were_asked_for(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+async def test_a_peer_that_asks_all_the_time_delays_another_by_one_request(
+    turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A peer that asks all the time, on one connection, delays another by one turn."""
-    pace, order = Pace(rate=10.0, burst=1), list[str]()
+    turns, order = turns_of(10.0, 1), list[str]()
 
-    async def ask(name: str, count: int) -> None:
+    async def ask(conn: int, name: str, count: int) -> None:
         for _ in range(count):
-            await pace.turn()
+            await turns.turn(conn, name, REQUEST, request=True)
             order.append(name)
 
     async with trio.open_nursery() as asking:
-        asking.start_soon(ask, "flood", 20)
+        for conn in range(20):
+            asking.start_soon(ask, conn, "flood", 3)
         await trio.testing.wait_all_tasks_blocked()
-        asking.start_soon(ask, "other", 3)
+        asking.start_soon(ask, 99, "other", 3)
     assert order.index("other") <= 3
-    assert "".join(name[0] for name in order[2:8]).count("o") == 3
+    assert "".join(name[0] for name in order[:10]).count("o") == 3
+
+
+async def test_work_that_costs_much_is_done_in_one_round_of_the_event_loop_each(
+    turns_of: Callable[[float, int], Turns],
+) -> None:
+    """What runs beside waits for one of them at a time, however many have asked."""
+    turns, done = turns_of(1e6, 1_000), list[int]()
+
+    async def work(conn: int) -> None:
+        await turns.turn(conn, "heavy", 50 * REQUEST)
+        done.append(conn)
+
+    async with trio.open_nursery() as asking:
+        for conn in range(20):
+            asking.start_soon(work, conn)
+        seen = [0]
+        while len(done) < 20:
+            await trio.lowlevel.checkpoint()
+            seen.append(len(done))
+    assert max(after - before for before, after in pairwise(seen)) == 1
+
+
+async def test_who_is_cancelled_while_it_waits_takes_no_turn(turns_of: Callable[[float, int], Turns]) -> None:
+    turns = turns_of(1e6, 1_000)
+    await turns.turn(1, "a", 10 * REQUEST)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await turns.turn(2, "b", REQUEST)
+    assert scope.cancelled_caught
+    assert not len(turns._rule)
+    with trio.fail_after(5):
+        await turns.turn(2, "b", REQUEST)

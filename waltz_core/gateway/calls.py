@@ -348,9 +348,10 @@ def _key(topic: Topic, value: Any) -> Key | None:
 def _locks(value: Any) -> tuple[tuple[Lock, ...], tuple[Lock, ...], tuple[Lock, ...]]:
     if not isinstance(value, dict) or not all(kind in _KINDS for kind in value):
         raise _bad('locks must be an object with write, read and append, such as {"write": [["account", 7]]}')
-    write, read, append = (_locks_of(value.get(kind, []), kind) for kind in _KINDS)
-    if len(write) + len(read) + len(append) > _LOCKS_MAX:
+    lists = [value.get(kind, []) for kind in _KINDS]
+    if sum(len(locks) for locks in lists if isinstance(locks, list)) > _LOCKS_MAX:  # before each is looked at
         raise _bad(f"more than {_LOCKS_MAX} locks in one append")
+    write, read, append = (_locks_of(locks, kind) for locks, kind in zip(lists, _KINDS, strict=True))
     return write, read, append
 
 

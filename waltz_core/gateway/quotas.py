@@ -2,6 +2,7 @@
 
 An append counts until its outcome is known, also when its caller has long gone: it is what the gateway holds of it that
 is bounded, not who still waits. A caller with too much of its own under way gets 429; if the gateway is full, 503.
+Of the bytes a caller with several appends under way may hold as many as he leaves free: nobody fills the gateway.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class Limits:
 class Quotas:
     """Counts what is under way."""
 
-    __slots__ = ("_by_caller", "_limits", "appends", "size")
+    __slots__ = ("_by_caller", "_bytes_of", "_limits", "appends", "size")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_caller: dict[str, int] = {}
+        self._bytes_of: dict[str, int] = {}  # of the same callers
         self.appends = 0
         self.size = 0
 
@@ -43,7 +45,17 @@ class Quotas:
             )
         if self.appends >= limits.appends_max or (self.appends and self.size + size > limits.bytes_max):
             return Problem(503, "full", "the gateway has as much under way as it may", Outcome.REFUSED, retry_after=1)
+        free, mine = limits.bytes_max - self.size - size, self._bytes_of.get(who, 0)
+        if mine and mine + size > free:
+            return Problem(
+                429,
+                "too-many-appends",
+                f"appends of this caller under way hold {mine} bytes already, as many as may be beside others",
+                Outcome.REFUSED,
+                retry_after=1,
+            )
         self._by_caller[who] = self._by_caller.get(who, 0) + 1
+        self._bytes_of[who] = mine + size
         self.appends += 1
         self.size += size
         return None
@@ -53,5 +65,6 @@ class Quotas:
         self.appends -= 1
         self.size -= size
         self._by_caller[who] -= 1
+        self._bytes_of[who] -= size
         if not self._by_caller[who]:
-            del self._by_caller[who]
+            del self._by_caller[who], self._bytes_of[who]

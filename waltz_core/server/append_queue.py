@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from waltz_core.base.record import record
+from waltz_core.base.turns import Shares, Turns
 from waltz_core.base.twins import twin
 from waltz_core.server.peer import Peer
-from waltz_core.server.turns import Shares, Turns
 from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest
 from waltz_core.wire.storage_codec import HasRecord
 

@@ -30,6 +30,7 @@ from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Accepted, CloseConn, Closed, Level, Reading, Received, Report, Send, Writable
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import RECORD_OVERHEAD
+from waltz_core.base.turns import Turns
 from waltz_core.server.claims import Claims
 from waltz_core.server.context import ClientAlarm, NodeContext
 from waltz_core.server.feed import SendFrames
@@ -37,7 +38,6 @@ from waltz_core.server.feed_cache import with_version
 from waltz_core.server.peer import Peer
 from waltz_core.server.source import ServedPartitions
 from waltz_core.server.step_budget import APPENDS, TURN_COST, StepBudget
-from waltz_core.server.turns import Turns
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.lock_count import oversized

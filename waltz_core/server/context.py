@@ -30,12 +30,12 @@ from waltz_core.base.outbox import Outbox
 from waltz_core.base.pending import Awaits, Pending
 from waltz_core.base.record import record
 from waltz_core.base.tracing import Traced
+from waltz_core.base.turns import Shares
 from waltz_core.server.archive import Archive
 from waltz_core.server.archive_calls import ArchiveEffect, ArchiveEvent
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import SendFrames, SendReply
 from waltz_core.server.journal import JournalEvent, Journals, JournalWrite
-from waltz_core.server.turns import Shares
 from waltz_core.store.calls import StorageEffect
 from waltz_core.wire import client_messages as messages
 

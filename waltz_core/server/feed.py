@@ -25,8 +25,8 @@ from typing import TypeAlias
 
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
+from waltz_core.base.turns import Allowance, Turns
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache
-from waltz_core.server.turns import Allowance, Turns
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse
 
 _SLICE = 4096  # frames one lagging subscription gets per turn
@@ -104,7 +104,7 @@ class Feed:
 
     A subscription gets ids `position + 1 …` without gaps until its budget is used up, then its closing
     message; several may exist on one connection. It ends early with its connection, or when it is replaced.
-    Those that lag get slices in turns (`waltz_core.server.turns`).
+    Those that lag get slices in turns (`waltz_core.base.turns`).
     """
 
     __slots__ = (

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
+from waltz_core.base.turns import Shares, Turns
 from waltz_core.server.data_cache import DataCache
-from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session_notes import ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import TransactionDataResponse
 

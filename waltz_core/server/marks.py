@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from waltz_core.base.ids import ReqId
 from waltz_core.base.record import record
-from waltz_core.server.turns import Shares
+from waltz_core.base.turns import Shares
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
 
 PATIENCE_MS = 4_000

@@ -18,8 +18,8 @@ from typing import TypeAlias, cast
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import ReqId
 from waltz_core.base.log import RECORD_OVERHEAD, Record, RecordHeader
+from waltz_core.base.turns import Shares, Turns
 from waltz_core.server.data_cache import DataCache
-from waltz_core.server.turns import Shares, Turns
 from waltz_core.store.session_notes import HeadersRead, ReadFailed, RecordsRead
 from waltz_core.wire.client_messages import (
     ErrorCode,

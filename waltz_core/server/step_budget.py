@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from waltz_core.base.turns import Allowance
 from waltz_core.server.source import ServedPartitions
-from waltz_core.server.turns import Allowance
 from waltz_core.wire import client_messages as messages
 
 APPENDS = frozenset({messages.AppendRequest, messages.NamedAppendRequest})

@@ -6,7 +6,8 @@ Reads, marks and feeds are of committed transactions alone. Readers at the end o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import trio
@@ -30,6 +31,7 @@ from waltz_trio.gateway.vitals import Vitals
 from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream, Upgrade
 
 _RANGE_BYTES = 4 << 20  # of one answer; what is left out is read by the next request
+_RANGES = 8  # that are read for one caller at a time
 _STATUS_CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too-large",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "too-large",
@@ -74,6 +76,7 @@ class Gateway:
         self._window_bytes = settings.window_bytes
         self._nursery = nursery
         self._fanouts: dict[tuple[str, int], Fanout] = {}
+        self._readers: dict[str, tuple[trio.CapacityLimiter, int]] = {}  # caller → places, and how many he asked for
         self._body_max = settings.body_max
         self._timeout = settings.request_timeout
         self._report = report
@@ -96,12 +99,12 @@ class Gateway:
         topics = [topic for name in settings.topics.names if (topic := settings.topics.topic(name)) is not None]
         return {topic.cluster: (self._clusters[topic.cluster], topic.partitions[0]) for topic in topics}
 
-    def admit(self, request: Request) -> Response | None:
-        """Whether a request may bring its body; the answer to one that may not."""
+    def admit(self, request: Request) -> Response | str:
+        """Whose request it is, if it may bring its body; the answer to one that may not."""
         entered = self._enter(request)
         if isinstance(entered, Reply):
             return _response(entered, self._door.shared_with(_visit(request)))
-        return None
+        return entered[0].who
 
     async def handle(self, request: Request) -> Answer:
         """Answer a request that was admitted."""
@@ -157,7 +160,7 @@ class Gateway:
             case calls.ReadMark(place):
                 return replies.of_mark(place, await self._mark(place))
             case calls.ReadRecords():
-                return await self._records(call)
+                return await self._records(caller.who, call)
             case calls.Append(place):
                 result = await self._appends.append(caller.who, call, self._cluster(place))
                 return replies.of_append(place, result) if isinstance(result, Done) else replies.of_problem(result)
@@ -185,14 +188,28 @@ class Gateway:
         with trio.fail_after(self._timeout):
             return await self._cluster(place).committed_mark(place.partition)
 
-    async def _records(self, call: calls.ReadRecords) -> Reply:
-        mark = await self._mark(call.place)
-        last = min(call.first + call.count - 1, mark)
-        records: list[Record] = []
-        if last >= call.first:
-            with trio.fail_after(self._timeout):
-                records = await self._range(call.place, call.first, last)
-        return replies.of_records(call.place, mark, records, call.form)
+    async def _records(self, who: str, call: calls.ReadRecords) -> Reply:
+        with trio.fail_after(self._timeout):
+            async with self._reader(who):
+                mark = await self._mark(call.place)
+                last = min(call.first + call.count - 1, mark)
+                records: list[Record] = []
+                if last >= call.first:
+                    records = await self._range(call.place, call.first, last)
+                return replies.of_records(call.place, mark, records, call.form)
+
+    @asynccontextmanager
+    async def _reader(self, who: str) -> AsyncIterator[None]:
+        """A few ranges of a caller are read at a time: each may hold megabytes."""
+        places, waiting = self._readers.get(who, (trio.CapacityLimiter(_RANGES), 0))
+        self._readers[who] = places, waiting + 1
+        try:
+            async with places:
+                yield
+        finally:
+            places, waiting = self._readers.pop(who)
+            if waiting > 1:
+                self._readers[who] = places, waiting - 1
 
     async def _range(self, place: Place, first: int, last: int) -> list[Record]:
         records: list[Record] = []

@@ -16,7 +16,8 @@ from wsproto.events import AcceptConnection, CloseConnection, Event, Message, Pi
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from waltz_trio.net.bodies import Bodies
+from waltz_core.access.bodies import Held
+from waltz_trio.net.http import Turn
 
 PROTOCOL = "waltz"
 _PATIENCE = 30.0  # seconds for a message to arrive or to leave, once it has begun
@@ -64,7 +65,7 @@ class Socket:
         self._feed = feed
         self._line = trio.Lock()  # who sends
 
-    async def serve(self, stream: trio.abc.Stream, trailing: bytes, bodies: Bodies) -> str:
+    async def serve(self, stream: trio.abc.Stream, trailing: bytes, held: Held, turn: Turn) -> str:
         """Talk until one side ends; what was wrong with the peer, in no words of its own, or nothing."""
         self._stream = stream
         try:
@@ -81,7 +82,7 @@ class Socket:
             if self._feed is not None:
                 nursery.start_soon(self._feed, self.put)
             try:
-                wrong = await self._listen(trailing, bodies)
+                wrong = await self._listen(trailing, held, turn)
             except _GoneError as gone:
                 wrong = gone.reason
                 await self._say(CloseConnection(gone.code, gone.reason))
@@ -111,7 +112,7 @@ class Socket:
         with trio.fail_after(_PATIENCE):
             await self._stream.send_all(data)
 
-    async def _listen(self, data: bytes, bodies: Bodies) -> str:
+    async def _listen(self, data: bytes, held: Held, turn: Turn) -> str:
         """Answer whole messages until the peer ends; what was wrong with it, or nothing.
 
         What has come of a message is counted until it has its answer.
@@ -124,11 +125,11 @@ class Socket:
                 for event in self._ws.events():
                     match event:
                         case TextMessage(data=text):
-                            size += self._counted(text, size, bodies)
+                            size += self._counted(text, size, held)
                             pieces.append(text)
                             if event.message_finished:
                                 await self.put(await self._answer("".join(pieces)))
-                                bodies.give_back(size)
+                                held.give_back()
                                 pieces, size = [], 0
                         case Message():
                             raise _GoneError(CloseReason.UNSUPPORTED_DATA, "messages are text")
@@ -142,15 +143,16 @@ class Socket:
                 data = await self._more(begun=bool(pieces))
                 if not data:
                     return ""
+                await turn(len(data))
         finally:
-            bodies.give_back(size)
+            held.give_back()
 
-    def _counted(self, text: str, size: int, bodies: Bodies) -> int:
+    def _counted(self, text: str, size: int, held: Held) -> int:
         """Bytes of a piece of a message of which `size` bytes are here."""
         count = len(text.encode())
         if size + count > self._size_max:
             raise _GoneError(CloseReason.MESSAGE_TOO_BIG, f"at most {self._size_max} bytes")
-        if not bodies.take(count):
+        if not held.take(count):
             raise _GoneError(CloseReason.TRY_AGAIN_LATER, "the gateway holds as much as it may")
         return count
 

@@ -4,12 +4,14 @@ h11 parses and frames. Here are the limits that keep a small port usable for all
 head, the time that a request may take to arrive and its answer to leave, the number of connections, of requests in a
 second, and of answers that never end (server-sent events). The log names who does not keep to them. GET and HEAD only:
 no request changes anything, and one with a body ends its connection. A gateway has larger limits, and takes bodies of
-callers that its `admit` has let in: all bodies that are held at a time are counted.
+callers that its `admit` has let in: all bodies that are held at a time are counted. What comes is parsed in turns of
+callers (`waltz_core.access.port_turns`); of addresses, as long as nobody knows who calls.
 """
 
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import ssl
 from collections.abc import Awaitable, Callable
@@ -22,14 +24,16 @@ import attrs
 import h11
 import trio
 
+from waltz_core.access.bodies import Bodies, Held
+from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PIECE, REQUEST, cost_of
 from waltz_core.access.room import Room
+from waltz_core.access.web import host_of
 from waltz_core.base.edge import Level
 from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
-from waltz_trio.net.bodies import Bodies
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
-from waltz_trio.net.pace import Drops, Pace
+from waltz_trio.net.pace import Drops, Turns
 from waltz_trio.net.tls import ServerTls, names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
@@ -44,6 +48,7 @@ _NOT_ITS_PART = frozenset({401, 403, 421, 429})  # answers to who asks for what 
 _LINGER_BYTES = 1 << 18  # read and thrown away behind a refusal, so that a reset does not overtake it
 _LINGER = 2.0  # seconds of that
 _BLOCK = 4096  # bytes read at once
+_NEWCOMERS = 0  # in the place of a connection, where one is taken on
 _BODY_BLOCK = 1 << 16  # of a body
 _FIELDS_MAX = 20  # of a query
 
@@ -77,6 +82,7 @@ class Response:
 
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+Turn: TypeAlias = Callable[[int], Awaitable[None]]
 
 
 @record
@@ -91,10 +97,11 @@ class Stream:
 
 @record
 class Upgrade:
-    """The connection goes on in another protocol: `serve` has it, what was read behind the request, and the count of
-    what all callers send; it returns what was wrong with the peer, if anything was."""
+    """The connection goes on in another protocol: `serve` has it, what was read behind the request, the count of what
+    its caller sends, and what waits for a turn to look at so many bytes; it returns what was wrong with the peer, if
+    anything was."""
 
-    serve: Callable[[trio.abc.Stream, bytes, Bodies], Awaitable[str]]
+    serve: Callable[[trio.abc.Stream, bytes, Held, Turn], Awaitable[str]]
     owner: str = ""  # as of a stream
 
 
@@ -102,8 +109,8 @@ Answer: TypeAlias = Response | Stream | Upgrade
 Handler: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
 
 
-Admit: TypeAlias = Callable[[Request], Response | None]
-"""Looks at a request whose body has not been read yet; an answer sends it away."""
+Admit: TypeAlias = Callable[[Request], Response | str]
+"""Looks at a request whose body has not been read yet: whose it is, empty for his address; an answer sends it away."""
 
 
 @record
@@ -170,7 +177,7 @@ class HttpServer:
             refuse: makes the answers that say why there is no other; the default makes pages.
         """
         self._limits = limits or _small()
-        self._admit = admit or (lambda request: None)
+        self._admit = admit or (lambda request: "")
         self._refuse = refuse or refusal
         self._bodies = Bodies(self._limits.bodies_max)
         self._handler = handler
@@ -178,7 +185,8 @@ class HttpServer:
         self._complaints = Complaints(self._report)
         self._complain = self._complaints.put
         self._tls = tls
-        self._pace = Pace(self._limits.rate, self._limits.burst)
+        self._turns = Turns(self._limits.rate, self._limits.burst)
+        self._numbers = itertools.count(_NEWCOMERS + 1)  # of connections
         self._delays: dict[str, int] = {}  # address → requests of it that had to wait
         self._open: dict[socket, tuple[trio.CancelScope, str]] = {}  # connections, but those that receive events
         self._room: Room[socket] = Room()  # which of them goes if there are too many
@@ -199,6 +207,7 @@ class HttpServer:
         assert self._sock is not None, "listen first"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._complaints.run)
+            nursery.start_soon(self._turns.run)
             await self._accept(self._sock)
             nursery.cancel_scope.cancel()
 
@@ -216,13 +225,16 @@ class HttpServer:
                 self._room.came(sock)
                 nursery.start_soon(self._serve, sock, scope, peer)
 
-            await accept_loop(listening, accepted)
+            await accept_loop(listening, accepted, lambda: self._turns.turn(_NEWCOMERS, "", CONNECTION))
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
             with scope, sock:  # closed even where the stream never came to be
-                async with await self._secured(sock) as stream:
-                    await self._requests(_Connection(stream, peer, self._complain, self._refuse), sock)
+                number, address = next(self._numbers), host_of(peer)
+                async with await self._secured(sock, number, address) as stream:
+                    connection = _Connection(stream, peer, self._complain, self._refuse)
+                    connection.turns(self._turns, number, self._delayed)
+                    await self._requests(connection, sock)
         except Exception as error:  # one reader's failure ends one connection
             self._ended(peer, first_of(error))
         finally:
@@ -239,12 +251,15 @@ class HttpServer:
             # A reader that goes away is no event.
             self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
 
-    async def _secured(self, sock: socket) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    async def _secured(
+        self, sock: socket, number: int, address: str
+    ) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         if self._tls is None:
             return plain
         secure = trio.SSLStream(plain, self._tls.context, server_side=True, https_compatible=True)
         with trio.fail_after(_IDLE):
+            await self._turns.turn(number, address, HANDSHAKE)
             await secure.do_handshake()
         return secure
 
@@ -253,8 +268,6 @@ class HttpServer:
             request = await connection.request()
             if request is None:
                 return
-            if await self._pace.turn():
-                self._delayed(connection.peer)
             answer = request if isinstance(request, Response) else await self._answer(connection, request)
             if isinstance(answer, Response):
                 if answer.status in _NOT_ITS_PART:
@@ -267,7 +280,7 @@ class HttpServer:
             self._streams[answer.owner] = self._streams.get(answer.owner, 0) + 1
             try:
                 if isinstance(answer, Upgrade):
-                    await connection.upgrade(answer, self._bodies)
+                    await connection.upgrade(answer, self._bodies.of(connection.number, connection.owner))
                     return
                 await connection.stream(answer)
             finally:
@@ -295,23 +308,19 @@ class HttpServer:
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here"
                 )
             return await self._handled(request)
-        refused = self._admitted(request)
-        if refused is not None:
-            return refused
-        held: list[int] = []
-
-        def take(size: int) -> None:
-            if not self._bodies.take(size):
-                raise _BadRequestError(HTTPStatus.SERVICE_UNAVAILABLE, "this port holds as many bodies as it may")
-            held.append(size)
-
+        entered = self._admitted(request)
+        if isinstance(entered, Response):
+            connection.belongs_to("")
+            return entered
+        connection.belongs_to(entered)
+        held = self._bodies.of(connection.number, connection.owner)
         try:
-            body = await connection.body(self._limits.body_max, take)
+            body = await connection.body(self._limits.body_max, held)
             return body if isinstance(body, Response) else await self._handled(attrs.evolve(request, body=body))
         finally:
-            self._bodies.give_back(sum(held))
+            held.give_back()
 
-    def _admitted(self, request: Request) -> Response | None:
+    def _admitted(self, request: Request) -> Response | str:
         try:
             return self._admit(request)
         except Exception as error:
@@ -360,6 +369,22 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
         self._head_only = False  # the answer is to a HEAD
         self._length: int | None = None  # of the body that its head announces
+        self.number = _NEWCOMERS
+        self.owner = self._address = host_of(peer)  # in whose turns its requests are parsed
+        self._turns: Turns | None = None
+        self._delayed: Callable[[str], None] = lambda peer: None
+
+    def turns(self, turns: Turns, number: int, delayed: Callable[[str], None]) -> None:
+        """Parse in turns with other connections; `delayed` hears of requests that waited because there are too many."""
+        self._turns, self.number, self._delayed = turns, number, delayed
+
+    def belongs_to(self, owner: str) -> None:
+        """Whose requests come over it, as far as is known; empty: whoever is at its address."""
+        self.owner = owner or self._address
+
+    async def _turn(self, cost: int, *, request: bool = False) -> None:
+        if self._turns is not None and await self._turns.turn(self.number, self.owner, cost, request=request):
+            self._delayed(self.peer)
 
     @property
     def ready(self) -> bool:
@@ -370,7 +395,7 @@ class _Connection:
         """The next request, the refusal of one that is not acceptable, or None at the end of the stream."""
         with trio.move_on_after(_IDLE):
             try:
-                event = await self._event()
+                event = await self._head()
                 return self._parsed(event) if isinstance(event, h11.Request) else None
             except _BadRequestError as error:
                 return self._refused(error.status, str(error))
@@ -392,16 +417,16 @@ class _Connection:
         """Name the peer in the log. What it sent may be part of why; the log gets the status alone."""
         self._complain(self.peer, f"an HTTP request was refused: {status.value} {status.phrase}")
 
-    async def body(self, size_max: int, take: Callable[[int], None]) -> bytes | Response:
+    async def body(self, size_max: int, held: Held) -> bytes | Response:
         """The body of the request that came last, or the refusal of one that is not acceptable.
 
         Args:
             size_max: bytes that are accepted.
-            take: called with the size of each piece before it is kept.
+            held: counts each piece before it is kept.
         """
         try:
             with trio.fail_after(_IDLE):
-                return await self._read_body(size_max, take)
+                return await self._read_body(size_max, held)
         except _BadRequestError as error:
             return self._refused(error.status, str(error))
         except h11.RemoteProtocolError as error:
@@ -409,7 +434,7 @@ class _Connection:
         except trio.TooSlowError:
             return self._refused(HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {_IDLE:.0f} s")
 
-    async def _read_body(self, size_max: int, take: Callable[[int], None]) -> bytes:
+    async def _read_body(self, size_max: int, held: Held) -> bytes:
         if self._length is not None and self._length > size_max:
             raise _BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {size_max} bytes are accepted")
         if self._http.they_are_waiting_for_100_continue:
@@ -424,10 +449,19 @@ class _Connection:
             size += len(event.data)
             if size > size_max:
                 raise _BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {size_max} bytes are accepted")
-            take(len(event.data))
+            if not held.take(len(event.data)):
+                text = "this port holds as many bodies as it may, of this caller or of all"
+                raise _BadRequestError(HTTPStatus.SERVICE_UNAVAILABLE, text)
             pieces.append(bytes(event.data))
 
-    async def _event(self, size: int = _BLOCK) -> object:
+    async def _head(self) -> object:
+        """What comes next where a request should: it is one, also if it cannot be parsed."""
+        if not self._http.trailing_data[0]:
+            return await self._event(cost=REQUEST, request=True)
+        await self._turn(REQUEST, request=True)  # it came with the one before
+        return await self._event()
+
+    async def _event(self, size: int = _BLOCK, cost: int = PIECE, *, request: bool = False) -> object:
         drops, began = Drops(), False
         while True:
             event = self._http.next_event()
@@ -435,7 +469,10 @@ class _Connection:
                 return event
             if began:
                 await drops.gather()
-            self._http.receive_data(bytes(await self._stream.receive_some(size)))
+            data = bytes(await self._stream.receive_some(size))
+            if data:
+                await self._turn((PIECE if began else cost) + cost_of(len(data)), request=request and not began)
+            self._http.receive_data(data)
             began = True
 
     def _parsed(self, event: h11.Request) -> Request:
@@ -482,9 +519,13 @@ class _Connection:
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
 
-    async def upgrade(self, answer: Upgrade, bodies: Bodies) -> None:
+    async def upgrade(self, answer: Upgrade, held: Held) -> None:
         """Hand the connection over, with what was read behind the request."""
-        wrong = await answer.serve(self._stream, self._http.trailing_data[0], bodies)
+
+        async def turn(size: int) -> None:
+            await self._turn(PIECE + cost_of(size))
+
+        wrong = await answer.serve(self._stream, self._http.trailing_data[0], held, turn)
         if wrong:
             self._complain(self.peer, f"the WebSocket was ended: {wrong}")
 
@@ -524,9 +565,10 @@ class _Connection:
                 await self._stream.send_eof()
             left = _LINGER_BYTES
             while left > 0:
-                data = await self._stream.receive_some(_BLOCK)
+                data = await self._stream.receive_some(_BODY_BLOCK)
                 if not data:
                     return
+                await self._turn(PIECE)
                 left -= len(data)
 
 

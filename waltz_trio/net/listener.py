@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
@@ -70,15 +70,21 @@ def peer_text(address: object) -> str:
     return str(address)
 
 
-async def accept_loop(sock: socket.socket, accepted: Callable[[socket.socket, str], None]) -> None:
+async def accept_loop(
+    sock: socket.socket,
+    accepted: Callable[[socket.socket, str], None],
+    turn: Callable[[], Awaitable[object]] | None = None,
+) -> None:
     """Hand every new connection (non-blocking, TCP_NODELAY) to `accepted` until cancelled or closed.
 
-    `accepted` must not raise: what it starts for one peer is supervised there.
+    `accepted` must not raise: what it starts for one peer is supervised there. Each one waits for `turn` before.
     """
     try:
         while sock.fileno() >= 0:  # Trio must never be asked to wait for descriptor -1
             await wait_readable(sock.fileno())
             for _ in range(_AT_ONCE):
+                if turn is not None:
+                    await turn()
                 try:
                     connection, address = sock.accept()
                 except BlockingIOError:

@@ -1,8 +1,10 @@
-"""How many requests a port answers in a second, whoever asks; how often it looks at what comes in drops."""
+"""When a task of a port does its work: in turns with others, and how often it looks at what comes in drops."""
 
 from __future__ import annotations
 
 import trio
+
+from waltz_core.access.port_turns import PortTurns
 
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.25
@@ -24,35 +26,49 @@ class Drops:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
-class Pace:
-    """A token bucket: turns are given in the order in which they were asked for, a burst of them at once."""
+class Turns:
+    """The turns of one port: `waltz_core.access.port_turns` says whose it is, here is the event loop.
+
+    Lifetime: `run` in a nursery, for as long as there is work.
+    """
 
     def __init__(self, rate: float, burst: int) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = float(burst)
-        self._at = 0.0
-        self._line = trio.Lock()  # who waits for a turn, first come, first served
+        self._rule = PortTurns(rate, burst)
+        self._waiting: dict[int, trio.Event] = {}
+        self._delayed: set[int] = set()
+        self._wanted = trio.Event()
 
-    async def turn(self) -> bool:
-        """Wait until it is one's turn; whether that took time."""
-        waited = self._line.locked()
-        if not waited:
-            self._refill()
-            if self._left >= 1:  # without the line, in which even who need not wait lets others run and seem to wait
-                self._left -= 1
-                return False
-        async with self._line:
-            self._refill()
-            if self._left < 1:
-                waited = True
-                await trio.sleep((1 - self._left) / self._rate)
-                # What fractions add up to may be a hair less than a whole turn, for which no clock moves on.
-                self._left, self._at = 1.0, trio.current_time()
-            self._left -= 1
-        return waited
+    async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+        """Wait until work of a connection may be done; whether it had to wait because requests are too many."""
+        self._wanted.set()
+        if self._rule.at_once(trio.current_time(), cost, request=request):
+            return False
+        turn = self._waiting[conn] = trio.Event()
+        self._rule.ask(conn, owner, cost, request=request)
+        try:
+            await turn.wait()
+        except BaseException:
+            self._rule.drop(conn)
+            self._waiting.pop(conn, None)
+            self._delayed.discard(conn)
+            raise
+        delayed = conn in self._delayed
+        self._delayed.discard(conn)
+        return delayed
 
-    def _refill(self) -> None:
-        now = trio.current_time()
-        self._left = min(float(self._burst), self._left + (now - self._at) * self._rate)
-        self._at = now
+    async def run(self) -> None:
+        """Give turns, a measure in each round of the event loop, until cancelled."""
+        while True:
+            for conn, delayed in self._rule.round(trio.current_time()):
+                if delayed:
+                    self._delayed.add(conn)
+                self._waiting.pop(conn).set()
+            now = trio.current_time()
+            due = self._rule.due(now)
+            if due is None:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+            elif due > now:
+                await trio.sleep_until(due)
+            else:
+                await trio.lowlevel.checkpoint()

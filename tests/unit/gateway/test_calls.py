@@ -166,6 +166,8 @@ def test_what_is_no_append_is_refused(body: bytes) -> None:
 def test_more_locks_than_accepted_are_refused() -> None:
     with pytest.raises(RequestError, match="more than 1000 locks"):
         append_of(AT, {"text": "x", "locks": {"append": [["a", 1]] * 1001}})
+    with pytest.raises(RequestError, match="more than 1000 locks"):  # they are counted before each is looked at
+        append_of(AT, {"text": "x", "locks": {"write": [None] * 600, "read": [None] * 600}, "mark": 1})
 
 
 def test_a_page_of_another_site_cannot_send_an_append_as_a_form() -> None:

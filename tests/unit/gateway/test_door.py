@@ -122,6 +122,19 @@ def test_appends_under_way_are_counted_for_each_and_for_all() -> None:
     assert take("a", 1_000) is None, "one that is larger than all may be, where nothing else is"
 
 
+def test_a_caller_with_several_appends_under_way_holds_no_more_bytes_than_he_leaves_free() -> None:
+    quotas = Quotas(Limits(appends_max=100, appends_per_caller=50, bytes_max=100))
+    assert quotas.take("flood", 40) is None
+    assert quotas.take("flood", 10) is None
+    problem = quotas.take("flood", 10)
+    assert problem is not None
+    assert (problem.status, problem.code, problem.outcome) == (429, "too-many-appends", Outcome.REFUSED)
+    assert quotas.take("honest", 50) is None
+    quotas.give_back("flood", 40)
+    quotas.give_back("flood", 10)
+    assert quotas.take("flood", 50) is None, "what was given back counts no more"
+
+
 # ---- what is told ----------------------------------------------------------------------------------------
 
 AT = Place(Topic("pay", "a", (4, 5)), 1, 5)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from waltz_core.base.ids import make_req_id
+from waltz_core.base.turns import Shares
 from waltz_core.server.marks import PATIENCE_MS, MarkReads
-from waltz_core.server.turns import Shares
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, HighWaterMarkResponse
 
 A, B, C = (make_req_id(7, 1, 0, number) for number in (1, 2, 3))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from waltz_core.base.contract import Tickets
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
+from waltz_core.base.turns import Shares
 from waltz_core.server.data_cache import DataCache
 from waltz_core.server.ranges import Answer, RangeReads
-from waltz_core.server.turns import Shares
 from waltz_core.store.session_notes import RecordsRead
 from waltz_core.wire.client_messages import RecordRangeRequest, RecordRangeResponse
 

@@ -252,6 +252,11 @@ class Shares:
         part = self._parts.get(conn)
         return part.amount if part is not None else 0
 
+    def of_owner(self, owner: str) -> int:
+        """How much the connections of an owner hold."""
+        parts = self._owners.get(owner)
+        return parts.amount if parts is not None else 0
+
     def add(self, conn: int, owner: str, amount: int) -> None:
         """A connection takes more."""
         part = self._parts.get(conn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_core.server.turns import Allowance, Shares, Turns
+from waltz_core.base.turns import Allowance, Shares, Turns
 
 
 def taken(turns: Turns[str], count: int) -> str:
