@@ -297,6 +297,21 @@ async def test_who_is_refused_counts_for_his_address_and_delays_a_caller_by_a_tu
     assert await office.wait("honest") <= 10
 
 
+async def test_who_is_refused_once_counts_no_more_for_whom_he_was_before(office: Office) -> None:
+    guessing = [await office.connected("honest") for _ in range(40)]
+    honest = await office.connected("honest")
+    for _ in range(2):
+        office.seen.clear()
+        for stream in guessing:
+            office.send(stream, "stranger")
+        office.send(honest, "honest")
+        waited = await office.wait("honest")
+        for stream in guessing:
+            await stream.receive_some()
+        await honest.receive_some()
+    assert waited <= 10
+
+
 async def test_a_burst_on_the_http_port_ends_nothing(nursery: trio.Nursery) -> None:
     endpoint = await http_server(nursery, [])
 
