@@ -398,7 +398,7 @@ class Run:
         ]
         held = [
             f"{storage.node.name}/{replica.partition_id} {replica.state.value} {replica.reason!r} "
-            f"{replica.entry.current} max {replica.max_id}"
+            f"{replica.entry.current} max {replica.max_id} awaits {storage.node.machine.awaited()}"
             for storage in self.cluster.storages
             if storage.node.alive
             for replica in storage.node.machine.replicas

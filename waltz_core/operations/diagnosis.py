@@ -406,7 +406,8 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                 yield Finding(
                     "recovery-stuck",
                     f"server {server.name} cannot open partition {status.partition_id} "
-                    f"since {status.since_ms / 1000:.0f} s: {status.reason}" + _awaits(server, status.partition_id),
+                    f"since {status.since_ms / 1000:.0f} s: {status.reason}"
+                    + _awaits(view, server, status.partition_id),
                     _way_out(view, status),
                     because=(findings.partition(status.partition_id), here),
                     settles=status.since_ms < SETTLE_MS and not _forgotten(view, status.partition_id),
@@ -417,7 +418,7 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                 yield Finding(
                     "unhealthy",
                     f"server {server.name} cannot commit in partition {partition_id}{reasons.get(partition_id, '')}"
-                    + _awaits(server, partition_id),
+                    + _awaits(view, server, partition_id),
                     f"waltz cluster verify -c CONFIG -p {partition_id}; look at the log of {server.name}",
                     because=(findings.partition(partition_id), here),
                     settles=True,
@@ -433,9 +434,16 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                 )
 
 
-def _awaits(server: ServerView, partition_id: int) -> str:
-    awaits = server.awaits(partition_id)
-    return f" (it waits for {awaits})" if awaits else ""
+def _awaits(view: ClusterView, server: ServerView, partition_id: int) -> str:
+    """What the server waits for in a partition, and what its storage nodes wait for there."""
+    own = server.awaits(partition_id)
+    waits = [f"it waits for {own}"] if own else []
+    for name in view.replicas_of(partition_id):
+        node = view.storage(name)
+        disk = node.awaits(partition_id) if node is not None else ""
+        if disk:
+            waits.append(f"storage node {name} waits for its disk: {disk}")
+    return f" ({'; '.join(waits)})" if waits else ""
 
 
 def _way_out(view: ClusterView, status: PartitionStatus) -> str:

@@ -73,12 +73,16 @@ class ServerView:
 
     def awaits(self, partition_id: int) -> str:
         """What it waits for in a partition, in words; empty if nothing, or if it does not say."""
-        waits = [
-            (name.removeprefix(AWAITED), int(count))
-            for (name, owner), count in sorted(self.figures.items())
-            if owner == partition_id and name.startswith(AWAITED)
-        ]
-        return "; ".join(f"{text} ({count})" if count > 1 else text for text, count in waits)
+        return _awaited(self.figures, partition_id)
+
+
+def _awaited(figures: Mapping[tuple[str, int], float], partition_id: int) -> str:
+    waits = [
+        (name.removeprefix(AWAITED), int(count))
+        for (name, owner), count in sorted(figures.items())
+        if owner == partition_id and name.startswith(AWAITED)
+    ]
+    return "; ".join(f"{text} ({count})" if count > 1 else text for text, count in waits)
 
 
 @record
@@ -111,6 +115,11 @@ class StorageView:
     clock_ms: int | None = None  # its clock minus ours
     access_level: int | None = None  # as of a server
     process: str = ""  # which process it is: another one after a restart; empty if it does not say
+    figures: Mapping[tuple[str, int], float] = {}  # statistics by name and partition (-1: of the process)
+
+    def awaits(self, partition_id: int) -> str:
+        """What waits for its disk in a partition, in words; empty if nothing, or if it does not say."""
+        return _awaited(self.figures, partition_id)
 
 
 @record

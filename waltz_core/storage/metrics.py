@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from waltz_core.access.roles import access_level
 from waltz_core.storage.context import NodeContext
 from waltz_core.storage.replica import State, StorageReplica
-from waltz_core.wire.shared import STARTED, Statistic
+from waltz_core.wire.shared import AWAITED, STARTED, Statistic
 from waltz_core.wire.storage_messages import CAPABILITIES, StorageCapability
 
 _GROUP = "waltz-storage"
@@ -68,6 +69,11 @@ def as_json(replicas: Sequence[StorageReplica], version: str) -> str:
     return json.dumps(tree, indent=2)
 
 
+def awaited(context: NodeContext) -> Counter[tuple[int, str]]:
+    """How often what waits for the disk, by partition (-1: the directory); longest first."""
+    return Counter((each.partition_id, each.purpose) for each in context.runner.awaited())
+
+
 def statistics_of(
     context: NodeContext, replicas: Iterable[StorageReplica], partition_id: int, prefixes: Sequence[str]
 ) -> tuple[Statistic, ...]:
@@ -82,6 +88,9 @@ def statistics_of(
         if context.free_bytes is not None:
             statistics.append(Statistic("disk-free-bytes", -1, context.free_bytes))
             statistics.append(Statistic("disk-reserve-bytes", -1, config.reserve_bytes))
+    for (of, purpose), count in awaited(context).items():
+        if partition_id in (-1, of):
+            statistics.append(Statistic(f"{AWAITED}{purpose}", of, count))
     for replica in replicas:
         if partition_id not in (-1, replica.partition_id):
             continue

@@ -295,10 +295,10 @@ class StorageNode:
                 yield replica.partition_id, replica.state, replica.reason
 
     def awaited(self) -> list[str]:
-        """What waits for the disk, longest first."""
-        awaited = self._context.runner.awaited()
+        """What waits for the disk, longest first; tools get the same as statistics."""
         return [
-            one.purpose if one.partition_id < 0 else f"{one.purpose} of partition {one.partition_id}" for one in awaited
+            purpose if partition_id < 0 else f"{purpose} of partition {partition_id}"
+            for partition_id, purpose in metrics.awaited(self._context).elements()
         ]
 
     # ---- opening the directory -------------------------------------------------------------------

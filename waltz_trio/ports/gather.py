@@ -251,10 +251,14 @@ async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:
     figures: Mapping[tuple[str, int], float] = {}
     if client.version:
         before = _now()
-        statistics = await client.call(lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level", STARTED)))
+        statistics = await client.call(
+            lambda seq: admin.StatisticsRequest(seq, -1, ("disk-", "access-level", STARTED, AWAITED))
+        )
         assert isinstance(statistics, admin.StatisticsResponse)
         known["clock_ms"] = statistics.time_ms - (before + _now()) // 2
-        figures = {(figure.name, figure.partition_id): figure.value for figure in statistics.statistics}
+        known["figures"] = figures = {
+            (figure.name, figure.partition_id): figure.value for figure in statistics.statistics
+        }
         known["access_level"] = _access_level(statistics.statistics)
         known["process"] = str(int(figures.get((STARTED, -1), 0)) or "")
         if ("disk-free-bytes", -1) in figures:

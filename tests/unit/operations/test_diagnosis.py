@@ -421,6 +421,13 @@ def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:
     )
 
 
+def test_what_waits_for_the_disk_of_its_storage_nodes_stands_there_too() -> None:
+    view = with_server(status=(), health={0: False})
+    slow = attrs.evolve(view.storages[1], figures={("awaited.append", 0): 1.0, ("awaited.read", 1): 3.0})
+    (finding,) = diagnose(attrs.evolve(view, storages=(view.storages[0], slow, *view.storages[2:])))
+    assert finding.evidence.endswith(f"partition 0 (storage node {slow.name} waits for its disk: append)")
+
+
 def test_who_serves_everybody_is_noted_without_being_wrong() -> None:
     view = cluster(
         servers=(server(1, 0, access_level=0), server(2, 1, access_level=1)),

@@ -72,7 +72,7 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
-from waltz_core.wire.shared import STARTED, Condition, FailureCode
+from waltz_core.wire.shared import STARTED, Condition, FailureCode, Statistic
 from waltz_testing.simulation.disk import SimDisk, drive
 
 # ---- appends -------------------------------------------------------------------------------------
@@ -97,6 +97,16 @@ def test_what_waits_for_the_disk_can_be_listed() -> None:
     assert slow.made.node.awaited() == ["SetLowWaterMarkRequest of partition 0"]
     slow.release()
     assert slow.made.node.awaited() == []
+
+
+def test_tools_are_shown_what_waits_for_the_disk() -> None:
+    slow = Slow(filled(2))
+    slow.send(wire.AppendRequest(5, 1, 0, some(2, 1), False), wire.AppendRequest(5, 2, 0, some(3, 1), False))
+    tool = codec_1(slow.made, Port.ADMIN)
+    asked = admin.StatisticsRequest(9, -1, ("awaited",))
+    assert tool.ask(asked).statistics == (Statistic("awaited.append", 0, 1),), "both appends are one write"
+    slow.release()
+    assert tool.ask(asked).statistics == ()
 
 
 def test_appends_that_wait_for_the_disk_are_written_together() -> None:
