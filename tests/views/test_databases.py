@@ -511,7 +511,9 @@ def test_odd_table_names_are_refused(place: Place, name: str) -> None:
 def test_a_schema_that_fails_is_a_mistake_and_says_what_to_write(
     place: Place, change: tuple[str, str], text: str
 ) -> None:
-    place.view().load_mark(0)
+    first = place.view()
+    first.load_mark(0)
+    first.close()
     view = place.view(schema=place.schema.replace(*change))
     with pytest.raises(waltz.ConfigError, match=rf"(?s)the statements of schema=\.\.\. fail: .*{text}"):
         view.load_mark(0)
