@@ -380,4 +380,25 @@ SKIN: tuple[Mutant, ...] = (
         "if mine and mine + size > free + mine:",
         ("tests/unit/gateway/test_door.py",),
     ),
+    Mutant(
+        "a body in thousands of chunks is one piece of work",
+        "waltz_trio.net.http",
+        "                await self._turn(PARTS * PIECE)\n",
+        "                pass\n",
+        ("tests/trio/test_hostile_peers.py::test_a_body_in_thousands_of_chunks_is_looked_at_in_turns",),
+    ),
+    Mutant(
+        "a message in thousands of frames is one piece of work",
+        "waltz_trio.gateway.sockets",
+        "                        await turn(PARTS * PIECE)\n",
+        "                        pass\n",
+        ("tests/trio/test_gateway.py::test_a_message_in_thousands_of_frames_is_looked_at_in_turns",),
+    ),
+    Mutant(
+        "a body that drips in is looked at all the time",
+        "waltz_trio.net.http",
+        "if began or drops.came:",
+        "if began:",
+        ("tests/trio/test_hostile_peers.py::test_a_body_that_drips_is_looked_at_seldom",),
+    ),
 )

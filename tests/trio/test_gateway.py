@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -25,12 +26,14 @@ from wsproto.events import (
 from wsproto.events import Request as Handshake
 
 import waltz_trio as waltz
+from waltz_core.access.bodies import Bodies
 from waltz_core.base.errors import ConfigError
 from waltz_core.gateway.door import token_hash
 from waltz_trio.cli.gateway import tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
+from waltz_trio.gateway.sockets import Socket
 from waltz_trio.net.http import HttpServer
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
@@ -342,6 +345,32 @@ async def test_bodies_of_one_caller_leave_room_for_those_of_others(cluster: Embe
         for _ in range(3):
             answer = await desk.append({"text": "x" * 15_000}, Authorization="Bearer honest")
             assert answer.status == 201, answer
+
+
+async def test_a_message_in_thousands_of_frames_is_looked_at_in_turns() -> None:
+    upgrade = {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-version": "13"}
+    headers = {"host": "localhost", **upgrade, "sec-websocket-key": "YXR0YWNrYXR0YWNrYXR0YQ=="}
+    ours, theirs = trio.testing.memory_stream_pair()
+    costs: list[int] = []
+    messages: list[str] = []
+
+    async def turn(cost: int) -> None:
+        costs.append(cost)
+
+    async def answer(message: str) -> str:
+        messages.append(message)
+        return "done"
+
+    frame = b"\x81" + bytes(4) + b"x"
+    sent = b"\x01" + frame + (b"\x00" + frame) * 5_000 + b"\x80" + frame
+    socket = Socket(headers, f"{AT}/socket", size_max=10_000, answer=answer, feed=None)
+    async with ours, theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(socket.serve, ours, sent, Bodies(1 << 20).of(1, "a"), turn)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert messages == ["x" * 5_002]
+    assert len(costs) > 5_000 // 50
+    assert min(costs[1:]) > 500, "and what is done in one costs as much"
 
 
 async def test_feeds_are_counted(cluster: EmbeddedCluster) -> None:

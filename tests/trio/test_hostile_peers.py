@@ -19,6 +19,7 @@ import trio.testing
 import waltz_trio.net.http
 from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
+from waltz_core.access.bodies import Bodies
 from waltz_core.access.port_turns import PIECE, REQUEST
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Report, Send
 from waltz_core.base.ids import Endpoint
@@ -297,6 +298,26 @@ async def test_who_is_refused_counts_for_his_address_and_delays_a_caller_by_a_tu
     assert await office.wait("honest") <= 10
 
 
+async def test_a_body_in_thousands_of_chunks_is_looked_at_in_turns() -> None:
+    theirs, ours = trio.testing.memory_stream_pair()
+    connection = _Connection(cast("trio.SocketStream", ours), "peer:1", lambda peer, text: None, refusal)
+    costs: list[int] = []
+
+    class Counted(Turns):
+        async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+            costs.append(cost)
+            return False
+
+    connection.turns(Counted(1e6, 1), 1, lambda peer: None)
+    await theirs.send_all(b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert isinstance(await connection.request(), Request)
+    await theirs.send_all(b"1\r\nx\r\n" * 5_000 + b"0\r\n\r\n")
+    costs.clear()
+    assert await connection.body(1 << 20, Bodies(1 << 20).of(1, "a")) == b"x" * 5_000
+    assert len(costs) > 5_000 // 50
+    assert min(costs) > 500, "and what is done in one costs as much"
+
+
 async def test_who_is_refused_once_counts_no_more_for_whom_he_was_before(office: Office) -> None:
     guessing = [await office.connected("honest") for _ in range(40)]
     honest = await office.connected("honest")
@@ -463,6 +484,33 @@ async def test_a_request_that_drips_is_looked_at_seldom(autojump_clock: trio.tes
     assert isinstance(request, Request)
     assert request.path == "/ping"
     assert 10 <= reads <= 20
+
+
+async def test_a_body_that_drips_is_looked_at_seldom(autojump_clock: trio.testing.MockClock) -> None:
+    reads = 0
+    theirs, ours = trio.testing.memory_stream_pair()
+    receive = ours.receive_some
+
+    async def count(max_bytes: int | None = None) -> bytes | bytearray:
+        nonlocal reads
+        reads += 1
+        return await receive(max_bytes)
+
+    ours.receive_some = count  # type: ignore[method-assign]  # counted
+    connection = _Connection(cast("trio.SocketStream", ours), "peer:1", lambda peer, text: None, refusal)
+
+    async def drip() -> None:
+        for _ in range(2_000):
+            await theirs.send_all(b"x" * 100)
+            await trio.sleep(0.001)
+
+    await theirs.send_all(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n")
+    assert isinstance(await connection.request(), Request)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drip)
+        body = await connection.body(1 << 20, Bodies(1 << 20).of(1, "a"))
+    assert body == b"x" * 200_000
+    assert reads <= 40
 
 
 @pytest.fixture

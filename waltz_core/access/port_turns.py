@@ -25,6 +25,8 @@ CONNECTION: Final = 250
 """Of taking one on."""
 HANDSHAKE: Final = 1_500
 """Of TLS."""
+PARTS: Final = 32
+"""Chunks of a body, or frames of a message, that are looked at in one turn: a peer may send thousands of one byte."""
 _BYTES: Final = 64  # of text, which are parsed in a microsecond
 _MEASURE = 1_000  # of a round
 _TURN = 500

@@ -17,6 +17,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from waltz_core.access.bodies import Held
+from waltz_core.access.port_turns import PARTS, PIECE, cost_of
 from waltz_trio.net.http import Turn
 
 PROTOCOL = "waltz"
@@ -121,8 +122,11 @@ class Socket:
         size = 0
         try:
             while True:
+                await turn(PIECE + cost_of(len(data)))
                 self._ws.receive_data(data)
-                for event in self._ws.events():
+                for number, event in enumerate(self._ws.events(), 1):
+                    if not number % PARTS:
+                        await turn(PARTS * PIECE)
                     match event:
                         case TextMessage(data=text):
                             size += self._counted(text, size, held)
@@ -143,7 +147,6 @@ class Socket:
                 data = await self._more(begun=bool(pieces))
                 if not data:
                     return ""
-                await turn(len(data))
         finally:
             held.give_back()
 

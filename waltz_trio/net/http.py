@@ -25,7 +25,7 @@ import h11
 import trio
 
 from waltz_core.access.bodies import Bodies, Held
-from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PIECE, REQUEST, cost_of
+from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PARTS, PIECE, REQUEST, cost_of
 from waltz_core.access.room import Room
 from waltz_core.access.web import host_of
 from waltz_core.base.edge import Level
@@ -98,8 +98,8 @@ class Stream:
 @record
 class Upgrade:
     """The connection goes on in another protocol: `serve` has it, what was read behind the request, the count of what
-    its caller sends, and what waits for a turn to look at so many bytes; it returns what was wrong with the peer, if
-    anything was."""
+    its caller sends, and what waits for a turn in which work of some cost is done; it returns what was wrong with the
+    peer, if anything was."""
 
     serve: Callable[[trio.abc.Stream, bytes, Held, Turn], Awaitable[str]]
     owner: str = ""  # as of a stream
@@ -441,8 +441,11 @@ class _Connection:
             await self._send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
         pieces: list[bytes] = []
         size = 0
+        drops = Drops()
         while True:
-            event = await self._event(_BODY_BLOCK)
+            if len(pieces) % PARTS == PARTS - 1:
+                await self._turn(PARTS * PIECE)
+            event = await self._event(_BODY_BLOCK, drops=drops)
             if isinstance(event, h11.EndOfMessage):
                 return b"".join(pieces)
             assert isinstance(event, h11.Data), event
@@ -461,19 +464,21 @@ class _Connection:
         await self._turn(REQUEST, request=True)  # it came with the one before
         return await self._event()
 
-    async def _event(self, size: int = _BLOCK, cost: int = PIECE, *, request: bool = False) -> object:
-        drops, began = Drops(), False
+    async def _event(
+        self, size: int = _BLOCK, cost: int = PIECE, *, request: bool = False, drops: Drops | None = None
+    ) -> object:
+        drops, began = drops or Drops(), False
         while True:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            if began:
+            if began or drops.came:
                 await drops.gather()
             data = bytes(await self._stream.receive_some(size))
             if data:
                 await self._turn((PIECE if began else cost) + cost_of(len(data)), request=request and not began)
             self._http.receive_data(data)
-            began = True
+            began, drops.came = True, len(data) < size // 4
 
     def _parsed(self, event: h11.Request) -> Request:
         if event.http_version not in (b"1.0", b"1.1"):
@@ -521,11 +526,7 @@ class _Connection:
 
     async def upgrade(self, answer: Upgrade, held: Held) -> None:
         """Hand the connection over, with what was read behind the request."""
-
-        async def turn(size: int) -> None:
-            await self._turn(PIECE + cost_of(size))
-
-        wrong = await answer.serve(self._stream, self._http.trailing_data[0], held, turn)
+        wrong = await answer.serve(self._stream, self._http.trailing_data[0], held, self._turn)
         if wrong:
             self._complain(self.peer, f"the WebSocket was ended: {wrong}")
 

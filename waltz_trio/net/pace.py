@@ -19,6 +19,7 @@ class Drops:
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
+        self.came = False  # the last thing that came was a drop
 
     async def gather(self) -> None:
         """Let some more arrive."""
