@@ -202,6 +202,13 @@ class Life:
             self._taken(name)
         self.done["renew"] += 1
 
+    def _shows(self, port: int, wanted: bytes) -> bool:
+        assert self.cluster.tls is not None
+        try:
+            return self.cluster.tls.shown(port) == wanted
+        except OSError:
+            return False  # a fault has just restarted it
+
     def _taken(self, name: str) -> None:
         """Let a process and its peers meet again, with its new certificate."""
         cluster = self.cluster
@@ -209,7 +216,7 @@ class Life:
         assert cluster.proxy is not None
         port = next(iter(cluster.addresses[name].values()))
         wanted = ssl.PEM_cert_to_DER_cert(_certificate(cluster.tls.path(name).read_text()))
-        assert cluster.tls.shown(port) == wanted, f"{name} does not show the certificate in its file"
+        poll(f"{name} shows the certificate in its file", lambda: self._shows(port, wanted))
         cluster.proxy.reset(name)
         cluster.wait_healthy(_PATIENCE)
 
