@@ -876,6 +876,13 @@ AIMED: tuple[Mutant, ...] = (
         _AUDIT,
     ),
     Mutant(
+        "a log without any journal passes",
+        "waltz_spark.audit.audit",
+        "    if judge_locks and not journals and coverage.known:\n",
+        "    if False:\n",
+        _AUDIT,
+    ),
+    Mutant(
         "what lies behind the mark of a directory is not known",
         "waltz_spark.audit.audit",
         "        ends += [part.end + part.behind for part in parts]\n",

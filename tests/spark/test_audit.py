@@ -32,8 +32,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(log: Path, *names: str, archive: bool = True) -> AuditReport:
-    return run_audit([str(log / name) for name in names or "abc"], str(log / "archive") if archive else None, Here())
+def run(log: Path, *names: str, archive: bool = True, judge_locks: bool = False) -> AuditReport:
+    directories = [str(log / name) for name in names or "abc"]
+    return run_audit(directories, str(log / "archive") if archive else None, Here(), judge_locks=judge_locks)
 
 
 def failed(report: AuditReport) -> list[tuple[str, int]]:
@@ -58,6 +59,26 @@ def test_nothing_fails_on_a_sound_log(log: Path) -> None:
     looked = {(one.check, one.partition): one.looked_at for one in report.findings}
     for check in ("dense and sound", "request ids at most once", "replicas equal", "hash chain", "archive equals log"):
         assert (looked[check, 0], looked[check, 1]) == (COUNT, 300)
+
+
+@pytest.mark.parametrize("names", ["abc", "a"])
+def test_a_sound_log_without_any_journal_is_unproven_unless_that_is_left_out(log: Path, names: str) -> None:
+    report = run(log, *names, judge_locks=True)
+    (one,) = [one for one in report.findings if one.status == "unproven"]
+    assert (one.check, one.partition, one.looked_at) == ("serializable by locks", -1, 0)
+    assert one.scope == f"0 of {COUNT + 300:,} records: no decision journal"
+    assert "server.journal.directory" in one.detail
+    assert "--journal" in one.detail
+    assert "--no-journal" in one.detail
+    assert (report.verdict, report.left_out) == ("unproven", ())
+    left_out = run(log, *names)
+    assert (left_out.verdict, left_out.left_out) == ("passed", ("serializability",))
+    assert "serializable by locks" not in {one.check for one in left_out.findings}
+
+
+def test_what_is_wrong_is_said_of_a_log_without_a_journal_too(log: Path) -> None:
+    change_record(log / "b" / "1" / "0000000000000000000.seg", 5, bytes(len(random_payloads(300)[5])))
+    assert run(log, judge_locks=True).verdict == "failed"
 
 
 def test_a_changed_record_with_fitting_checksums_is_found_by_comparison(log: Path) -> None:
@@ -159,19 +180,43 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(log: Path) -> None:
     assert "http" not in page
     assert "Passed." in page
     assert "25,300 of 25,300 records (100 %), 2 of 2 partitions, 2 sources" in page
+    assert "Serializability was left out." in page
+    page = to_html(run(log, "a", judge_locks=True))
+    assert "Nothing failed, but not everything was looked at." in page
+    assert "left out" not in page
 
 
 def test_the_command_prints_a_table_and_writes_the_page(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = ["spark", "audit", "--directory", str(log / "a"), "--directory", str(log / "b"), "--jobs", "1"]
-    assert main([*call, "--html", str(tmp_path / "audit.html")]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[-1].startswith("passed: 25,300 of 25,300 records (100 %), 2 of 2 partitions, 2 sources: ")
+    assert main([*call, "--html", str(tmp_path / "audit.html"), "--no-journal"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("passed: 25,300 of 25,300 records (100 %), 2 of 2 partitions, 2 sources: ")
+    assert "; serializability left out; " in last
     assert (tmp_path / "audit.html").read_text().startswith("<!doctype html>")
     change_record(log / "b" / "1" / "0000000000000000000.seg", 5, bytes(len(random_payloads(300)[5])))
     assert main([*call, "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_the_command_says_that_serializability_is_unproven_and_what_to_do(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["spark", "audit", "--directory", str(log / "a"), "--jobs", "1"]
+    assert main(call) == 3
+    *_, row, detail, last = capsys.readouterr().out.splitlines()
+    assert row.split()[:5] == ["serializable", "by", "locks", "unproven", "0"]
+    assert "give those of all servers (--journal)" in detail
+    assert last.startswith("unproven: 25,300 of 25,300 records (100 %)")
+    assert main([*call, "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["serializability_judged"], answer["left_out"]) == ("unproven", False, [])
+    assert main([*call, "--json", "--no-journal"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["left_out"]) == ("passed", ["serializability"])
+    assert main([*call, "--journal", str(log), "--no-journal"]) == 2
+    assert "--no-journal" in capsys.readouterr().err
 
 
 def test_nothing_to_audit_is_an_error() -> None:

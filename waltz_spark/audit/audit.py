@@ -61,10 +61,11 @@ class AuditReport:
     coverage: Coverage
     seconds: float
     at: str  # when, UTC
+    left_out: tuple[str, ...] = ()  # what the caller did not want judged: the verdict says nothing of it
 
     @property
     def verdict(self) -> str:
-        """`passed` only if every check was, and every record that is known to be there was looked at."""
+        """`passed` only if every check was that is not left out, and every record known to be there was looked at."""
         return worst([*(one.status for one in self.findings), PASSED if self.coverage.whole else UNPROVEN])
 
     @property
@@ -207,6 +208,7 @@ def run_audit(
     *,
     trust: str = "control",
     journals: Sequence[str] = (),
+    judge_locks: bool = True,
     live: Options | None = None,
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
@@ -216,6 +218,7 @@ def run_audit(
         directories: replicas or backups; each alone is checked, and all are compared.
         trust: how far they are read, as the option of the source.
         journals: directories or URIs of the decision journals of all servers; needs a copy of the log.
+        judge_locks: without journals serializability, and with it the log, is unproven; False leaves it out instead.
         live: options that name a running cluster: every replica is read from its node, up to the committed mark.
 
     Raises:
@@ -225,6 +228,8 @@ def run_audit(
     begin = time.monotonic()
     if not directories and archive is None and live is None:
         raise OptionError("say what to audit: a running cluster (-c, --url), directories, an archive, or several")
+    if journals and not judge_locks:
+        raise OptionError("journals are named, and serializability is to be left out: one or the other")
     if journals and not directories and live is None:
         raise OptionError("a journal tells of decisions, not of the log: name a directory or the cluster too")
     sources = read_sources(directories, trust, live)
@@ -242,10 +247,14 @@ def run_audit(
         seen += verified
     covered, coverage = _coverage(sources, state, seen)
     findings += covered
+    if judge_locks and not journals and coverage.known:
+        scope = f"0 of {coverage.known:,} records: no decision journal"
+        findings.append(Finding("serializable by locks", -1, UNPROVEN, 0, scope, _NO_JOURNAL))
     names = tuple(source.name for source in sources.sources)
     places = (*names, *(name for name, _ in sources.problems), *([archive] if archive else []), *journals)
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return AuditReport(tuple(findings), places, coverage, time.monotonic() - begin, at)
+    left_out = () if judge_locks else ("serializability",)
+    return AuditReport(tuple(findings), places, coverage, time.monotonic() - begin, at, left_out)
 
 
 def _read_all(sources: Sources, runner: Runner, on_progress: OnProgress | None) -> list[Soundness]:
@@ -384,6 +393,11 @@ def _why(sources: Sources, partition: int) -> str:
 
 # ---- journals and archive --------------------------------------------------------------------
 
+_NO_JOURNAL = (
+    "records hold no locks: only the decision journals tell which ones a transaction checked; servers keep them where "
+    "server.journal.directory is set, give those of all servers (--journal), or leave this out (--no-journal)"
+)
+
 
 def _serializability(sources: Sources, journals: Sequence[str], runner: Runner) -> list[Finding]:
     """With the copy that reaches furthest, of each partition."""
@@ -481,7 +495,6 @@ def to_html(report: AuditReport) -> str:
     counts = {
         status: sum(finding.status == status for finding in report.findings) for status in (PASSED, FAILED, UNPROVEN)
     }
-    judged = any(finding.check == "serializable by locks" for finding in report.findings)
     verdict = {
         PASSED: "Passed.",
         FAILED: f"{counts[FAILED]} checks failed.",
@@ -501,7 +514,7 @@ def to_html(report: AuditReport) -> str:
         f"{report.at}, {report.seconds:.1f} s.</p>\n"
         f"<p>Looked at {html.escape(str(report.coverage))}.</p>\n<ul>{places}</ul>",
         "<table><tr><th>check<th>partition<th>status<th>records<th>scope<th>detail</tr>\n" + rows + "\n</table>",
-        "" if judged else "<p>Without journals nothing can be said about serializability: records hold no locks.</p>",
+        *(f"<p>{html.escape(what.capitalize())} was left out.</p>" for what in report.left_out),
     ]
     return page("Audit of a Waltz log", parts)
 

@@ -260,7 +260,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     invariants = [read_invariant(path) for path in arguments.invariant]
     if invariants and arguments.master is None:
         raise UsageError("--invariant is judged by Spark: give --master, such as --master 'local[*]'")
-    journals = journals_of(arguments)
+    if arguments.journal and arguments.no_journal:
+        raise UsageError("--journal and --no-journal: give one or the other")
+    journals = [] if arguments.no_journal else journals_of(arguments)
     with _runner(arguments) as runner, progress(arguments, "audit") as on_progress:
         report = run_audit(
             arguments.directory,
@@ -268,6 +270,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             runner,
             trust=arguments.trust or "control",
             journals=journals,
+            judge_locks=not arguments.no_journal,
             live=live_options(arguments),
             on_progress=on_progress,
         )
@@ -284,15 +287,15 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
         if finding.detail and finding.status != PASSED:
             lines.append(f"  {finding.detail}")
-    if not journals:
-        lines.append("serializability was not judged: records hold no locks; give the servers' journals (--journal)")
     shown = "FAILED" if report.verdict == FAILED else report.verdict
-    lines.append(f"{shown}: {report.coverage}; {report.seconds:.1f} s")
+    left_out = "".join(f"; {what} left out" for what in report.left_out)
+    lines.append(f"{shown}: {report.coverage}{left_out}; {report.seconds:.1f} s")
     output = {
         "verdict": report.verdict,
         "passed": report.passed,
         "coverage": report.coverage.as_dict(),
         "serializability_judged": bool(journals),
+        "left_out": list(report.left_out),
         "seconds": report.seconds,
         "findings": to_rows(report),
     }

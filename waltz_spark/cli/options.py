@@ -222,12 +222,17 @@ def _verify(commands: Commands[Parser], name: str, run: Action) -> None:
 def _audit(commands: Commands[Parser], name: str, run: Action) -> None:
     examples = (
         "-c tools.yml --journal /journal/server-0 --journal /journal/server-1\n"
-        "--directory /data/a --directory /data/b --archive s3://vault/ledger --html audit.html"
+        "--directory /data/a --directory /data/b --archive s3://vault/ledger --no-journal --html audit.html"
     )
     meaning = "check replicas, archive and decisions of a log; one table, one page"
     parser = _command(commands, name, run, meaning, examples, _STATUS)
     log_parser(parser, "to be read back and compared")
     _add_journal(parser)
+    parser.add_argument(
+        "--no-journal",
+        action="store_true",
+        help="leave serializability out, which only journals prove; the verdict says so",
+    )
     query = "file with a query that finds violations of what must always hold; needs --master; repeatable"
     parser.add_argument("--invariant", action="append", type=Path, default=[], metavar="FILE.sql", help=query)
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the result as a page")
