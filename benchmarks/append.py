@@ -96,7 +96,7 @@ class Client:
             raise SystemExit(f"{self.name} ended with status {status}")
 
     def close(self) -> None:
-        """End it whatever its state."""
+        """End it in any state."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

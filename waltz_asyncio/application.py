@@ -92,7 +92,7 @@ class Application(Block, Generic[S]):
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         _check_plain(decide, "decide")
         self._check_entered()
-        wanted = rows_of(arguments)  # whatever makes them runs in the caller's thread
+        wanted = rows_of(arguments)  # a generator of them runs in the caller's thread
         named = None if keys is None else listed(keys, KEYS)
 
         async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:

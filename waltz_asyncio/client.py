@@ -79,7 +79,7 @@ class Client:
     async def append_many(
         self, partition: int, appends: Iterable[Append], *, based_on: int | None = None
     ) -> list[Receipt | LockConflictError | NotCommittedError]:
-        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
         async def run() -> list[Receipt | LockConflictError | NotCommittedError]:
             self._tell_mark(partition)
@@ -97,7 +97,7 @@ class Client:
 
     @documented(trio_front.Client.send_many)
     async def send_many(self, partition: int, appends: Iterable[Append], *, based_on: int | None = None) -> PendingMany:
-        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
         async def run() -> PendingMany:
             self._tell_mark(partition)

@@ -80,7 +80,7 @@ class Client:
     def read(self, partition: int, first: int, last: int, *, timeout: float | None = None) -> list[Transaction]:
         """Transactions `first` to `last`, both included, with their payloads; no feed is needed, nor disturbed.
 
-        Those that are not committed yet are left out: whatever was acknowledged before this call is there. Servers
+        Those that are not committed yet are left out: all that was acknowledged before this call is there. Servers
         that archive by themselves give out what is below the log start, too. Markers of the pipeline are passed over.
 
         Args:
@@ -183,7 +183,7 @@ class Client:
             PartitionNotFoundError: no such partition.
         """
         self._portal.check()
-        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
         async def run() -> list[Receipt | LockConflictError | NotCommittedError]:
             self._tell_mark(partition)
@@ -220,7 +220,7 @@ class Client:
         are those of the `PendingMany`. After a TimeoutError some may have been sent.
         """
         self._portal.check()
-        wanted = listed(appends, APPENDS)  # whatever makes them runs in the caller's thread
+        wanted = listed(appends, APPENDS)  # a generator of them runs in the caller's thread
 
         async def run() -> PendingMany:
             self._tell_mark(partition)

@@ -23,7 +23,7 @@ from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 
 class Echo:
-    """Sends back whatever comes."""
+    """Sends back what comes."""
 
     def deadline(self) -> int | None:
         return None

@@ -86,7 +86,7 @@ class App:
         self._right: dict[int, int | None] | None = None  # its own marks, while it has those of another log
         self.node = SimNode(self.world, self.name, self._machine)
         self.node.uses_zookeeper = not habits.by_server
-        self.node.on_told = self._hear
+        self.node.on_effect = self._hear
         self.node.on_crash = self._crashed
         observer.clients.append(self)
 

@@ -153,7 +153,7 @@ def test_a_recovery_that_cannot_end_does_not_hold_up_the_end_of_the_server() -> 
     cluster.world.run(cluster.world.now + 8_000)
     server = cluster.servers[0]
     assert not healthy(cluster, 0)
-    server.on_told = None
+    server.on_effect = None
     server.post(Shutdown())
     assert cluster.world.run_while(lambda: server.ended is None, 5_000)
 

@@ -552,7 +552,7 @@ def test_an_orderly_end_lets_go_of_the_partitions_at_once() -> None:
     owner = next(n for n in (0, 1) if cluster.servers[n].machine.snapshot(world.now).partitions)
     cluster.servers[owner].post(Shutdown())
     started = world.now
-    cluster.servers[owner].on_told = None
+    cluster.servers[owner].on_effect = None
     assert world.run_while(lambda: cluster.servers[owner].ended is None, 10_000)
     assert cluster.servers[owner].ended is not None
     assert cluster.servers[owner].ended.reason == ""

@@ -74,7 +74,7 @@ class Client:
         self.failed: dict[str, Failed] = {}
         self._transcript = transcript
         self.node = SimNode(transcript.world, self.name, self._machine)
-        self.node.on_told = self._hear
+        self.node.on_effect = self._hear
         self.node.start()
         self.node.post(Open(0, self.mark, True))
 

@@ -53,7 +53,7 @@ class Submit:
     header: int
     data: bytes
     checksum: int
-    names: bytes = b""  # of the locks, packed as `waltz_core.wire.lock_names` does; none = they are not told
+    names: bytes = b""  # of the locks, packed as `waltz_core.wire.lock_names` does; empty: they are not sent
 
 
 @record
@@ -329,7 +329,7 @@ class GenerationRaised:
     generation: int
 
 
-Told: TypeAlias = (
+ForApplication: TypeAlias = (
     Joined
     | ClusterLost
     | Deliver
@@ -344,5 +344,5 @@ Told: TypeAlias = (
     | GenerationRaised
 )
 
-Effect: TypeAlias = ConnEffect | ZkRequest | Report | Told
+Effect: TypeAlias = ConnEffect | ZkRequest | Report | ForApplication
 """Everything the client machine emits."""

@@ -179,7 +179,7 @@ def encode_columns(
     prefix: bytes,
     sequence: int,
     mark: int,
-    names_told: bool,
+    names_sent: bool,
 ) -> list[ReqId]:
     """Append the frames of rows `at` to `end` to `out`, as NamedAppendRequest; their request ids.
 
@@ -188,7 +188,7 @@ def encode_columns(
         prefix: of the request ids: client id, generation, partition.
         sequence: of the append before the first.
         mark: the client mark where a row has none.
-        names_told: whether locks are sent with their names.
+        names_sent: whether locks are sent with their names.
     """
     # As in `encode_appends`: one loop for both, fed by a generator, costs 0.14 to 0.27 of 0.8 µs for each append.
     req_ids: list[ReqId] = []
@@ -205,7 +205,7 @@ def encode_columns(
             columns.headers[row],
             columns.payloads[row],
             columns.checksums[row],
-            locks.names if names_told else NO_NAMES,
+            locks.names if names_sent else NO_NAMES,
         )
         begin = len(out)
         out += head

@@ -177,21 +177,21 @@ class Link:
         self._encode(message, self.out)
 
     def send_appends(
-        self, submits: Sequence[Submit], at: int, end: int, prefix: bytes, sequence: int, seen: int, names_told: bool
+        self, submits: Sequence[Submit], at: int, end: int, prefix: bytes, sequence: int, seen: int, names_sent: bool
     ) -> list[ReqId]:
         """Encode appends into `out`, where the server explains refusals; see `encode_appends`."""
         assert self._codec is not None
         if not self.out:
             self._filled.append(self)
-        return encode_appends(self.out, self._codec.head, submits, at, end, prefix, sequence, seen, names_told)
+        return encode_appends(self.out, self._codec.head, submits, at, end, prefix, sequence, seen, names_sent)
 
-    def send_columns(self, columns: Columns, prefix: bytes, sequence: int, mark: int, names_told: bool) -> list[ReqId]:
+    def send_columns(self, columns: Columns, prefix: bytes, sequence: int, mark: int, names_sent: bool) -> list[ReqId]:
         """The same for many appends of one call; see `encode_columns`."""
         assert self._codec is not None
         if not self.out:
             self._filled.append(self)
         head = self._codec.head
-        return encode_columns(self.out, head, columns, 0, len(columns), prefix, sequence, mark, names_told)
+        return encode_columns(self.out, head, columns, 0, len(columns), prefix, sequence, mark, names_sent)
 
     def flush(self, now: int) -> None:
         """Emit what was encoded in this step."""

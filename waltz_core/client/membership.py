@@ -200,7 +200,7 @@ class ZkMembership(NullMembership):
             elif isinstance(effect, EndpointsChanged):
                 self._notes.put(MapChanged(effect.endpoints))
             else:
-                assert isinstance(effect, ClusterFailed), f"an observer is told nothing else: {effect}"
+                assert isinstance(effect, ClusterFailed), f"an observer emits nothing else: {effect}"
                 self._notes.put(Unusable(effect.reason))
 
 
@@ -283,7 +283,7 @@ class ServerMembership(NullMembership):
     def on_message(self, now: int, message: ClientMessage, link: Link) -> bool:
         """Take the map, or an excuse."""
         if isinstance(message, ClusterInfoResponse):
-            # A client id comes with the answer alone; until then what comes is a change of the map, told by itself.
+            # A client id comes with the answer alone; until then what comes is an unasked change of the map.
             if link is self._link and (message.client_id >= 0 or self._client_id is not None):
                 self._asked_at, self._since = None, now
                 self._ask_at = now + self._settings.cluster_refresh_ms

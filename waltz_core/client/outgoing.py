@@ -27,7 +27,7 @@ def encode_appends(
     prefix: bytes,
     sequence: int,
     seen: int,
-    names_told: bool,
+    names_sent: bool,
 ) -> list[ReqId]:
     """Append the frames of `submits[at:end]` to `out`, as NamedAppendRequest; their request ids.
 
@@ -36,7 +36,7 @@ def encode_appends(
         prefix: of the request ids: client id, generation, partition.
         sequence: of the append before the first.
         seen: the client mark where a submit has none.
-        names_told: whether locks are sent with their names.
+        names_sent: whether locks are sent with their names.
     """
     req_ids: list[ReqId] = []
     for submit in submits[at:end]:
@@ -51,7 +51,7 @@ def encode_appends(
             submit.header,
             submit.data,
             submit.checksum,
-            submit.names if names_told else NO_NAMES,
+            submit.names if names_sent else NO_NAMES,
         )
         begin = len(out)
         out += head

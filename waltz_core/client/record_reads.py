@@ -28,12 +28,12 @@ _Read = tuple[object, int, int]
 class RecordReads:
     """Who waits for which records of one partition."""
 
-    __slots__ = ("_again_at", "_asked", "_link", "_partition", "_progress_at", "_told", "_unsent")
+    __slots__ = ("_again_at", "_asked", "_link", "_out", "_partition", "_progress_at", "_unsent")
 
     def __init__(self, partition: int, context: ClientContext, link: ReadLink) -> None:
         self._partition = partition
         self._link = link
-        self._told = context.out
+        self._out = context.out
         self._unsent: deque[_Read] = deque()
         self._asked: dict[int, _Read] = {}  # by the number of the request
         self._again_at: int | None = None
@@ -60,7 +60,7 @@ class RecordReads:
         while self._unsent:
             read = self._unsent.popleft()
             if link.version < RANGES_VERSION:
-                self._told.put(RecordsCarried(self._partition, read[0], None, -1))
+                self._out.put(RecordsCarried(self._partition, read[0], None, -1))
                 continue
             number = self._link.take()
             self._asked[number] = read
@@ -88,7 +88,7 @@ class RecordReads:
         del self._asked[number]
         self._progress_at = now
         if sound or not count:
-            self._told.put(RecordsCarried(self._partition, token, records[:sound], response.log_start))
+            self._out.put(RecordsCarried(self._partition, token, records[:sound], response.log_start))
         else:
             self._put_back(now, read)  # it is committed, and this server does not know it yet
         return True
@@ -102,7 +102,7 @@ class RecordReads:
         if error is None:
             self._put_back(now, read)
         else:
-            self._told.put(RecordsCarried(self._partition, read[0], None, -1, error))
+            self._out.put(RecordsCarried(self._partition, read[0], None, -1, error))
         return True
 
     def _put_back(self, now: int, read: _Read) -> None:

@@ -26,7 +26,7 @@ _COMPACT = 256  # records that have fallen out before their places are given up
 
 @record
 class Slice:
-    """What a reader takes, and where it stands then; that is behind the last record where others are not told."""
+    """What a reader takes, and its mark then, which is beyond the last record where markers follow it."""
 
     records: Sequence[Record]
     mark: int

@@ -1,7 +1,7 @@
 """Which transaction took which lock last, exactly, as far back as memory is granted: why an append was refused.
 
 The table of hashed slots (`table.py`) decides about appends; it can only say that some lock of a slot was taken. Here
-are the takings themselves, so that a refusal can name the transaction, and a needless one be told from a conflict.
+are the takings themselves, so that a refusal can name the transaction, and a needless one be known from a conflict.
 Committed takings go in, blocks of them in the order of the log; the oldest block goes when memory is full, and `floor`
 rises. Nothing is asked before a refusal, so an append that is accepted pays for one copy of its hashes.
 """

@@ -98,5 +98,5 @@ def uncovered(view: ClusterView) -> Iterator[Finding]:
 
 def _kept_by(server: ServerView) -> dict[int, ArchiveView]:
     """What a server says of the archive of each partition that it owns."""
-    told = ((number, server.archive(number)) for number in server.partitions or ())
-    return {number: kept for number, kept in told if kept is not None}
+    views = ((number, server.archive(number)) for number in server.partitions or ())
+    return {number: kept for number, kept in views if kept is not None}

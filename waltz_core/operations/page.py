@@ -345,14 +345,14 @@ def _archive(owner: ServerView | None, partition_id: int) -> Page | None:
 
 def _owner(view: ClusterView, partition_id: int) -> tuple[ServerView | None, PartitionStatus | None]:
     """Who serves a partition, by its own word before the assignment's: of two, the one of the newer generation."""
-    told = [
+    statuses = [
         (status.generation, number, status)
         for number, server in enumerate(view.servers)
         for status in server.status or ()
         if status.partition_id == partition_id
     ]
-    if told:
-        _, number, status = max(told, key=lambda row: row[:2])
+    if statuses:
+        _, number, status = max(statuses, key=lambda row: row[:2])
         return view.servers[number], status
     owners = view.owners_of(partition_id)
     return (view.server(owners[0]) if owners else None), None

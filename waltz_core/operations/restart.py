@@ -97,7 +97,7 @@ def plan(view: ClusterView, only: Sequence[str] = ()) -> tuple[Step, ...]:
 
 
 def process_of(view: ClusterView, step: Step) -> str:
-    """Which process a node is now; another one after a restart, empty if that cannot be told."""
+    """Which process a node is now; another one after a restart, empty if that is unknown."""
     if step.kind is Kind.SERVER:  # each start takes a new id
         return next((str(one.descriptor.server_id) for one in view.servers if one.name == step.name), "")
     node = view.storage(step.name)

@@ -81,7 +81,7 @@ def committed_marks(view: ClusterView) -> Mapping[int, int]:
     """Marks that a replica must reach to be level; partitions without a known mark are left out."""
     marks: dict[int, int] = {}
     for partition_id in range(view.num_partitions):
-        told = [
+        served = [
             status.high_water_mark
             for server in view.servers
             for status in server.status or ()
@@ -92,8 +92,8 @@ def committed_marks(view: ClusterView) -> Mapping[int, int]:
             for node, replica in (_copy(view, name, partition_id) for name in view.replicas_of(partition_id))
         ]
         known = [end for end in ends if end is not None]
-        if told:
-            marks[partition_id] = max(told)
+        if served:
+            marks[partition_id] = max(served)
         elif ends and len(known) == len(ends):  # 0.13.2 sends no mark: the longest replica is at least as long
             marks[partition_id] = max(known)
     return marks

@@ -93,7 +93,7 @@ def _storage_assignment(view: ClusterView, partition_id: int) -> Iterator[str]:
         yield "Error: ZooKeeper and StorageNode Partition Assignment mismatch"
         for name in sorted(assigned - own):
             node = view.storage(name)
-            yield f"{name} does not hold it: {(node.admin_problem if node else '') or 'it was never told to'}"
+            yield f"{name} does not hold it: {(node.admin_problem if node else '') or 'it was never asked to'}"
         for name in sorted(own - assigned):
             yield f"{name} holds it, and ZooKeeper does not say so"
 

@@ -170,7 +170,7 @@ class ProxyNode:
         settings = attrs.evolve(config.upstream, carries_others=True, first_connection=state.first_connection)
         membership = ZkMembership(config.upstream_root, Tickets(), rng, config.upstream_where, client_id=state.identity)
         self._client = Upstream(membership, settings, rng, versions=_CODEC)
-        self._told: list[ClientEvent] = []  # events of this step for the client machine
+        self._for_client: list[ClientEvent] = []  # events of this step for the client machine
         self._generations: dict[int, int] = {}
         self._published = True  # they are in our root, or on their way
         self._ended = False
@@ -181,13 +181,13 @@ class ProxyNode:
             Received: self._on_received,
             Writable: self._on_writable,
             Accepted: self._clients.accepted,
-            Dialed: lambda now, event: self._told.append(event),
+            Dialed: lambda now, event: self._for_client.append(event),
             Closed: self._on_closed,
             ZkDone: self._on_zk_answer,
             ZkFailed: self._on_zk_answer,
             ZkChanged: self._on_zk,
             ZkStateChanged: self._on_zk,
-            FromUpstream: lambda now, event: self._told.append(event.event),
+            FromUpstream: lambda now, event: self._for_client.append(event.event),
             BlocksTaken: self._on_blocks,
             CacheData: self._on_cached,
             CacheFailed: self._on_cache_failed,
@@ -239,20 +239,20 @@ class ProxyNode:
             self._step_client(now, leaving)
 
     def _step_client(self, now: int, leaving: list[ProxyEffect]) -> None:
-        told, self._told = self._told, []
+        events, self._for_client = self._for_client, []
         effects: list[Effect] = []
-        self._client.step(now, told, effects)
+        self._client.step(now, events, effects)
         for effect in effects:
             self._on_effect(now, effect, leaving)
         self._clients.deliver()
-        if self._told:
+        if self._for_client:
             self._step_client(now, leaving)
 
     def _on_effect(self, now: int, effect: Effect, leaving: list[ProxyEffect]) -> None:
         match effect:
             case Deliver(number, run):
                 self._touched(number).delivered(now, effect)
-                self._told.append(Consumed(number, run[-1].transaction_id))
+                self._for_client.append(Consumed(number, run[-1].transaction_id))
             case Carried(number):
                 self._touched(number).carried(effect)
             case RecordsCarried(number):
@@ -302,7 +302,7 @@ class ProxyNode:
             wanted, there = ("{!r} with {} partitions".format(*pair) for pair in (expected, present))
             self._end(f"this root is a proxy's of cluster {wanted}, but upstream is {there}: give it a root of its own")
             return
-        self._told += [ReadMark(number, _BEGIN) for number in self._partitions.served]
+        self._for_client += [ReadMark(number, _BEGIN) for number in self._partitions.served]
 
     def _on_mark(self, now: int, partition: ProxyPartition, mark: int, tokens: Sequence[object]) -> None:
         rounds = [token for token in tokens if isinstance(token, int)]
@@ -321,10 +321,10 @@ class ProxyNode:
         elif answer.records is None and answer.token == FLOOR:
             self._client.read(now, partition.partition_id, PROBE, partition.begins_behind + 1, 0)
         elif answer.records is None:
-            self._told.append(ReadMark(answer.partition, _BEGIN))
+            self._for_client.append(ReadMark(answer.partition, _BEGIN))
         else:
             partition.begin(answer.log_start, whole=answer.token == FLOOR)
-            self._told.append(Open(answer.partition, partition.mark, deliver=True))
+            self._for_client.append(Open(answer.partition, partition.mark, deliver=True))
 
     # ---- events ------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class ProxyNode:
 
     def _on_received(self, now: int, event: Received) -> None:
         if event.conn < 0:
-            self._told.append(event)
+            self._for_client.append(event)
             return
         arrived = self._clients.received(now, event)
         if arrived is not None:
@@ -342,14 +342,14 @@ class ProxyNode:
 
     def _on_writable(self, now: int, event: Writable) -> None:
         if event.conn < 0:
-            self._told.append(event)
+            self._for_client.append(event)
             self._partitions.touch_waiting()
         else:
             self._clients.writable(event)
 
     def _on_closed(self, now: int, event: Closed) -> None:
         if event.conn < 0:
-            self._told.append(event)
+            self._for_client.append(event)
         else:
             self._clients.closed(now, event)
             self._cluster.gone(event.conn)

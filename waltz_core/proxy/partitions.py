@@ -1,4 +1,14 @@
-"""The partitions of a proxy: all of the cluster, and which of them have work."""
+"""The partitions of a proxy: all of the cluster, and which of them have work.
+
+Theory of operation:
+
+* **It stands in for a server's partitions** behind the same client port, so it answers the same calls. But a proxy owns
+  nothing: what its root says of owners, replicas and doubts changes nothing here, as upstream decides.
+* **Work is named, not looked for.** Events touch a partition, and a step works on those that were touched: one with
+  thousands of idle partitions costs nothing for them.
+* **Crowded partitions** are those in which more appends wait for upstream than may. They are the only ones where a
+  client can be held back: the greedy, who has more than its fair part, and the one that hinders others.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +70,11 @@ class ProxyPartitions:
 
     def greedy(self, client_id: int) -> bool:
         """Whether a client has more than its fair part of what waits in a crowded partition."""
-        return any(one.carriage.greedy(client_id, *self._limits()) for one in self.crowded.values())
+        return any(partition.carriage.greedy(client_id, *self._limits()) for partition in self.crowded.values())
 
     def hinders(self, client_id: int) -> bool:
         """Whether a client has too much in a crowded partition beside others that have little."""
-        return any(one.carriage.hinders(client_id) for one in self.crowded.values())
+        return any(partition.carriage.hinders(client_id) for partition in self.crowded.values())
 
     def _limits(self) -> tuple[int, int]:
         config = self._context.config

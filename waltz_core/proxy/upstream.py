@@ -56,11 +56,11 @@ class CarrierPartition(ClientPartition):
 
     make_patience: ClassVar[type[Patience]] = CarrierPatience
 
-    __slots__ = ("_told",)
+    __slots__ = ("_out",)
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         super().__init__(partition, context)
-        self._told = context.out
+        self._out = context.out
         self._flushes.flushed_at = None
 
     @property
@@ -90,22 +90,22 @@ class CarrierPartition(ClientPartition):
     def place(self, now: int, link: Link | None, generation: int) -> None:
         """The partition lives on this connection from now on, or on none, under this generation."""
         if generation > self._standing.generation:
-            self._told.put(GenerationRaised(self.partition, generation))
+            self._out.put(GenerationRaised(self.partition, generation))
         super().place(now, link, generation)
 
     def on_lock_failure(self, now: int, message: LockFailure) -> None:
         """An append of somebody was refused because of its locks."""
-        self._told.put(Carried(self.partition, message))
+        self._out.put(Carried(self.partition, message))
 
     def on_refused(self, now: int, message: AppendRefused) -> None:
         """An append of somebody was refused, perhaps because our mount is not known any more."""
         super().on_refused(now, message)
-        self._told.put(Carried(self.partition, message))
+        self._out.put(Carried(self.partition, message))
 
     def on_flush_response(self, now: int, message: FlushResponse) -> None:
         """Everything before a flush is decided."""
         self._flushes.flushed_at = None
-        self._told.put(Carried(self.partition, message))
+        self._out.put(Carried(self.partition, message))
 
     def on_mount_response(self, now: int, response: MountResponse) -> None:
         """The server has brought us up to its mark, or cannot; nothing is owed for what was flushed before."""
@@ -115,7 +115,7 @@ class CarrierPartition(ClientPartition):
     def on_not_allowed(self, now: int, req_id: ReqId, text: str) -> None:
         """Our role does not include a request: our own mount, or the append of somebody."""
         if not self._mounting.not_allowed(now, req_id):
-            self._told.put(Carried(self.partition, ErrorResponse(req_id, ErrorCode.NOT_ALLOWED, text)))
+            self._out.put(Carried(self.partition, ErrorResponse(req_id, ErrorCode.NOT_ALLOWED, text)))
 
     def on_link_lost(self, now: int) -> None:
         """The connection it lives on is gone; nothing is owed over it."""

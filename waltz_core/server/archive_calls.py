@@ -1,7 +1,7 @@
 """What a server asks of its archive, and the answers.
 
 An archive is kept by a process of its own beside the server (`waltz_spark/archive/agent.py`), so that what it costs is
-never paid by commits. It keeps nothing that must survive: whatever is not answered may or may not have happened, and
+never paid by commits. It keeps nothing that must survive: what is not answered may or may not have happened, and
 looking again (`ArchiveLook`) tells.
 """
 

@@ -1,4 +1,15 @@
-"""The newest transactions of a partition as encoded feed frames, ready to be sent."""
+"""The newest transactions of a partition as encoded feed frames, ready to be sent.
+
+Theory of operation:
+
+* **A frame is encoded once** for all subscribers, under codec 0; another codec changes one byte of each. All frames
+  have one size, so ids are places, and a run for a subscriber is a slice.
+* **Blocks of 1,024 ids** hold what is consecutive from some id of theirs on. Frames that continue a block are appended
+  to it; a gap or an overlap replaces it, which costs a read from a storage node later and never a wrong answer.
+* **Nothing here can become wrong**: only committed headers are added. When the log ceases to be ours all is dropped.
+* **Memory** is a share of the server's, changed as partitions come and go; the block used least recently goes first,
+  and two are always kept: one that is being filled and one that a lagging subscriber reads.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The decision journal of one partition: what is written, and what waits for it.
 
-Mode `sync`: a decision is on disk before its record leaves for any storage node. Whatever a quorum may come to hold,
+Mode `sync`: a decision is on disk before its record leaves for any storage node. All that a quorum may come to hold,
 and any later session may commit, therefore has its decision in the journal of the server that made it. What follows a
 decision (ranges that were committed, sessions with the mark at which they opened) needs no such order: a mark that got
 lost is written again by the next session.
@@ -270,7 +270,7 @@ class Journal:
                 self._retry_at = now + _RETRY_MS
             return
         lost = write.decisions
-        if write.gap is not None:  # told again with the next
+        if write.gap is not None:  # reported with the next
             self._gap, before = write.gap, self._gap
             lost += before.count if before is not None else 0
             self.dropped -= before.count if before is not None else 0

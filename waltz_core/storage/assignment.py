@@ -1,4 +1,16 @@
-"""Assigning a partition to this node, taking it away, and allowing or forbidding its use."""
+"""Assigning a partition to this node, taking it away, and allowing or forbidding its use.
+
+Theory of operation:
+
+* **Two flags of the control struct** say what the node may do with a partition, and are durable before the answer
+  leaves: ASSIGNED (it is ours) and AVAILABLE (it may be read and written). Assigning opens the files, and opens them
+  again where damage had put them out of service.
+* **Taking away is ordered for a crash after every write.** First the fence is durable in a file of its own and the
+  second copy of the control struct can no longer come back; then both copies are reset. From then on a late
+  session of the partition is refused, although the struct that knew of it is gone.
+* **Files are deleted newest first**, an index before its segment, the fence last: what a crash leaves is a shorter log
+  of this partition, which a new assignment can read, never one with a hole.
+"""
 
 from __future__ import annotations
 

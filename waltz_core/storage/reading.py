@@ -1,4 +1,15 @@
-"""Reading records back: located by window or index, verified by checksum; if they disagree, the data file counts."""
+"""Reading records back: located by window or index, verified by checksum; if they disagree, the data file counts.
+
+Theory of operation:
+
+* **Where a record is.** The places of the newest are in memory (`window`), of the others in the index file. Both are
+  hints: a record counts if the data file has it at that place, with its id and a checksum that matches.
+* **A run is one read** of adjacent records; it ends at the first that is not intact where the hint says.
+* **If the hint is wrong** the segment is walked from its beginning. Where the walk reaches its end, the index is
+  written anew, except the newest's, which is still appended to. So a damaged index costs a scan, once.
+* **If the record is wrong** its id is returned as damaged, after the sound ones before it. Nothing is guessed and
+  nothing beyond it is left out silently; repair (`repair.py`) or another replica has it.
+"""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Greetings:
         if report.condition in (Condition.LIMBO, Condition.STOPPED):
             self._is_out_of_service(now, link, report)
             return
-        self._out_of_service.pop(link.replica, None)  # whatever is wrong with it next is news
+        self._out_of_service.pop(link.replica, None)  # its next trouble is news
         link.state = LinkState.RECOVERING
         if link.movable:
             self._requests.ask_log_start(link.replica, report)

@@ -229,7 +229,7 @@ class Recovery:
     def _on_number(self, member: Member, marked_by: int, out: list[Effect]) -> None:
         """We have marked nobody yet: if a replica was marked by our number, it was another session's.
 
-        With a number of its own every session that opens has a higher one than all before, whatever became of the
+        With a number of its own every session that opens has a higher one than all before, no matter what became of the
         metadata: some replica of its quorum was marked by the last of them.
         """
         if marked_by == self._at.session_id and not self._at.failed:

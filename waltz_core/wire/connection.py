@@ -1,4 +1,18 @@
-"""One side of one connection: greeting, frames and codecs, from bytes to messages and back."""
+"""One side of one connection: greeting, frames and codecs, from bytes to messages and back.
+
+Theory of operation:
+
+* **States.** GREETING (`version` is None) until the peer's greeting is complete, then OPEN with the highest codec that
+  both offer, BROKEN for good after the first error: behind a frame that is wrong nobody knows where the next begins.
+* **Both sides greet first**, without waiting. So what we want to send waits for the peer's greeting, as its codec
+  decides how messages are encoded, and empty frames (keep-alives) may stand before it.
+* **Bytes are held in one of two places.** The start of an unfinished frame is in the gatherer, which copies it once
+  however many pieces it comes in. Whole frames that `receive` was not allowed to decode (`count_max`) stay in `_left`
+  as they came; their owner limits what a connection may ask for in a step, and takes them up again without new data.
+* **A row of appends is one message.** `runs` decode as many adjacent frames as they can into columns; what is beyond
+  them, or too large, goes the way of a single frame.
+* **Size is refused before it is gathered**: a length beyond the limit ends the connection at its header.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +59,6 @@ class Connection(Generic[M]):
 
     Both sides send `hello()` first, without waiting for the other. Nothing else may be encoded before
     the greeting of the peer arrived, that is, while `version` is None.
-
-    States: GREETING (`version` is None) → OPEN → BROKEN (after the first error, final).
 
     Args:
         protocol: CLIENT_PROTOCOL, STORAGE_PROTOCOL or ADMIN_PROTOCOL.

@@ -20,7 +20,7 @@ step, the pauses between dials (`Attempts`), and the reason why there is no conn
   CLOSING and nothing is taken from it, so that no successor overlaps it. The reason given first counts: the end of the
   connection that follows from it explains nothing.
 * **Every reason pauses alike.** A refused TCP connection, a certificate that has expired, a wrong key, a silent peer:
-  none of them can be told by its looks from one that is mended in a second, and a dial costs little. So the pauses grow
+  none of them looks different from one that is mended in a second, and a dial costs little. So the pauses grow
   to the owner's limit for all of them, and a peer that is back is noticed within it.
 * **Silence is bounded** by `greeting_ms` from the connection until the peer has let us in; how long a driver may take
   for TCP and TLS is its own limit.

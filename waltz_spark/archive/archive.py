@@ -351,7 +351,7 @@ def commit_written(
     segments: Sequence[ArchivedSegment],
     about: dict[str, Any],
 ) -> ArchiveState:
-    """Add files to the manifest, behind whatever others add at the same time.
+    """Add files to the manifest, behind those that others add at the same time.
 
     Raises:
         ArchiveError: they do not continue what is there, or others commit all the time.

@@ -149,8 +149,8 @@ def count_decisions(partition: int, decisions: Iterable[Decision], missing: int 
         appended.append(decision.verdict == APPENDED)
         hashes = decision.write_locks + decision.read_locks + decision.append_locks
         if decision.names:
-            told = zip(hashes, unpack_names(decision.names, len(hashes)), strict=True)
-            names.update({lock_hash: lock for lock_hash, lock in told if lock is not None})
+            named = zip(hashes, unpack_names(decision.names, len(hashes)), strict=True)
+            names.update({lock_hash: lock for lock_hash, lock in named if lock is not None})
         if decision.verdict == APPENDED:
             taken.update(decision.write_locks + decision.append_locks)
         elif decision.verdict == Refusal.LOCK:

@@ -3,7 +3,7 @@
 A call of zlib per record costs more than the checksum of a small record itself. CRC-32 is linear: the
 checksum of a run is the sum, over its pieces, of each piece's checksum times x^(8 * bytes behind it). So one
 zlib call over a whole run and a little polynomial arithmetic on the stored checksums tell whether *all* of
-them are right, whatever the sizes. Polynomials are kept as zlib keeps them: bit 31 is x^0.
+them are right, at any size. Polynomials are kept as zlib keeps them: bit 31 is x^0.
 
 Cheaper still, where pieces are not too short: the stored checksum of a piece, added to the bytes behind it,
 takes the piece out of the register of the CRC again. Then the checksum of the whole run is that of its last

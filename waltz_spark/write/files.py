@@ -126,13 +126,13 @@ def _write(task: FilesTask, on_progress: OnProgress | None = None) -> TaskResult
     table, done = _dataset(task.paths, task.kind), 0
     total = table.count_rows() if on_progress is not None and task.kind == "parquet" else 0
 
-    def told(count: int) -> None:
+    def advance(count: int) -> None:
         nonlocal done
         done += count
         if on_progress is not None:
             on_progress(done, max(done, total))
 
-    return write_batches(_rows(table, task), task.job, task.task, uuid4().hex, told)
+    return write_batches(_rows(table, task), task.job, task.task, uuid4().hex, advance)
 
 
 def _rows(table: Any, task: FilesTask) -> Iterator[Any]:

@@ -144,8 +144,8 @@ class SimNode:
         self.reports: list[tuple[int, Report]] = []
         self.conns: dict[int, Way] = {}  # where to send on a connection
         self.listening: dict[Port, Endpoint] = {}
-        self.told: list[Any] = []
-        self.on_told: Callable[[Any], None] | None = None
+        self.unclaimed: list[Any] = []
+        self.on_effect: Callable[[Any], None] | None = None
         self.on_crash: Callable[[], None] | None = None
         self.afterwards: Callable[[], None] | None = None  # called when the effects of a step are performed
         self.stands_still: Callable[[], bool] = lambda: False  # the loop is busy: no step before `goes_on`
@@ -365,10 +365,10 @@ class SimNode:
             case Ended():
                 self.ended = effect
                 self.world.trace(f"{self.name} ended {effect.reason}")
-            case _ if self.on_told is not None:
-                self.on_told(effect)
+            case _ if self.on_effect is not None:
+                self.on_effect(effect)
             case _:
-                self.told.append(effect)
+                self.unclaimed.append(effect)
 
     def next_conn(self) -> int:
         """Id of the next accepted connection."""

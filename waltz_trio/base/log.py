@@ -55,11 +55,11 @@ def reporter(name: str) -> Callable[[Level, str], None]:
 
 def warn_once(report: Callable[[Level, str], None]) -> Callable[[str], None]:
     """A function that writes each different warning once."""
-    told: set[str] = set()
+    written: set[str] = set()
 
     def warn(text: str) -> None:
-        if text not in told:
-            told.add(text)
+        if text not in written:
+            written.add(text)
             report(Level.WARNING, text)
 
     return warn

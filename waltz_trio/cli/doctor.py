@@ -105,13 +105,13 @@ def _healthy(view: ClusterView) -> str:
     if view.proxy_of is not None:
         names = ", ".join(server.name for server in view.servers)
         return f"nothing is wrong: proxy {names} of cluster {view.proxy_of!r}, {view.num_partitions} partitions"
-    untold = [server.name for server in view.servers if server.status is None]
+    silent = [server.name for server in view.servers if server.status is None]
     ready = sum(status.state == ServedState.READY for server in view.servers for status in server.status or ())
     text = (
         f"nothing is wrong: cluster {view.name!r}, {view.num_partitions} partitions, {len(view.servers)} servers, "
         f"{len(view.storages)} storage nodes"
     )
-    return text if untold else f"{text}; {ready} partitions ready"
+    return text if silent else f"{text}; {ready} partitions ready"
 
 
 _GRACE = Option(

@@ -79,7 +79,7 @@ async def open_cluster(config: Config) -> AsyncIterator[tuple[ZnodeClient, Clust
 
 @asynccontextmanager
 async def cluster_session(config: Config) -> AsyncIterator[tuple[ZnodeClient, ClusterPaths]]:
-    """`open_cluster` for a command that ends: who looks on is told what takes long."""
+    """`open_cluster` for a command that ends: it shows what takes long."""
     async with AsyncExitStack() as stack:
         with waiting("connecting to ZooKeeper"):
             opened = await stack.enter_async_context(open_cluster(config))

@@ -117,8 +117,8 @@ def _is_async(decide: Callable[..., Any] | None) -> bool:
 class Call(Waiter):
     """What somebody waits for of the submitter: alone, or with other calls by one waiter for all of them.
 
-    Each lives as long as its submit, and thousands may: whatever they are made of, Python's garbage collector looks at
-    again and again.
+    Each lives as long as its submit, and there may be thousands: the fewer objects they are made of, the less Python's
+    garbage collector has to look at again and again.
     """
 
     __slots__ = (

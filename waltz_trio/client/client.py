@@ -126,7 +126,7 @@ class Client:
     async def read(self, partition: int, first: int, last: int) -> list[Transaction]:
         """Transactions `first` to `last`, both included, with their payloads; no feed is needed, nor disturbed.
 
-        Those that are not committed yet are left out: whatever was acknowledged before this call is there. Servers
+        Those that are not committed yet are left out: all that was acknowledged before this call is there. Servers
         that archive by themselves give out what is below the log start, too. Markers of the pipeline are passed over.
 
         Args:

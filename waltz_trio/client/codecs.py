@@ -45,7 +45,7 @@ _SHOWN_MAX = 80  # characters of a value in an error
 
 
 class Codec(Protocol[T]):
-    """Two methods; whatever `loads` raises becomes a `PayloadInvalidError` with partition and id."""
+    """Two methods; any exception of `loads` becomes a `PayloadInvalidError` with partition and id."""
 
     def dumps(self, value: T) -> bytes:
         """The payload of a value."""

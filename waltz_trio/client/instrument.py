@@ -52,7 +52,7 @@ _METHODS = ("committed", "failed", "delivered", "applied", "conflict")
 
 
 def check_instrument(instrument: Any) -> None:
-    """See that it can be told: what it lacks would end the client when it is told for the first time.
+    """Check that it has every method: a missing one would end the client at the first call.
 
     Raises:
         TypeError: it is a class, or lacks a method.

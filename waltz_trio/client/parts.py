@@ -75,7 +75,7 @@ class Tell(Protocol):
 
 
 class Post(Protocol):
-    """Has the machine of a partition told, at the latest in the next round of the event loop."""
+    """Hands an event to the machine of a partition, at the latest in the next round of the event loop."""
 
     def __call__(self, part: Part, event: Event) -> None:
         """Post this event."""

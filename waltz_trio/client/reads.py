@@ -145,7 +145,7 @@ class Reads:
                 self.life.post(ForgetMark(partition, answer))
 
     def on_mark_read(self, effect: MarkRead) -> None:
-        """A server has told its mark."""
+        """The answer of a server about its mark."""
         for token in effect.tokens:
             self._marks.give(token, effect.mark)
 

@@ -206,7 +206,7 @@ def checked_key(keys: Keys, transaction: Transaction) -> tuple[str, bytes] | Non
 
 
 def check_keys(keys: object) -> None:
-    """See that a view is told where keys are.
+    """Check what a view was given to find keys with.
 
     Raises:
         TypeError: by something else than `Keys`.

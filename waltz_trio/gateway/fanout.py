@@ -204,5 +204,5 @@ class _Batches:
 
     async def next(self) -> tuple[list[Record], int]:
         batch = await anext(self._batches)
-        told = [Record(each.id, each.header, each.load()) for each in batch if each.header != MARKER_HEADER]
-        return told, batch.last_id
+        records = [Record(each.id, each.header, each.load()) for each in batch if each.header != MARKER_HEADER]
+        return records, batch.last_id

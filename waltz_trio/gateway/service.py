@@ -134,10 +134,10 @@ class Gateway:
         if request.method == "OPTIONS":
             problem = self._door.page_problem(visit)
             return Reply(204, "text/plain", "", PREFLIGHT) if problem is None else replies.of_problem(problem)
-        told = openapi.page(request.path) if request.method in ("GET", "HEAD") else None
-        if told is not None:
+        page = openapi.page(request.path) if request.method in ("GET", "HEAD") else None
+        if page is not None:
             problem = self._door.page_problem(visit)
-            return told if problem is None else replies.of_problem(problem)
+            return page if problem is None else replies.of_problem(problem)
         caller = self._door.enter(visit)
         if isinstance(caller, Problem):
             return replies.of_problem(caller)

@@ -126,8 +126,8 @@ def _refusal(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code not in _OTHER_NAMES:
         return error.verify_message
     return (
-        f"{error.verify_message.rstrip('.')}; connect by a name that it holds, or accept whatever the authority has "
-        "signed (verify=ca in a waltz:// address, ...ssl.verifyHost: false elsewhere)"
+        f"{error.verify_message.rstrip('.')}; connect by a name that it holds, or accept every certificate that the "
+        "authority has signed (verify=ca in a waltz:// address, ...ssl.verifyHost: false elsewhere)"
     )
 
 

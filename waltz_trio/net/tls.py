@@ -17,6 +17,7 @@ import os
 import socket
 import ssl
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -69,7 +70,7 @@ class KeyPair:
 # ---- contexts --------------------------------------------------------------------------------
 
 
-class _Renewed:
+class _Renewed(ABC):
     """A context that is made again when a file behind it has changed."""
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -86,21 +87,23 @@ class _Renewed:
             prefix = self.settings.prefix
             try:
                 self._context = self._make()
-                self._told(Level.INFO, f"{prefix}*: changed files are in use for new connections")
+                self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
                 for problem in _expiry_problems(self.settings):
-                    self._told(Level.WARNING, problem)
+                    self._report_change(Level.WARNING, problem)
             except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
-                self._told(
+                self._report_change(
                     Level.WARNING,
                     f"{prefix}*: changed files cannot be used, those read before stay in use: {error}",
                 )
         return self._context
 
+    @abstractmethod
     def _make(self) -> ssl.SSLContext:
-        raise NotImplementedError
+        """The context, of the files as they are now."""
 
-    def _told(self, level: Level, text: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _report_change(self, level: Level, text: str) -> None:
+        """Say what became of changed files."""
 
 
 class ServerTls(_Renewed):
@@ -139,7 +142,7 @@ class ServerTls(_Renewed):
             raise ConfigError(f"{settings.prefix}verify is true but no trust store is set ({settings.prefix}ca)")
         return context
 
-    def _told(self, level: Level, text: str) -> None:
+    def _report_change(self, level: Level, text: str) -> None:
         if self._report is not None:
             self._report(level, text)
 
@@ -190,7 +193,7 @@ class ClientTls(_Renewed):
             context.check_hostname = settings.verify_host
         return context
 
-    def _told(self, level: Level, text: str) -> None:
+    def _report_change(self, level: Level, text: str) -> None:
         if self._warn is not None and level is Level.WARNING:
             self._warn(text)
 

@@ -178,11 +178,11 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
             known["key"] = key if any(key) else None  # zero: this certificate is of a client, who is not shown it
             known["status"] = await port.status()
             before = _now()
-            told = await port.statistics(*_FIGURES)
-            if told is not None:
-                known["clock_ms"] = told.time_ms - (before + _now()) // 2
-                known["access_level"] = _access_level(told.statistics)
-                known["figures"] = {(figure.name, figure.partition_id): figure.value for figure in told.statistics}
+            answer = await port.statistics(*_FIGURES)
+            if answer is not None:
+                known["clock_ms"] = answer.time_ms - (before + _now()) // 2
+                known["access_level"] = _access_level(answer.statistics)
+                known["figures"] = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
         known["health"] = await port.health()
         known["connectivity"] = await port.storage_connectivity()
         if port.version >= 5:
@@ -206,8 +206,8 @@ async def _unusable(port: ServerPort) -> Mapping[str, str]:
 
 async def _troubles(port: ServerPort) -> Mapping[str, Trouble]:
     """What kind of trouble each of them is; empty if it runs an older version of ours."""
-    told = await port.statistics(UNUSABLE)
-    figures = () if told is None else told.statistics
+    answer = await port.statistics(UNUSABLE)
+    figures = () if answer is None else answer.statistics
     kinds = {kind.value: kind for kind in Trouble}
     return {each.name.removeprefix(UNUSABLE): kinds[int(each.value)] for each in figures if each.value in kinds}
 
@@ -300,8 +300,8 @@ async def _gateway(address: str, seen: list[GatewayView], node_max: float) -> No
     away: dict[str, str] = {}
 
     async def ask(stack: AsyncExitStack) -> None:
-        told = (await health_of(parse_endpoint(address))).get("gateway-health-check")
-        reasons = told.get("reasons") if isinstance(told, dict) else None
+        answer = (await health_of(parse_endpoint(address))).get("gateway-health-check")
+        reasons = answer.get("reasons") if isinstance(answer, dict) else None
         if not isinstance(reasons, dict):
             raise PortError(f"{address} is not the health of a gateway: expected the port gateway.healthPort")
         away.update({str(source): str(reason) for source, reason in reasons.items()})
