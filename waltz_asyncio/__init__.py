@@ -63,6 +63,7 @@ from waltz_trio import (
     ViewIdentityError,
     ViewRegressedError,
     WaltzError,
+    WrongProcessError,
     WrongThreadError,
 )
 
@@ -128,6 +129,7 @@ __all__ = [
     "ViewIdentityError",
     "ViewRegressedError",
     "WaltzError",
+    "WrongProcessError",
     "WrongThreadError",
     "open_client",
 ]

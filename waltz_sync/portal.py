@@ -23,7 +23,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 import trio
 
 from waltz_core.base.edge import Level
-from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError
+from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError, WrongProcessError
 from waltz_trio.base.log import reporter
 from waltz_trio.client.view_access import run_of_view
 
@@ -147,13 +147,11 @@ class Portal:
         """See that the Trio thread is another one, of this process.
 
         Raises:
-            RuntimeError: it is not.
+            WrongProcessError: it is of the process that this one was forked from.
+            RuntimeError: the caller is that thread.
         """
         if self.forked:
-            raise RuntimeError(
-                f"this client belongs to process {self._pid}, and this is process {os.getpid()}, forked from it: no "
-                "thread and no connection of the client is here. Call open_client in each process, after the fork"
-            )
+            raise WrongProcessError
         if threading.current_thread() is self._thread or run_of_view() is self._token is not None:
             raise RuntimeError(
                 "this is the client's own thread, which would wait for itself: apply, decide, select and instruments "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ViewIdentityError,
         ViewRegressedError,
         WaltzError,
+        WrongProcessError,
         WrongThreadError,
     )
     from waltz_core.base.lock import Lock
@@ -109,6 +110,7 @@ __all__ = [
     "ViewIdentityError",
     "ViewRegressedError",
     "WaltzError",
+    "WrongProcessError",
     "WrongThreadError",
     "open_client",
 ]

@@ -285,7 +285,7 @@ def in_the_child(client, app, pending):
         ):
             try:
                 await call()
-            except RuntimeError as error:
+            except waltz.WrongProcessError as error:
                 assert "forked from it" in str(error) and "open_client in each process" in str(error), error
             else:
                 return 1

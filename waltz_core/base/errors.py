@@ -232,5 +232,15 @@ class WrongThreadError(ClientError):
         )
 
 
+class WrongProcessError(ClientError, RuntimeError):
+    """A client was used in a process that was forked from its own."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this client belongs to another process, and this one is forked from it: no thread and no connection of "
+            "the client is here, and nothing was sent. Call open_client in each process, after the fork"
+        )
+
+
 class ClientFailedError(ClientError):
     """A background task of the client broke; `__cause__` says why."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
+from threading import get_ident
 from typing import Any, Literal, Protocol, TypeVar
 
 from waltz_core.base.edge import Level
-from waltz_core.base.errors import ClientClosedError, LockConflictError, NotCommittedError
+from waltz_core.base.errors import ClientClosedError, LockConflictError, NotCommittedError, WrongProcessError
 from waltz_core.client.calls import (
     CloseClient,
     ClusterLost,
@@ -304,6 +305,13 @@ class Client:
         error = self._life.on_status_changed(effect)
         if error is not None:
             self._reads.fail(effect.partition, error)
+
+    def _in_child(self) -> None:
+        """In a forked child: nothing of this client is for it, and its tasks end if the child runs them at all."""
+        self._life.forked = self._life.closing = True
+        if self._life.tasks is not None and self._life.thread == get_ident():
+            self._life.halt()
+            self._life.tasks.fail(WrongProcessError())
 
     def _end(self, driver: ClientDriver) -> None:
         """Let everybody who waits go; at once, without awaiting anything."""

@@ -25,6 +25,7 @@ from waltz_core.base.errors import (
     ClientFailedError,
     NotCommittedError,
     PartitionNotFoundError,
+    WrongProcessError,
     WrongThreadError,
 )
 from waltz_core.client.calls import ClusterLost, Failed, Joined, Open, Phase, Reason, StatusChanged
@@ -46,10 +47,12 @@ class Life:
         self.report = reporter("client")
         self.num_partitions = 0
         self.joined = trio.Event()
+        self.halt: Callable[[], None] = lambda: None  # ends the machine and what it runs on, without a word
         self.look_closer: Callable[[], Awaitable[str]] | None = None  # why the cluster does not answer
         self.tasks: Background | None = None
         self.closing = False
-        self._thread = get_ident()
+        self.thread = get_ident()
+        self.forked = False  # this is a child of the client's process
         self._phases: dict[int, Phase] = {}
         self._begins: dict[int, str] = {}  # what servers say of logs that do not go back far enough
         self._phase_changed = RepeatedEvent()
@@ -86,8 +89,8 @@ class Life:
 
     def check_thread(self) -> None:
         """See that this is the thread of the client's run: another one's tasks would wait for ever, or break it."""
-        if get_ident() != self._thread:
-            raise WrongThreadError
+        if get_ident() != self.thread or self.forked:
+            raise WrongProcessError if self.forked else WrongThreadError
 
     def check_open(self, partition: int) -> int:
         """A partition of this cluster, while the client can be used."""
@@ -105,14 +108,15 @@ class Life:
     def raise_if_ended(self, *, unless: bool = False) -> None:
         """See that the client can be used."""
         if self.closing and not unless:
+            self.check_thread()
             raise self.ended() or ClientClosedError("the client was closed")
 
-    def ended(self) -> ClientFailedError | None:
+    def ended(self) -> ClientError | None:
         """Why the client failed, if it did."""
         failure = self.tasks.failure if self.tasks is not None else None
         if failure is None:
             return None
-        if isinstance(failure, ClientFailedError):
+        if isinstance(failure, ClientFailedError | WrongProcessError):
             return failure
         error = ClientFailedError(f"the client failed: {failure!r}")
         error.__cause__ = failure

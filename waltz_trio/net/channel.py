@@ -19,6 +19,7 @@ from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
 from waltz_core.base.edge import Closed, Received, Writable
 from waltz_core.base.record import record
+from waltz_trio.base.forks import keep_from_child
 from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.pace import Drops
 
@@ -81,6 +82,7 @@ class TlsPipe:
         self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool, host_name: str | None = None
     ) -> None:
         self.sock = sock
+        keep_from_child(sock)
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=server_side, server_hostname=host_name)

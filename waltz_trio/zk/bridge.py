@@ -8,6 +8,7 @@ under way: its wake-up pipe is a blocking socket, and a full one would freeze th
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -173,6 +174,7 @@ class ZooKeeperBridge:
         # alone would cost the session, so each is tried more than once in that time.
         self._client.hosts *= -(-_TRIES_IN_SESSION // len(self._client.hosts))
         self._usable = False
+        self._pid = os.getpid()
         self._closing = False
         self._epoch = 0  # counts changes of the connection's state
         self._suspended_at: float | None = None
@@ -192,6 +194,8 @@ class ZooKeeperBridge:
     async def stop(self) -> None:
         """End the session in order. kazoo joins its thread, so this runs in another one."""
         self._closing = True
+        if os.getpid() != self._pid:
+            return  # a forked child: the thread and the session are the parent's
         with trio.CancelScope(shield=True), trio.move_on_after(STOP_TIMEOUT):
             in_thread: Callable[..., Awaitable[None]] = trio.to_thread.run_sync
             await in_thread(self._stop_kazoo, abandon_on_cancel=True)

@@ -1,0 +1,38 @@
+"""What a forked child must not use: each such thing hears of the fork there, before anything else runs.
+
+A child has copies of the sockets of its parent. Whatever it sends on one spoils the parent's connection, and as long as
+it has one open, the connection outlives the parent. So sockets are closed first, without a word to the peer; what used
+them hears of it then.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from weakref import WeakMethod, WeakSet
+
+_SOCKETS: WeakSet[socket.socket] = WeakSet()
+_TOLD: set[WeakMethod[Callable[[], None]]] = set()
+
+
+def keep_from_child(sock: socket.socket) -> None:
+    """Have a socket closed in a forked child."""
+    _SOCKETS.add(sock)
+
+
+def tell_in_child(method: Callable[[], None]) -> None:
+    """Have a method called in a forked child, once its sockets are closed, as long as its object lives."""
+    _TOLD.add(WeakMethod(method, _TOLD.discard))
+
+
+def _in_child() -> None:
+    for sock in list(_SOCKETS):
+        sock.close()
+    for told in list(_TOLD):
+        method = told()
+        if method is not None:
+            method()
+
+
+os.register_at_fork(after_in_child=_in_child)
