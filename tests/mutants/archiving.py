@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.planted import Mutant
 
 _TESTS = ("tests/model/test_archiving.py",)
+_KILLS = ("tests/model/test_archive_kills.py",)
 
 ARCHIVING = (
     Mutant(
@@ -234,5 +235,40 @@ ARCHIVING = (
         "min(block.count, low + question.count)",
         "min(block.count, low + question.count + 1)",
         ("tests/spark/test_archive_agent.py",),
+    ),
+    Mutant(
+        "a commit to the archive has its name before it is written",
+        "waltz_spark.base.objects",
+        "        fd = durable.open_file(Path(scratch), os.O_WRONLY)\n"
+        "        try:\n"
+        "            durable.write_all(fd, data)\n"
+        "        finally:\n"
+        "            durable.close(fd)\n"
+        "        return self.publish(scratch, name)\n",
+        "        if os.path.lexists(self._root / name):\n"
+        "            return False\n"
+        "        durable.link(Path(scratch), self._root / name)\n"
+        "        fd = durable.open_file(Path(scratch), os.O_WRONLY)\n"
+        "        durable.write_all(fd, data)\n"
+        "        durable.close(fd)\n"
+        "        durable.unlink(Path(scratch))\n"
+        "        return True\n",
+        _KILLS,
+    ),
+    Mutant(
+        "a file that an archive left behind when it was killed is in the way for ever",
+        "waltz_spark.archive.archive",
+        "        _check_written(task, task.root, task.path, digest)\n",
+        '        raise ArchiveError(f"{task.path} is there already")\n',
+        _KILLS,
+    ),
+    Mutant(
+        "an archive that dies while it compares has found everything equal",
+        "server.archiving",
+        "            case ArchiveFailed(reason=reason):\n",
+        "            case ArchiveFailed() if session is not None and self.stage is Stage.COMPARE:\n"
+        "                self._on_equal(now, session)\n"
+        "            case ArchiveFailed(reason=reason):\n",
+        _KILLS,
     ),
 )
