@@ -225,7 +225,7 @@ class Application(Block["Application[S]"], Generic[S]):
 
     def _held_up(self, partition: int | None) -> str:
         """For a call whose time is over, in the Trio thread."""
-        return held_up(self._app._parts.values(), partition, self._app._client.status)
+        return held_up(self._app._parts.values(), partition, self._app._engine.life.status)
 
     def _check_entered(self) -> None:
         if not self._used:

@@ -57,8 +57,9 @@ from waltz_testing.simulation.volume import Volume
 from waltz_trio.base import durable
 from waltz_trio.cli import main as waltz
 from waltz_trio.cli.restart_plan import PlanFile
+from waltz_trio.net.key_pair import KeyPair
 from waltz_trio.net.ports import HeldPorts
-from waltz_trio.net.tls import KeyPair, load_pair
+from waltz_trio.net.tls import load_pair
 from waltz_trio.node.embedded import Layout, make_certificates, open_directory, read_layout, write_layout
 from waltz_trio.node.journal import JournalFiles
 from waltz_trio.node.journal_directory import SUFFIX, JournalDirectory

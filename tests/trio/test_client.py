@@ -706,7 +706,7 @@ async def test_reads_by_ids_and_a_feed_that_is_entered_meanwhile_take_turns_wher
                     nursery.start_soon(by_ids, first)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(by_ids, 9)
-                while not client._reads._by_ids:
+                while not client._reads.by_ids:
                     await trio.lowlevel.checkpoint()
                 async with client.feed(0, after=9) as feed:
                     assert (await anext(feed)).id == 10
@@ -736,7 +736,7 @@ async def test_a_read_that_is_refused_says_why_and_one_that_is_left_leaves_nothi
         cluster.nodes[0].muted = True
         with trio.move_on_after(0.05):
             await client.read(0, 0, 0)
-        assert not len(client._reads._records)
+        assert not len(client._by_ids._answers)
         assert not len(client._reads._marks)
         cluster.nodes[0].muted = False
     with pytest.raises(waltz.ClientClosedError):

@@ -15,9 +15,10 @@ from tests.trio.test_gateway import AT, PATIENCE, Desk, Events, cluster, desk, g
 from waltz_core.base.ids import Endpoint
 from waltz_core.gateway.door import token_hash
 from waltz_trio.gateway.vitals import GROUP
-from waltz_trio.net.certificates import KeyPair, issue, make_ca
+from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import HttpServer
+from waltz_trio.net.key_pair import KeyPair
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster
 from waltz_trio.ports.health import health_of

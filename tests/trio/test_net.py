@@ -57,11 +57,11 @@ from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.http import HttpServer, text
 from waltz_trio.net.jks import JksError, read_jks
+from waltz_trio.net.key_pair import KeyPair
 from waltz_trio.net.listener import accept_loop, bind, tune
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.net.tls import (
     ClientTls,
-    KeyPair,
     ServerTls,
     TlsSettings,
     is_loopback,

@@ -16,7 +16,8 @@ from waltz_core.access.roles import Role, Roles, RolesChanged, Rule
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.certificates import issue, make_ca
-from waltz_trio.net.tls import ClientTls, KeyPair, ServerTls, TlsSettings, local_names, version
+from waltz_trio.net.key_pair import KeyPair
+from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings, local_names, version
 
 
 class Pair:

@@ -113,6 +113,39 @@ def test_the_parts_of_a_package_import_downwards_and_in_no_circle(package: str) 
             del left[part]
 
 
+PACKAGES = (*LEVELS, "waltz_sync", "waltz_asyncio", "waltz_dcb")
+
+
+def module_imports(package: str) -> dict[str, set[str]]:
+    """Which module of a package imports which others, those that only a type checker sees among them."""
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        graph[module] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                graph[module] |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+            elif isinstance(node, ast.Import):
+                graph[module] |= {alias.name for alias in node.names}
+        graph[module] &= set(paths) - {module}
+    return graph
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_modules_of_a_package_import_in_no_circle(package: str) -> None:
+    left = module_imports(package)
+    assert len(left) > 1
+    while left:
+        free = [module for module, targets in left.items() if not targets & set(left)]
+        assert free, f"a circle among {sorted(left)}"
+        for module in free:
+            del left[module]
+
+
 @pytest.mark.parametrize("package", LEVELS)
 def test_a_package_has_no_modules_beside_its_parts(package: str) -> None:
     assert [path.name for path in (ROOT / package).glob("*.py")] == ["__init__.py"]

@@ -36,7 +36,7 @@ from waltz_trio.base import durable
 from waltz_trio.cli.help import Parser, as_object
 from waltz_trio.config.roles import read_roles
 from waltz_trio.net.certificates import host_names, issue, key_store, make_ca, trust_store
-from waltz_trio.net.tls import KeyPair
+from waltz_trio.net.key_pair import KeyPair
 
 DAYS = 365
 SOON_DAYS = 30

@@ -39,15 +39,13 @@ from waltz_trio.client.blocks import AsyncOnly
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.deciding import Decisions
+from waltz_trio.client.engine import Engine
+from waltz_trio.client.feed import Feed
 from waltz_trio.client.parts import Part, end_of, ended, outcome_of, unavailable
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import KeyedView, View, check_view
-
-if TYPE_CHECKING:
-    from waltz_trio.client.client import Client
-    from waltz_trio.client.feed import Feed
 
 if TYPE_CHECKING:
     import typing_extensions  # type checkers know it; nothing needs it when a program runs
@@ -131,7 +129,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
 
     def __init__(
         self,
-        client: Client,
+        engine: Engine,
         view: View[S],
         partitions: tuple[int, ...],
         batch_limit: int,
@@ -143,17 +141,17 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         if on_poison not in _POISON:
             raise ValueError(f"on_poison is one of {', '.join(_POISON)}, not {on_poison!r}")
         self.view = view
-        self._client = client
+        self._engine, self._timed = engine, engine.timed
         self._batch_limit = at_least_1(batch_limit, "batch_limit")
         max_in_flight = at_least_1(max_in_flight, "max_in_flight")
         self._on_poison = on_poison
         self._catch_up = catch_up
-        self._rng = client._rng
+        self._rng = engine.rng
         self._parts = {partition: self._make_part(partition, max_in_flight) for partition in partitions}
-        self._stepper = Stepper(client, self._parts.values())
+        self._stepper = Stepper(engine, self._parts.values())
         self._tell = self._stepper.tell
-        self._access = ViewAccess(view, client._rng, client._instrument, lambda *line: client._life.report(*line))
-        self._decisions = Decisions(client, view, self._access, self._tell)
+        self._access = ViewAccess(view, engine.rng, engine.instrument, lambda *line: engine.life.report(*line))
+        self._decisions = Decisions(engine, view, self._access, self._tell)
         self._block: AbstractAsyncContextManager[None] | None = None
         self._last_options = _NO_OPTIONS  # most submits are alike
 
@@ -179,7 +177,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                     mark = await self._access.patiently(part, self.view.load_mark, part.partition)
                     self._tell(part, ViewApplied(mark))
                     feed = await stack.enter_async_context(
-                        self._client.feed(part.partition, after=mark, prefetch=self._batch_limit)
+                        Feed(self._engine.reads, part.partition, mark, self._batch_limit, None)
                     )
                     feed.markers = True  # views pass over them, but their marks must not skip an id
                     tasks.start_soon(self._follow, part, feed)
@@ -240,7 +238,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             PartitionUnavailableError: the partition is paused.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
-        self._client._appends.unstarted += 1
+        self._engine.appends.unstarted += 1
         options = self._last_options
         if not options.say(partition, until, decline, retry):
             options = _Options(partition, until, decline, retry)
@@ -254,7 +252,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         key: str | Key | None,
         submission: Submission | None,
     ) -> Receipt | None:
-        self._client._appends.unstarted -= 1
+        self._engine.appends.unstarted -= 1
         if options is not self._last_options:
             options.check()
             self._last_options = options
@@ -277,7 +275,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 if call.error is not None:
                     raise call.error
         finally:
-            if not call.ended or self._client._timed is not None:
+            if not call.ended or self._timed is not None:
                 await self._leave(part, [call])
         return outcome_of(part, call)
 
@@ -349,8 +347,8 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
     ) -> Call:
         keyed = None if key is None else _key_of_call(self.view, part, args, options.decline, key)
         call = Call(decide, args, keyed, together)
-        if self._client._timed is not None:
-            call.timing = self._client._timed.submit_began(part.partition)
+        if self._timed is not None:
+            call.timing = self._timed.submit_began(part.partition)
         return call
 
     async def _leave(self, part: Part, calls: Sequence[Call]) -> None:
@@ -358,9 +356,9 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
 
         A `decide` that runs is waited for: nothing goes on behind the back of a caller that was cancelled.
         """
-        if self._client._timed is not None:
+        if self._timed is not None:
             for call in calls:
-                self._client._timed.submit_ended(call.timing, *end_of(call))
+                self._timed.submit_ended(call.timing, *end_of(call))
         left = [call for call in calls if not call.ended]
         for call in left:
             call.ended = True
@@ -453,7 +451,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
     # ---- inside --------------------------------------------------------------------------------------
 
     def _part(self, partition: int) -> Part:
-        self._client._life.check_thread()
+        self._engine.life.check_thread()
         part = self._parts.get(whole(partition, "a partition"))
         if part is None:
             here = ", ".join(map(str, self._parts))
@@ -505,7 +503,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
                 if applied < committed:
                     text = f"partition {part.partition}: the view catches up, it has applied {applied} of {committed}"
-                    self._client._life.report(Level.INFO, text)
+                    self._engine.life.report(Level.INFO, text)
 
     async def _follow(self, part: Part, feed: Feed) -> None:
         """Apply one partition's feed until the block ends, or a transaction cannot be applied."""
@@ -515,7 +513,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             except ApplyFailedError as error:
                 if self._on_poison == "stop":
                     raise
-                self._client._life.report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
+                self._engine.life.report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
                 part.paused = error
                 self._tell(part, ViewPaused())
                 return

@@ -32,14 +32,15 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_trio.base.pump import now_ms
 from waltz_trio.client.appends import Appends, ClientLimits
 from waltz_trio.client.application import Application
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.arguments import whole
 from waltz_trio.client.blocks import Block
+from waltz_trio.client.by_ids import ReadsByIds
+from waltz_trio.client.engine import Engine
 from waltz_trio.client.feed import Feed
-from waltz_trio.client.instrument import Instrument, TimedInstrument
+from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.life import Life
 from waltz_trio.client.many import PendingMany
 from waltz_trio.client.pending import Pending
@@ -81,14 +82,14 @@ class Client:
         self.cluster = ""
         self.client_id = 0
         self.num_partitions = 0
-        self._rng = rng or random.Random()
-        self._instrument = instrument
-        self._timed = instrument if isinstance(instrument, TimedInstrument) else None
+        rng = rng or random.Random()
         self._max_in_flight = limits.max_in_flight
-        self._node = ClientNode(membership, settings, self._rng)
+        self._node = ClientNode(membership, settings, rng)
         self._life = Life(self._node)
         self._reads = Reads(self._life, instrument, settings.feed_buffer_max)
+        self._by_ids = ReadsByIds(self._reads)
         self._appends = Appends(self._life, limits, instrument, self._reads.mark_for)
+        self._engine = Engine(self._life, self._reads, self._appends, instrument, rng)
 
     # ---- reading -----------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class Client:
         first, last = whole(first, "first"), mark_of(last, "last")
         if first < 0:
             raise ValueError(f"first: transaction ids begin at 0, not {first}")
-        return await self._reads.read(partition, first, last)
+        return await self._by_ids.read(partition, first, last)
 
     async def committed_mark(self, partition: int) -> int:
         """The server's committed mark: -1 for an empty log. Waits until a server can tell.
@@ -156,7 +157,7 @@ class Client:
 
     def status(self, partition: int) -> PartitionStatus:
         """What a partition is doing right now."""
-        return self._node.status(self._life.check_partition(partition), now_ms())
+        return self._life.status(partition)
 
     async def ready(self, partitions: Iterable[int] | None = None) -> None:
         """Wait until partitions (all by default) are mounted; mounts them if nobody did.
@@ -273,7 +274,7 @@ class Client:
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"partitions: expected at least one, each named once, found {list(wanted)}")
         limit = self._max_in_flight if max_in_flight is None else max_in_flight
-        return Application(self, view, wanted, batch_limit, limit, on_poison, catch_up)
+        return Application(self._engine, view, wanted, batch_limit, limit, on_poison, catch_up)
 
     def partition_of(self, key: int | str) -> int:
         """The partition of a key, for ever the same: an int modulo the count, a text by its CRC-32."""
@@ -290,7 +291,7 @@ class Client:
             Deliver: reads.on_deliver,
             Fetched: reads.on_fetched,
             MarkRead: reads.on_mark_read,
-            RecordsCarried: reads.on_records,
+            RecordsCarried: self._by_ids.on_records,
             StatusChanged: self._on_status_changed,
             Joined: self._on_joined,
             ClusterLost: self._life.on_cluster_lost,
@@ -325,4 +326,5 @@ class Client:
         error = failure or ClientClosedError("the client was closed")
         self._appends.end(error)
         self._reads.end(error)
+        self._by_ids.end(error)
         self._life.end()

@@ -21,13 +21,13 @@ from waltz_core.client.submit_calls import (
 )
 from waltz_trio.client.calls import Call, decide_together
 from waltz_trio.client.codecs import shown
+from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Post, Tell
 from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View
 
 if TYPE_CHECKING:
-    from waltz_trio.client.client import Client
     from waltz_trio.client.pending import Pending
 
 _DECIDE_AT_ONCE = 256  # in one snapshot, which must not grow old
@@ -36,8 +36,8 @@ _DECIDE_AT_ONCE = 256  # in one snapshot, which must not grow old
 class Decisions:
     """Runs `decide` of every call that waits for it, on the state of its partition."""
 
-    def __init__(self, client: Client, view: View[Any], access: ViewAccess, tell: Tell) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, view: View[Any], access: ViewAccess, tell: Tell) -> None:
+        self._engine = engine
         self._view = view
         self._access = access
         self._tell = tell
@@ -118,10 +118,10 @@ class Decisions:
         if type(append) is not Append and not isinstance(append, Append):
             raise _no_decision(append)
         if call.key is not None:
-            append = call.key.carried_by(append, self._client._appends.payload(append))
-        if self._client._life.closing:
-            self._client._life.check_open(part.partition)
-        call.row = self._client._appends.row(part.partition, append, mark)
+            append = call.key.carried_by(append, self._engine.appends.payload(append))
+        if self._engine.life.closing:
+            self._engine.life.check_open(part.partition)
+        call.row = self._engine.appends.row(part.partition, append, mark)
         call.based_on, call.result = mark, append.result
         locks = call.row[2]
         return Decided(call, mark, locks.write, locks.read, locks.append)
@@ -142,8 +142,8 @@ def _no_decision(result: object) -> TypeError:
 class Sending:
     """Sends what was decided, and hears what became of it."""
 
-    def __init__(self, client: Client, post: Post) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, post: Post) -> None:
+        self._engine = engine
         self._post = post
 
     def send(self, part: Part, call: object) -> None:
@@ -151,7 +151,7 @@ class Sending:
         assert isinstance(call, Call)
         row, call.row = call.row, None
         assert row is not None
-        appends = self._client._appends
+        appends = self._engine.appends
         call.pending = pending = appends.launch(part.partition, row, call.result, call.based_on, call.timing)
         pending._when_done(part.judged, call)
 
@@ -163,7 +163,7 @@ class Sending:
         assert outcome is not None
         if type(outcome) is not int:
             assert isinstance(outcome, Failed)
-            call.failure = self._client._life.error_of(outcome, pending._names, pending._writes)
-            if outcome.reason is Reason.LOCK and self._client._instrument is not None:
-                self._client._instrument.conflict(part.partition, outcome.blocking_id)
+            call.failure = self._engine.life.error_of(outcome, pending._names, pending._writes)
+            if outcome.reason is Reason.LOCK and self._engine.instrument is not None:
+                self._engine.instrument.conflict(part.partition, outcome.blocking_id)
         self._post(part, judge(call, outcome))

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,10 +16,8 @@ from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.ahead import ReadAhead
 from waltz_trio.client.arguments import at_least_1
 from waltz_trio.client.blocks import AsyncForOnly
+from waltz_trio.client.reads import Reads
 from waltz_trio.client.values import Batch, Tail, Transaction
-
-if TYPE_CHECKING:
-    from waltz_trio.client.reads import Reads
 
 _CHECKPOINT_EVERY = 64  # transactions; a task switch costs as much as handling one
 

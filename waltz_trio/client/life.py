@@ -23,19 +23,22 @@ from waltz_core.base.errors import (
     ClientClosedError,
     ClientError,
     ClientFailedError,
+    LockConflictError,
     NotCommittedError,
     PartitionNotFoundError,
     WrongProcessError,
     WrongThreadError,
 )
-from waltz_core.client.calls import ClusterLost, Failed, Joined, Open, Phase, Reason, StatusChanged
+from waltz_core.base.lock import Lock
+from waltz_core.client.calls import ClusterLost, Failed, Joined, Open, PartitionStatus, Phase, Reason, StatusChanged
 from waltz_core.client.node import ClientNode
+from waltz_core.wire.client_messages import Conflict, LockKind
+from waltz_core.wire.lock_names import name_at
 from waltz_trio.base.background import Background
 from waltz_trio.base.log import reporter
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.arguments import whole
 from waltz_trio.client.codecs import shown
-from waltz_trio.client.pending import conflict_of
 
 
 class Life:
@@ -124,6 +127,10 @@ class Life:
 
     # ---- partitions ----------------------------------------------------------------------------------
 
+    def status(self, partition: int) -> PartitionStatus:
+        """See `Client.status`."""
+        return self.node.status(self.check_partition(partition), now_ms())
+
     async def ready(self, partitions: Iterable[int] | None) -> None:
         """See `Client.ready`."""
         wanted = self.wanted(partitions)
@@ -158,7 +165,7 @@ class Life:
         """
         match failed.reason:
             case Reason.LOCK:
-                return conflict_of(failed, names, writes)
+                return _conflict_of(failed, names, writes)
             case Reason.CLIENT_AHEAD:
                 return self._ahead(failed.partition)
             case Reason.BEFORE_START:
@@ -179,3 +186,20 @@ class Life:
     def _ahead(self, partition: int) -> ClientAheadError:
         status = self.node.status(partition, now_ms())
         return ClientAheadError(partition, max(status.seen_mark, status.delivered_mark), None)
+
+
+def _conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:
+    """What the server says about a lock, in the words of the application; the arguments are those of `error_of`."""
+    why = failed.refusal
+    if why is None or why.lock_kind not in (LockKind.WRITE, LockKind.READ):
+        return LockConflictError(failed.partition, failed.blocking_id)
+    named = name_at(names, why.lock_index if why.lock_kind == LockKind.WRITE else writes + why.lock_index)
+    true = why.conflict == Conflict.TRUE
+    return LockConflictError(
+        failed.partition,
+        failed.blocking_id,
+        kind=LockKind(why.lock_kind).name.lower(),
+        lock=Lock(*named) if named is not None else None,
+        conflict=True if true else False if why.conflict == Conflict.FALSE else None,
+        taken_by=why.blocking_id if true else None,
+    )

@@ -1,4 +1,4 @@
-"""Appends that were sent: their outcomes, and what a refusal says in the words of the application.
+"""Appends that were sent, and their outcomes.
 
 The machine has an append's `Pending` as its token, and hands it back with the outcome. Nobody need wait for it: an
 event is made by whoever does. Appends that one call sent together have no `Pending` of their own: `many.py`.
@@ -7,19 +7,13 @@ event is made by whoever does. Appends that one call sent together have no `Pend
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
-from waltz_core.base.errors import LockConflictError
-from waltz_core.base.lock import Lock
 from waltz_core.client.calls import Failed
-from waltz_core.wire.client_messages import Conflict, LockKind
-from waltz_core.wire.lock_names import name_at
+from waltz_trio.client.life import Life
 from waltz_trio.client.values import Receipt
-
-if TYPE_CHECKING:
-    from waltz_trio.client.life import Life
 
 
 class Pending:
@@ -96,20 +90,3 @@ class Pending:
         if then is not None:
             self._on_done = None
             then(self)
-
-
-def conflict_of(failed: Failed, names: bytes, writes: int) -> LockConflictError:
-    """What the server says about a lock, in the words of the application; the arguments are those of `error_of`."""
-    why = failed.refusal
-    if why is None or why.lock_kind not in (LockKind.WRITE, LockKind.READ):
-        return LockConflictError(failed.partition, failed.blocking_id)
-    named = name_at(names, why.lock_index if why.lock_kind == LockKind.WRITE else writes + why.lock_index)
-    true = why.conflict == Conflict.TRUE
-    return LockConflictError(
-        failed.partition,
-        failed.blocking_id,
-        kind=LockKind(why.lock_kind).name.lower(),
-        lock=Lock(*named) if named is not None else None,
-        conflict=True if true else False if why.conflict == Conflict.FALSE else None,
-        taken_by=why.blocking_id if true else None,
-    )

@@ -1,4 +1,4 @@
-"""What one client reads: its feeds, payloads that were asked for, and committed marks.
+"""What one client reads: its feeds, payloads that were asked for, and committed marks; by ids, see `by_ids.py`.
 
 A payload goes to the feed of its partition, which looks for what it asked for, and to everybody who fetches that
 transaction (`_slots`). What nobody waits for any more is forgotten by the machine too, unless somebody else does.
@@ -6,34 +6,28 @@ transaction (`_slots`). What nobody waits for any more is forgotten by the machi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import trio
 
-from waltz_core.base.errors import BeforeStartError, ClientError, FeedBusyError, PartitionUnavailableError
-from waltz_core.base.log import MARKER_HEADER
+from waltz_core.base.errors import ClientError, FeedBusyError
 from waltz_core.client.calls import (
     Deliver,
     Fetch,
     Fetched,
     Forget,
     ForgetMark,
-    ForgetRecords,
     MarkRead,
     Open,
     ReadMark,
-    ReadRecords,
-    RecordsCarried,
     StopFeed,
 )
-from waltz_core.wire.client_messages import ErrorCode, ErrorResponse
+from waltz_core.wire.client_messages import FeedData
 from waltz_trio.client.answers import Answers
-from waltz_trio.client.feed import Feed
 from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.life import Life
-from waltz_trio.client.values import Tail, Transaction
-
-_AT_ONCE = 1000  # records in one question, as many as a server gives
+from waltz_trio.client.values import Tail
 
 
 class _Slot:
@@ -44,6 +38,26 @@ class _Slot:
         self.data: bytes | None = None
 
 
+class Reader(Protocol):
+    """A feed, as what it reads is handed to it. These are not for applications, which hold feeds too."""
+
+    partition: int
+    _after: int | Tail
+    _mark: int | None
+
+    def _on_run(self, run: Sequence[FeedData]) -> None:
+        """Transactions, without payloads."""
+
+    def _on_payloads(self, first: int, payloads: Sequence[bytes]) -> None:
+        """Payloads of transactions in a row, which it may have asked for."""
+
+    def _waits_for(self, transaction_id: int) -> bool:
+        """Whether it asked for this payload and has not got it."""
+
+    def _fail(self, error: ClientError) -> None:
+        """Nothing comes any more."""
+
+
 class Reads:
     """Who reads what of one client."""
 
@@ -51,15 +65,14 @@ class Reads:
         self.feed_buffer_max = feed_buffer_max
         self.life = life
         self._instrument = instrument
-        self._feeds: dict[int, Feed] = {}
-        self._by_ids: dict[int, trio.Event] = {}  # partition → until a read by ids leaves its feed
+        self._feeds: dict[int, Reader] = {}
+        self.by_ids: dict[int, trio.Event] = {}  # partition → until a read by ids leaves its feed
         self._slots: dict[tuple[int, int], list[_Slot]] = {}  # (partition, transaction id) → who waits for its payload
         self._marks: Answers[int] = Answers()
-        self._records: Answers[RecordsCarried] = Answers()
 
     # ---- feeds -----------------------------------------------------------------------------------------
 
-    def start_feed(self, feed: Feed) -> None:
+    def start_feed(self, feed: Reader) -> None:
         """A feed is entered: the first run goes to it."""
         self.life.check_open(feed.partition)
         if feed.partition in self._feeds:
@@ -72,10 +85,14 @@ class Reads:
 
     async def until_free(self, partition: int) -> None:
         """Wait while a read by ids uses the feed of a partition: nobody but this client's own reads does so unasked."""
-        while partition in self._by_ids:
-            await self._by_ids[partition].wait()
+        while partition in self.by_ids:
+            await self.by_ids[partition].wait()
 
-    def stop_feed(self, feed: Feed) -> None:
+    def has_feed(self, partition: int) -> bool:
+        """Whether this client reads a partition in order."""
+        return partition in self._feeds
+
+    def stop_feed(self, feed: Reader) -> None:
         """A feed is left."""
         del self._feeds[feed.partition]
         self.life.post(StopFeed(feed.partition))
@@ -149,59 +166,7 @@ class Reads:
         for token in effect.tokens:
             self._marks.give(token, effect.mark)
 
-    # ---- records ---------------------------------------------------------------------------------------
-
-    async def read(self, partition: int, first: int, last: int) -> list[Transaction]:
-        """See `Client.read`."""
-        last = min(last, await self.committed_mark(partition))
-        read: list[Transaction] = []
-        while first <= last:
-            answer = await self._ask_records(partition, first, min(last - first + 1, _AT_ONCE))
-            if answer.records is None:
-                if answer.error is not None and answer.error.code != ErrorCode.NOT_IMPLEMENTED:
-                    raise _refusal(partition, answer.error)
-                read += await self._read_feed(partition, first, last)
-                break
-            read += [
-                Transaction(partition, each.transaction_id, each.header, each.req_id, each.data)
-                for each in answer.records
-            ]
-            first = read[-1].id + 1
-        return [each for each in read if each.header != MARKER_HEADER]
-
-    async def _ask_records(self, partition: int, first: int, count: int) -> RecordsCarried:
-        self.life.check_open(partition)
-        answer = self._records.ask()
-        self.life.post(ReadRecords(partition, answer, first, count))
-        try:
-            return await answer.wait()
-        finally:
-            if self._records.leave(answer):
-                self.life.post(ForgetRecords(partition, answer))
-
-    async def _read_feed(self, partition: int, first: int, last: int) -> list[Transaction]:
-        """The same of a server whose codec has no ranges; one read of a partition after the other."""
-        await self.until_free(partition)
-        if partition in self._feeds:
-            raise FeedBusyError(
-                f"partition {partition} is served by a server of 0.13.2, which is read by ids through a feed, and this "
-                "client has one, of `feed` or `materialize`: leave that block first, or read with another client"
-            )
-        read: list[Transaction] = []
-        async with Feed(self, partition, first - 1, _AT_ONCE, None) as feed:
-            feed.markers = True
-            done = self._by_ids[partition] = trio.Event()
-            try:
-                while not read or read[-1].id < last:
-                    read.append(await anext(feed))
-            finally:
-                del self._by_ids[partition]
-                done.set()
-        return read
-
-    def on_records(self, effect: RecordsCarried) -> None:
-        """Records that were asked for, or why there are none."""
-        self._records.give(effect.token, effect)
+    # ---- and the end ---------------------------------------------------------------------------
 
     def mark_for(self, partition: int) -> int:
         """What an append with locks is based on where it does not say so: the mark of the open feed."""
@@ -223,15 +188,6 @@ class Reads:
         for feed in self._feeds.values():
             feed._fail(error)
         self._marks.fail(error)
-        self._records.fail(error)
         for waiting in self._slots.values():
             for slot in waiting:
                 slot.event.set()
-
-
-def _refusal(partition: int, error: ErrorResponse) -> ClientError:
-    """Why a server gives out no records."""
-    text = error.message or "no reason given"
-    if error.code == ErrorCode.BEFORE_START:
-        return BeforeStartError(partition, text)
-    return PartitionUnavailableError(partition, text)

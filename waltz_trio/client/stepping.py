@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -16,19 +15,17 @@ from waltz_trio.base.background import Background
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.calls import Call
 from waltz_trio.client.deciding import Sending
+from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part
-
-if TYPE_CHECKING:
-    from waltz_trio.client.client import Client
 
 
 class Stepper:
     """Hands events to the machine of a partition, and what it says to those who wait for it."""
 
-    def __init__(self, client: Client, parts: Iterable[Part]) -> None:
+    def __init__(self, engine: Engine, parts: Iterable[Part]) -> None:
         self.tasks: Background | None = None  # while the block of the application runs
-        self._client = client
-        self._sending = Sending(client, self.post)
+        self._reads = engine.reads
+        self._sending = Sending(engine, self.post)
         self._parts = tuple(parts)
         for part in self._parts:
             part.judged = partial(self._sending.judged, part)
@@ -105,5 +102,5 @@ class Stepper:
                     self.tell(part)
 
     async def _ask(self, part: Part) -> None:
-        mark = await self._client.committed_mark(part.partition)
+        mark = await self._reads.committed_mark(part.partition)
         self.tell(part, MarkAnswered(mark))

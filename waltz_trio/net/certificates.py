@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waltz_core.base.errors import ConfigError
-from waltz_trio.net.tls import KeyPair
+from waltz_trio.net.key_pair import KeyPair
 
 _BACKDATED = datetime.timedelta(hours=1)  # clocks of two machines differ a little
 _LIFETIME = datetime.timedelta(days=3650)

@@ -28,6 +28,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_trio.net.jks import MAGIC as JKS_MAGIC
 from waltz_trio.net.jks import JksError, JksStore, read_jks
+from waltz_trio.net.key_pair import KeyPair
 
 FileVersion: TypeAlias = tuple[int, int, int]
 """Time of the last change in ns, size, number of the inode."""
@@ -57,14 +58,6 @@ class TlsSettings:
     def trusts(self) -> bool:
         """A trust store is configured."""
         return self.ca is not None or self.trust_store is not None
-
-
-@record
-class KeyPair:
-    """A private key and its certificate chain, as PEM."""
-
-    certificate: bytes
-    key: bytes
 
 
 # ---- contexts --------------------------------------------------------------------------------

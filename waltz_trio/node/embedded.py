@@ -31,8 +31,9 @@ from waltz_trio.config.config import Config
 from waltz_trio.net.certificates import host_names, issue, make_ca
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import descriptors
+from waltz_trio.net.key_pair import KeyPair
 from waltz_trio.net.ports import HeldPorts
-from waltz_trio.net.tls import ClientTls, KeyPair, TlsSettings, local_names
+from waltz_trio.net.tls import ClientTls, TlsSettings, local_names
 from waltz_trio.node.process import NodeProcess
 from waltz_trio.node.server import ServerProcess
 from waltz_trio.node.storage_node import StorageProcess
