@@ -28,6 +28,7 @@ PACKAGES = (
 
 # Applications import these: the pages of docs/ describe them.
 _API = {
+    "ApplicationStatus.at_work",
     "ApplicationStatus.view_down",
     "arrange",
     "balances",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Generic, Literal, TypeVar, TypeVarTuple
 
@@ -40,7 +42,12 @@ class Application(Block, Generic[S]):
 
     async def __aenter__(self) -> Application[S]:
         self._used = True
-        await enter(self._held, self._portal)
+        began = time.monotonic()
+        try:
+            await enter(self._held, self._portal)
+        except asyncio.CancelledError as error:
+            self._say_why(error, None, began)
+            raise
         return self
 
     async def __aexit__(
@@ -64,18 +71,12 @@ class Application(Block, Generic[S]):
         _check_plain(decide, "decide")
         self._check_entered()
         handle = Submission._on(self._portal, submission)
-        return await call(
-            self._portal,
-            lambda: self._app.submit(
-                decide,
-                *args,
-                partition=partition,
-                until=until,
-                decline=decline,
-                retry=retry,
-                key=key,
-                submission=handle._inner,
+        run, inner = self._app.submit, handle._inner
+        return await self._call(
+            lambda: run(
+                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
             ),
+            partition,
         )
 
     @documented(trio_front.Application.submit_many)
@@ -100,12 +101,12 @@ class Application(Block, Generic[S]):
                 decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
             )
 
-        return await call(self._portal, run)
+        return await self._call(run, partition)
 
     @documented(trio_front.Application.caught_up)
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         self._check_entered()
-        await call(self._portal, self._app.caught_up, partition, to=to)
+        await self._call(lambda: self._app.caught_up(partition, to=to), partition)
 
     @documented(trio_front.Application.mark)
     def mark(self, partition: int) -> int:
@@ -125,7 +126,22 @@ class Application(Block, Generic[S]):
             return await self._app.read(function, *args, partition=partition, fresh=fresh)
 
         self._check_entered()
-        return await call(self._portal, read)
+        return await self._call(read, partition)
+
+    async def _call(self, function: Callable[[], Awaitable[T]], partition: int | None) -> T:
+        """Run an async function in the Trio thread; a cancellation says what it had to wait for there."""
+        began = time.monotonic()
+        try:
+            return await call(self._portal, function)
+        except asyncio.CancelledError as error:
+            self._say_why(error, partition, began)
+            raise
+
+    def _say_why(self, error: asyncio.CancelledError, partition: int | None, began: float) -> None:
+        for each in self._app._parts if partition is None else (partition,):
+            work = self._app._access.works.named(each, began)
+            if work:
+                error.add_note(f"meanwhile: {work}")
 
     def _check_entered(self) -> None:
         if not self._used:

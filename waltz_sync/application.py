@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Generic, Literal, TypeVar, TypeVarTuple
@@ -28,6 +29,7 @@ _SUBMIT_LATE = (
 _MANY_LATE = (
     "some submits have no outcome. Those whose append was sent may commit yet; give them keys to repeat them safely"
 )
+_READ_LATE = "the state could not be read in time; nothing was changed"
 _VIEW_LATE = "the view has not caught up; `status` says how far it is. It goes on, wait again"
 
 
@@ -53,7 +55,7 @@ class Application(Block["Application[S]"], Generic[S]):
     def __enter__(self) -> Application[S]:
         self._used = True
         text = "the view has not caught up with the log; give it more time, or catch_up=False"
-        self._held.enter(self._timeout, lambda: text + self._held_up(None))
+        self._held.enter(self._timeout, self._late(text))
         return self
 
     def __exit__(
@@ -115,7 +117,7 @@ class Application(Block["Application[S]"], Generic[S]):
                 decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
             ),
             timeout,
-            lambda: _SUBMIT_LATE + self._held_up(partition),
+            self._late(_SUBMIT_LATE, partition),
         )
 
     def submit_many(
@@ -162,7 +164,7 @@ class Application(Block["Application[S]"], Generic[S]):
                 decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
             )
 
-        return self._portal.call(run, timeout, lambda: _MANY_LATE + self._held_up(partition))
+        return self._portal.call(run, timeout, self._late(_MANY_LATE, partition))
 
     def caught_up(self, partition: int | None = None, *, to: int | None = None, timeout: float | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -178,8 +180,7 @@ class Application(Block["Application[S]"], Generic[S]):
             ClientClosedError: the block of the application has ended.
         """
         self._check_entered()
-        late = lambda: _VIEW_LATE + self._held_up(partition)  # noqa: E731
-        self._portal.call(self._app.caught_up, timeout, late, partition, to=to)
+        self._portal.call(self._app.caught_up, timeout, self._late(_VIEW_LATE, partition), partition, to=to)
 
     def mark(self, partition: int) -> int:
         """The last transaction that the view has applied."""
@@ -220,12 +221,12 @@ class Application(Block["Application[S]"], Generic[S]):
             return await self._app.read(function, *args, partition=partition, fresh=fresh)
 
         self._check_entered()
-        late = "the state could not be read in time; nothing was changed"
-        return self._portal.call(read, timeout, lambda: late + self._held_up(partition))
+        return self._portal.call(read, timeout, self._late(_READ_LATE, partition))
 
-    def _held_up(self, partition: int | None) -> str:
-        """For a call whose time is over, in the Trio thread."""
-        return held_up(self._app._parts.values(), partition, self._app._engine.life.status)
+    def _late(self, text: str, partition: int | None = None) -> Callable[[], str]:
+        """What a call that begins now says once its time is over, in the Trio thread: also what it has waited for."""
+        app, began = self._app, time.monotonic()
+        return lambda: text + held_up(app._parts.values(), partition, app._engine.life.status, app._access.works, began)
 
     def _check_entered(self) -> None:
         if not self._used:

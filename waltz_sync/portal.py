@@ -25,7 +25,7 @@ import trio
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError, WrongProcessError
 from waltz_trio.base.log import reporter
-from waltz_trio.client.view_access import run_of_view
+from waltz_trio.client.at_work import CALLS_NO_CLIENT, inside, of_run
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,10 +34,8 @@ report = reporter("client")
 
 _GRACE = 5.0  # seconds that a call may take to end, once its time is over, before a line of the log says so
 _LONG = 1e6  # seconds from which on a wait counts as one without end
-_STILL = (
-    "a function of the application, such as decide or apply, or its database has not returned, and nothing goes on "
-    "behind the back of a caller. Let such functions end by themselves"
-)
+_SOMETHING = "a function of the application, or its database, has not returned"
+_ADVICE = "nothing goes on behind the back of a caller. Let such functions end by themselves"
 
 
 def check_plain_thread() -> None:
@@ -85,17 +83,6 @@ def check_timeout(timeout: float | None) -> float:
 def after(timeout: float | None, late: str | Callable[[], str]) -> Callable[[], str]:
     """What a TimeoutError says, made when the time is over."""
     return lambda: f"after {timeout} s: {late if isinstance(late, str) else late()}"
-
-
-def patient_result(future: Future[T], seconds: float) -> T:
-    """The outcome of what has so many seconds. What does not end then is waited for, and said."""
-    if seconds < _LONG:
-        try:
-            return future.result(seconds + _GRACE)
-        except TimeoutError:
-            if not future.done():
-                report(Level.WARNING, f"a call goes on although its time is over: {_STILL}")
-    return future.result()
 
 
 class Portal:
@@ -152,11 +139,9 @@ class Portal:
         """
         if self.forked:
             raise WrongProcessError
-        if threading.current_thread() is self._thread or run_of_view() is self._token is not None:
-            raise RuntimeError(
-                "this is the client's own thread, which would wait for itself: apply, decide, select and instruments "
-                "must not call the client. Do that where submit is called, before or after it"
-            )
+        work = inside()
+        if threading.current_thread() is self._thread or (work is not None and work.run is self._token):
+            raise RuntimeError(f"this is the client's own thread, which would wait for itself: {CALLS_NO_CLIENT}")
 
     def call(
         self,
@@ -239,11 +224,22 @@ class Portal:
     def outcome(self, future: Future[T], scope: trio.CancelScope, seconds: float = math.inf) -> T:
         """Wait for a task. Whoever is interrupted meanwhile cancels it, and waits until it has ended."""
         try:
-            return patient_result(future, seconds)
+            return self.patient_result(future, seconds)
         except BaseException:
             if not future.done() and self.post(scope.cancel):
                 wait([future])
             raise
+
+    def patient_result(self, future: Future[T], seconds: float) -> T:
+        """The outcome of what has so many seconds. What does not end then is waited for, and said."""
+        if seconds < _LONG:
+            try:
+                return future.result(seconds + _GRACE)
+            except TimeoutError:
+                if not future.done():
+                    why = of_run(self._token) or _SOMETHING
+                    report(Level.WARNING, f"a call goes on although its time is over: {why}; {_ADVICE}")
+        return future.result()
 
     def closed(self) -> ClientError:
         """What a call comes to when the client is not there any more."""
@@ -307,7 +303,7 @@ class Held(Generic[T]):
             return entered.result()
         except BaseException:
             if self.cancel():
-                patient_result(self.ended, 0)
+                self._portal.patient_result(self.ended, 0)
             raise
 
     def begin(self, seconds: float = math.inf, late: Callable[[], str] = str) -> Future[T]:

@@ -15,6 +15,7 @@ import pytest
 
 import waltz_asyncio as waltz
 from tests.sync.conftest import ClusterThread
+from waltz_trio.client import at_work
 
 TEXT = waltz.Utf8()
 Body = Callable[[waltz.Client], Coroutine[Any, Any, None]]
@@ -112,7 +113,10 @@ def test_a_time_out_ends_the_call_and_the_client_goes_on(cluster: ClusterThread)
     run(cluster, body)
 
 
-def test_a_cancelled_task_waits_until_nothing_goes_on_behind_it(cluster: ClusterThread, tmp_path: Path) -> None:
+def test_a_cancelled_task_waits_until_nothing_goes_on_behind_it_and_says_what_for(
+    cluster: ClusterThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_work, "_NAMED_FROM", 0.0)
     ended: list[bool] = []
 
     async def body(client: waltz.Client) -> None:
@@ -136,9 +140,12 @@ def test_a_cancelled_task_waits_until_nothing_goes_on_behind_it(cluster: Cluster
             await asyncio.sleep(0)
             assert not task.done()
             resume.set()
-            with pytest.raises(asyncio.CancelledError):
+            with pytest.raises(asyncio.CancelledError) as raised:
                 await task
             assert ended == [True]
+            (note,) = raised.value.__notes__
+            assert note.startswith("meanwhile: decide tests.aio.test_asyncio.")
+            assert "view.db, partition 0, ran for" in note
 
     run(cluster, body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +19,7 @@ import waltz_sync
 import waltz_trio
 from waltz_sync import portal
 from waltz_testing import RunningCluster, running_cluster
+from waltz_trio.client import at_work
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS seen (id INTEGER)"
 Use = Callable[[Any, Any], Any]  # of a client and an application; gives what may have to be awaited
@@ -283,14 +285,12 @@ def test_a_function_that_does_not_return_is_said_in_the_log_once_the_time_of_its
     cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portal, "_GRACE", 0.01)
+    monkeypatch.setattr(at_work, "_NAMED_FROM", 0.0)
     said = threading.Event()
 
     class Noticed(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if (
-                "goes on although its time is over: a function of the application, such as decide"
-                in record.getMessage()
-            ):
+            if re.search("goes on although its time is over: (decide|apply) tests.sync.test_m", record.getMessage()):
                 said.set()
 
     noticed = Noticed()
@@ -298,14 +298,16 @@ def test_a_function_that_does_not_return_is_said_in_the_log_once_the_time_of_its
     try:
         view = view_at(tmp_path / "view.db")
         with waltz_sync.open_client(cluster.url) as client, client.materialize(view, [0], timeout=60) as app:
-            with pytest.raises(TimeoutError, match="the submit has no outcome"):
-                app.submit(lambda state: said.wait(60) and None, partition=0, timeout=0.01)
+            with pytest.raises(TimeoutError, match=r"the submit has no outcome.*; decide tests\.sync\..*, ran for "):
+                app.submit(lambda state: said.wait(60) and None, partition=0, timeout=0.2)
             assert said.is_set()
             said.clear()
         late = waltz_trio.SqliteView(tmp_path / "other.db", lambda txn, db: said.wait(60) and None, name="seen")
         with waltz_sync.open_client(cluster.url) as client:
             client.append(1, something(None))
-            with pytest.raises(TimeoutError, match="has not caught up with the log"):
+            with pytest.raises(
+                TimeoutError, match=r"not caught up with the log.*; apply tests\.sync.*not returned for"
+            ):
                 client.materialize(late, [1], timeout=0.5).__enter__()
             assert said.is_set()
     finally:

@@ -35,6 +35,7 @@ from waltz_core.client.submit_calls import (
 from waltz_trio.base.background import Background, background
 from waltz_trio.client.arguments import KEYS, at_least_1, check_decide, listed, rows_of, whole
 from waltz_trio.client.arguments import mark as mark_of
+from waltz_trio.client.at_work import CALLS_NO_CLIENT, Works, inside
 from waltz_trio.client.blocks import AsyncOnly
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
 from waltz_trio.client.codecs import shown
@@ -57,6 +58,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _POISON = ("stop", "pause")
+_GRACE = 5.0  # seconds that a cancelled submit may wait for its `decide` before a line of the log says so
 _PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
 
 
@@ -72,6 +74,7 @@ class ApplicationStatus:
     gated: int  # submits that wait behind another one that wants the same lock
     view_down: str | None  # why the view does not take transactions right now
     paused: str | None  # the transaction that could not be applied, with on_poison="pause"
+    at_work: str | None  # the function that the view runs right now, and since when
 
 
 @record
@@ -106,6 +109,31 @@ class _Options:
 
 
 _NO_OPTIONS = _Options(-1, "committed", "confirmed", Retry())
+
+
+def _status(part: Part, works: Works) -> ApplicationStatus:
+    submitter = part.submitter
+    return ApplicationStatus(
+        part.partition,
+        submitter.applied_mark,
+        submitter.committed_mark,
+        submitter.in_flight,
+        submitter.queued,
+        submitter.gated,
+        part.down,
+        None if part.paused is None else str(part.paused),
+        works.longest(part.partition),
+    )
+
+
+async def _decided(part: Part, works: Works, report: Callable[[Level, str], None]) -> None:
+    """Wait until the view has run the `decide` that it runs now; a line of the log says so where that takes long."""
+    with trio.move_on_after(_GRACE):
+        await part.decided.wait()
+        return
+    work = works.longest(part.partition) or f"a decide of partition {part.partition}"
+    report(Level.WARNING, f"a submit that was cancelled waits for its end: {work}")
+    await part.decided.wait()
 
 
 def _key_of_call(view: View[Any], part: Part, args: tuple[Any, ...], decline: str, key: str | Key) -> KeyOfCall:
@@ -172,6 +200,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
     async def _run(self) -> AsyncIterator[None]:
         try:
             async with AsyncExitStack() as stack, background("the application") as tasks:
+                stack.enter_context(self._access.works.watched())
                 self._stepper.tasks = tasks
                 for part in self._parts.values():
                     mark = await self._access.patiently(part, self.view.load_mark, part.partition)
@@ -367,7 +396,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             self._tell(part, *map(Withdrawn, left))
             if not set(left).isdisjoint(part.deciding):
                 with trio.CancelScope(shield=True):
-                    await part.decided.wait()
+                    await _decided(part, self._access.works, self._engine.life.report)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -400,18 +429,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
 
     def status(self, partition: int) -> ApplicationStatus:
         """What this application is doing with a partition right now."""
-        part = self._part(partition)
-        submitter = part.submitter
-        return ApplicationStatus(
-            partition,
-            submitter.applied_mark,
-            submitter.committed_mark,
-            submitter.in_flight,
-            submitter.queued,
-            submitter.gated,
-            part.down,
-            None if part.paused is None else str(part.paused),
-        )
+        return _status(self._part(partition), self._access.works)
 
     async def read(
         self, function: Callable[[S, *Ts], T | Awaitable[T]], *args: *Ts, partition: int, fresh: bool = False
@@ -461,6 +479,9 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
 
     def _open_part(self, partition: int) -> Part:
         part = self._part(partition)
+        work = inside()
+        if work is not None and work.view is self.view:
+            raise RuntimeError(f"this call would wait for {work}, which waits for it: {CALLS_NO_CLIENT}")
         if self._stepper.tasks is None:
             if self._block is None:
                 raise RuntimeError("the application is not open: use `async with client.materialize(...) as app`")

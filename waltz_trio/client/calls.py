@@ -185,15 +185,25 @@ class Call(Waiter):
             raise EscapedError from error
 
 
-def decide_together(state: Any, calls: Sequence[Call]) -> list[Any]:
-    """What the calls say, in one snapshot, up to the first one that fails."""
-    results: list[Any] = []
-    for call in calls:
-        try:
-            results.append(call.run(state))
-        except Exception:  # it is decided alone, so that the view sees the exception and knows what it means
-            break
-    return results
+class Together:
+    """Some calls that are decided in one snapshot."""
+
+    __slots__ = ("_calls", "current")
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self.current = calls[0]
+
+    def run(self, state: Any) -> list[Any]:
+        """What the calls say, up to the first one that fails."""
+        results: list[Any] = []
+        for call in self._calls:
+            self.current = call
+            try:
+                results.append(call.run(state))
+            except Exception:  # it is decided alone, so that the view sees the exception and knows what it means
+                break
+        return results
 
 
 class Submission:

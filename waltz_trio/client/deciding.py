@@ -19,7 +19,7 @@ from waltz_core.client.submit_calls import (
     StateUnreadable,
     judge,
 )
-from waltz_trio.client.calls import Call, decide_together
+from waltz_trio.client.calls import Call, Together
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Post, Tell
@@ -61,7 +61,7 @@ class Decisions:
 
     async def _together(self, part: Part, calls: list[Call]) -> None:
         try:
-            results, mark = await self._access.in_view(self._view.read, part.partition, decide_together, (calls,))
+            results, mark = await self._access.read(part, Together(calls).run, ())
         except Exception as error:
             if self._view.is_transient(error):
                 self.unreadable(part, calls, error)

@@ -20,6 +20,7 @@ from waltz_core.client.calls import PartitionStatus, Phase
 from waltz_core.client.materialized import Event, MaterializedPartition
 from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
 from waltz_core.client.submitter import Submitter
+from waltz_trio.client.at_work import Works
 from waltz_trio.client.calls import Call
 from waltz_trio.client.values import Receipt
 
@@ -149,7 +150,12 @@ def end_of(call: Call) -> tuple[str, int | None, int, int]:
 
 
 def held_up(
-    parts: Iterable[Part], partition: int | None, status: Callable[[int], PartitionStatus], most: int = 3
+    parts: Iterable[Part],
+    partition: int | None,
+    status: Callable[[int], PartitionStatus],
+    works: Works,
+    began: float,
+    most: int = 3,
 ) -> str:
     """For a call whose time is over: what a partition, or each of them, waits for, as the end of a sentence."""
     reasons = []
@@ -160,4 +166,6 @@ def held_up(
                 reasons.append(f"; partition {part.partition}: its view: {part.down}")
             elif phase is not Phase.MOUNTED:
                 reasons.append(f"; partition {part.partition}: {phase.value}")
+            elif work := works.named(part.partition, began):
+                reasons.append(f"; {work}")
     return "".join(reasons[:most])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import ApplyFailedError
 from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
 from waltz_core.client.materialized import VIEW_RETRY
+from waltz_trio.client.at_work import AtWork, Works, enter
 from waltz_trio.client.calls import Call
 from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.parts import Part, Tell
@@ -23,24 +23,14 @@ from waltz_trio.client.views import ApplyError, View
 T = TypeVar("T")
 
 
-_HERE = threading.local()
-
-
-def run_of_view() -> trio.lowlevel.TrioToken | None:
-    """The run whose view is at work in this thread, in `apply`, `decide` or `read`; None: no view is."""
-    return getattr(_HERE, "run", None)
-
-
-def _inside_view(run: trio.lowlevel.TrioToken, method: Callable[..., T], args: tuple[Any, ...]) -> T:
-    _HERE.run = run
-    try:
-        return method(*args)
-    finally:
-        _HERE.run = None
-
-
 def _itself(state: T) -> T:
     return state
+
+
+def _named(method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, Callable[..., Any] | None]:
+    """The name of a method of a view, and the function of the application that it is given."""
+    name = getattr(method, "__name__", "a method")
+    return name, args[1] if name == "read" else None
 
 
 class ViewAccess:
@@ -57,20 +47,25 @@ class ViewAccess:
         self._rng = rng
         self._instrument = instrument
         self._report = report
+        self.works = Works(view, report)
 
     async def read(self, part: Part, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, int]:
         answer: tuple[Any, int]
         if not inspect.iscoroutinefunction(function):
-            answer = await self.in_view(self._view.read, part.partition, function, args)
+            answer = await self._in_view(part, self._view.read, part.partition, function, args)
             return answer
         state, mark = self._state_of(part)
-        return await function(state, *args), mark
+        with self._awaited(part, function):
+            return await function(state, *args), mark
 
     async def read_async(self, part: Part, call: Call) -> tuple[Any, int]:
         assert call.decide is not None
         state, mark = self._state_of(part)
         entry = None if call.key is None else call.key.find(state)
-        return entry or await call.decide(state, *call.args), mark
+        if entry is not None:
+            return entry, mark
+        with self._awaited(part, call.run):
+            return await call.decide(state, *call.args), mark
 
     def _state_of(self, part: Part) -> tuple[Any, int]:
         """For a function that awaits.
@@ -86,7 +81,9 @@ class ViewAccess:
         failures = 0
         while True:
             try:
-                answer = await (method(*args) if inspect.iscoroutinefunction(method) else self.in_view(method, *args))
+                answer = await (
+                    method(*args) if inspect.iscoroutinefunction(method) else self._in_view(part, method, *args)
+                )
             except Exception as error:
                 if not self._view.is_transient(error):
                     raise
@@ -98,11 +95,24 @@ class ViewAccess:
                 return answer
             await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
 
-    async def in_view(self, method: Callable[..., Any], *args: Any) -> Any:
+    async def _in_view(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
+        run = trio.lowlevel.current_trio_token()
         if self._view.threaded:
-            return await trio.to_thread.run_sync(_inside_view, trio.lowlevel.current_trio_token(), method, args)
+            return await trio.to_thread.run_sync(self._in_thread, part, run, method, args)
         await trio.lowlevel.checkpoint_if_cancelled()
-        return method(*args)
+        with self.works.doing(part.partition, run, *_named(method, args)):
+            return method(*args)
+
+    def _in_thread(
+        self, part: Part, run: trio.lowlevel.TrioToken, method: Callable[..., T], args: tuple[Any, ...]
+    ) -> T:
+        with self.works.doing(part.partition, run, *_named(method, args)) as work:
+            enter(work)
+            return method(*args)
+
+    def _awaited(self, part: Part, function: Callable[..., Any]) -> AtWork:
+        """Around a function that is awaited, outside of the view."""
+        return self.works.doing(part.partition, trio.lowlevel.current_trio_token(), "read", function)
 
     async def apply(self, part: Part, batch: Batch, tell: Tell) -> None:
         """Do with a batch what the machine says, until it wants the next one.
@@ -126,7 +136,7 @@ class ViewAccess:
             batch = Batch(batch.partition, tuple(each for each in batch if each.id <= last_id))
         began = trio.current_time()
         try:
-            mark = await self.in_view(self._view.commit, batch)
+            mark = await self._in_view(part, self._view.commit, batch)
         except ApplyError as error:
             part.poison = error.__cause__
             part.down = f"transaction {error.transaction.id} cannot be applied: {error.__cause__!r}"

@@ -1,0 +1,176 @@
+"""What a view runs of the application right now, and since when: for the log, a status, and calls that run out of time.
+
+    in_view ──► AtWork ──returns──► forgotten (a caller that ran out of time meanwhile says its name)
+                   └── after `SLOW_AFTER` seconds: a line of the log, and again after twice the time, and so on
+
+`apply`, `decide` and `read` run in a thread or, where the view is not threaded, in the event loop, which stands still
+meanwhile. So a thread of its own looks at them: whatever stands still, somebody says why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import trio
+
+from waltz_core.base.edge import Level
+from waltz_trio.client.calls import Call, Together
+from waltz_trio.client.views import name_of
+
+SLOW_AFTER = 10.0  # seconds, until the log says that a function has not returned
+_NAMED_FROM = 1.0  # seconds that a function ran for, until a call that ran out of time names it
+_ADVICE = "what waits for it goes on only then, cancelled or not. Let such functions end by themselves"
+
+CALLS_NO_CLIENT = (
+    "apply, decide, select and instruments must not call the client. Do that where submit is called, before or after it"
+)
+
+_ALL: dict[AtWork, None] = {}  # of this process; a thread puts or takes one at a time, and readers copy
+
+
+class AtWork:
+    """A method of a view, at work inside the block."""
+
+    __slots__ = ("_works", "ended", "function", "method", "partition", "run", "since", "told", "view")
+
+    def __init__(
+        self,
+        works: Works,
+        view: Any,
+        partition: int,
+        run: trio.lowlevel.TrioToken,
+        method: str,
+        function: Callable[..., Any] | None,
+    ) -> None:
+        self._works = works
+        self.view = view
+        self.partition = partition
+        self.run = run  # whose application it is of
+        self.method = method
+        self.function = function  # that a `read` was given
+        self.since = time.monotonic()
+        self.told = SLOW_AFTER  # seconds after which the log says it next
+        self.ended = False
+
+    def __enter__(self) -> AtWork:
+        _ALL[self] = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = True
+        del _ALL[self]
+        if self.seconds >= _NAMED_FROM or self.told > SLOW_AFTER:
+            self._works.took_long(self)
+
+    def __str__(self) -> str:
+        where = getattr(self.view, "_where", "")
+        view = f"{type(self.view).__name__}{where and f' {where}'}"
+        return f"{self._what()} of {view}, partition {self.partition}"
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return time.monotonic() - self.since
+
+    def still(self) -> str:
+        """For how long it has not returned."""
+        return f"{self}, has not returned for {self.seconds:.1f} s"
+
+    def _what(self) -> str:
+        if self.method == "commit":
+            apply = getattr(self.view, "_apply", None)
+            return "commit" if apply is None else f"apply {name_of(apply)}"
+        function = self.function
+        owner = getattr(function, "__self__", None)
+        call = owner.current if isinstance(owner, Together) else owner
+        if isinstance(call, Call) and call.decide is not None:
+            return f"decide {name_of(call.decide)}"
+        return self.method if function is None else f"{self.method} {name_of(function)}"
+
+
+class Works:
+    """Those of one view."""
+
+    def __init__(self, view: Any, report: Callable[[Level, str], None]) -> None:
+        self._view = view
+        self._report = report
+        self._last: dict[int, tuple[float, str]] = {}  # by partition: the last that took long, and when it returned
+
+    def doing(
+        self, partition: int, run: trio.lowlevel.TrioToken, method: str, function: Callable[..., Any] | None
+    ) -> AtWork:
+        """A method of the view is at work inside the block that this is for."""
+        return AtWork(self, self._view, partition, run, method, function)
+
+    def took_long(self, work: AtWork) -> None:
+        """Something has returned that somebody was told of, or will be."""
+        self._last[work.partition] = time.monotonic(), f"{work}, ran for {work.seconds:.1f} s"
+        if work.told > SLOW_AFTER:
+            self._report(Level.INFO, f"{work}, has returned after {work.seconds:.0f} s")
+
+    def now(self, partition: int | None = None) -> list[AtWork]:
+        """What is at work, the longest first."""
+        works = [work for work in list(_ALL) if work.view is self._view and partition in (None, work.partition)]
+        return sorted(works, key=lambda work: work.since)
+
+    def longest(self, partition: int) -> str | None:
+        """What has been at work for the longest, and since when."""
+        works = self.now(partition)
+        return works[0].still() if works else None
+
+    def named(self, partition: int, began: float) -> str:
+        """What a call that began then, and whose time is over, has probably waited for; empty: nothing took long."""
+        works = self.now(partition)
+        if works and works[0].seconds >= _NAMED_FROM:
+            return works[0].still()
+        ended, text = self._last.get(partition, (began, ""))
+        return text if ended > began else ""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """The log says what does not return, while the block runs."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(over,), name="waltz watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, over: threading.Event) -> None:
+        pause = SLOW_AFTER
+        while not over.wait(pause):
+            pause = SLOW_AFTER
+            for work in self.now():
+                if work.seconds >= work.told:
+                    work.told *= 2
+                    self._report(Level.WARNING, f"{work}, has not returned for {work.seconds:.0f} s: {_ADVICE}")
+                pause = min(pause, max(0.0, work.told - work.seconds))
+
+
+def of_run(run: trio.lowlevel.TrioToken | None) -> str:
+    """What is at work for the clients of a run of Trio, as a list of names; empty: nothing is."""
+    works = sorted((work for work in list(_ALL) if work.run is run), key=lambda work: work.since)
+    return "; ".join(work.still() for work in works[:3])
+
+
+# ---- who calls ---------------------------------------------------------------------------------------
+
+_INSIDE: ContextVar[AtWork | None] = ContextVar("waltz_inside", default=None)
+
+
+def inside() -> AtWork | None:
+    """The view that is at work in this thread, or that this task was started from; None: no view is."""
+    work = _INSIDE.get()
+    return None if work is None or work.ended else work
+
+
+def enter(work: AtWork) -> None:
+    """Note that this thread works for a view, from here on in this context."""
+    _INSIDE.set(work)
