@@ -440,9 +440,9 @@ def _awaits(view: ClusterView, server: ServerView, partition_id: int) -> str:
     waits = [f"it waits for {own}"] if own else []
     for name in view.replicas_of(partition_id):
         node = view.storage(name)
-        disk = node.awaits(partition_id) if node is not None else ""
-        if disk:
-            waits.append(f"storage node {name} waits for its disk: {disk}")
+        under_way = node.awaits(partition_id) if node is not None else ""
+        if under_way:
+            waits.append(f"storage node {name} has under way: {under_way}")
     return f" ({'; '.join(waits)})" if waits else ""
 
 

@@ -118,7 +118,10 @@ class StorageView:
     figures: Mapping[tuple[str, int], float] = {}  # statistics by name and partition (-1: of the process)
 
     def awaits(self, partition_id: int) -> str:
-        """What waits for its disk in a partition, in words; empty if nothing, or if it does not say."""
+        """What is under way on it in a partition, in words; empty if nothing, or if it does not say.
+
+        Work of its disk, a repair, a change that waits for its turn.
+        """
         return _awaited(self.figures, partition_id)
 
 

@@ -1,7 +1,8 @@
 """What a server waits for, in words: read from the tables of what is awaited, for `waltz doctor` and the simulator.
 
 A process owes an answer to nobody whose record is not in a table (`base/pending.py`): that of the process, and that of
-each store session. So this needs no book of its own, and cannot differ from what is really awaited.
+each store session; repairs have one of their own, by connection. So this needs no book of its own, and cannot differ
+from what is really awaited.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ from waltz_core.store.requests import Awaited as Request
 from waltz_core.store.requests import described
 
 
-def awaited_by(pending: Iterable[Awaited]) -> dict[int, Counter[str]]:
-    """What is awaited by each partition (-1: by the process), and how often; sessions list their own requests."""
+def awaited_by(pending: Iterable[Awaited], repairs: Iterable[tuple[int, str]] = ()) -> dict[int, Counter[str]]:
+    """What is awaited by each partition (-1: by the process), and how often; sessions list their own requests.
+
+    Args:
+        pending: the table of the process.
+        repairs: partition and replica of each repair that a storage node has yet to answer.
+    """
     counts: dict[int, Counter[str]] = {}
     for what in pending:
         match what:
@@ -38,6 +44,8 @@ def awaited_by(pending: Iterable[Awaited]) -> dict[int, Counter[str]]:
             case ReplicaAsked():
                 continue
         counts.setdefault(partition_id, Counter())[text] += 1
+    for partition_id, replica in repairs:
+        counts.setdefault(partition_id, Counter())[f"storage node {replica}: the repair of its copy"] += 1
     return counts
 
 

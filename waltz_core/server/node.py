@@ -192,7 +192,11 @@ class ServerNode:
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
         cluster = self._context.cluster
-        partitions, awaited, nothing = self._partitions.ordered(), awaited_by(self._pending), Counter[str]()
+        partitions, awaited, nothing = (
+            self._partitions.ordered(),
+            awaited_by(self._pending, self._storage.repairs_asked()),
+            Counter[str](),
+        )
         return ServerSnapshot(
             cluster.joined.cluster_name if cluster.joined else "",
             self._cluster.server_id,

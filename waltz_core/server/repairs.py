@@ -9,7 +9,7 @@ greets the replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from waltz_core.base.alarms import SetsAlarms
@@ -73,6 +73,10 @@ class Repairs:
     def owns(self, conn: int) -> bool:
         """Whether a connection belongs to a repair."""
         return any(job.link is not None and job.link.conn == conn for job in self._jobs.values())
+
+    def asked(self) -> Iterator[tuple[int, str]]:
+        """Partition and replica of each repair that a storage node has yet to answer."""
+        return (key for key, job in self._jobs.items() if job.link is not None)
 
     def wanted(self, now: int, partition_id: int, replica: str) -> None:
         """A replica is damaged, or not in service."""

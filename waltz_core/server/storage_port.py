@@ -8,7 +8,7 @@ as one `Send`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from waltz_core.base.edge import Closed, Dialed, Level, Received, Report, ZkDone, ZkFailed
 from waltz_core.base.errors import ConfigError
@@ -63,6 +63,10 @@ class StoragePort:
     def pools(self) -> list[StoragePool]:
         """All of them, by name."""
         return [pool for _, pool in sorted(self._pools.items())]
+
+    def repairs_asked(self) -> Iterator[tuple[int, str]]:
+        """Partition and replica of each repair that a storage node has yet to answer."""
+        return self._repairs.asked()
 
     # ---- connections -------------------------------------------------------------------------
 

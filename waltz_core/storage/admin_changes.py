@@ -10,7 +10,7 @@ this order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -46,6 +46,10 @@ class AdminChanges:
         self._context = context
         self._replicas = replicas
         self._pending: Pending[AwaitedChange] = Pending(context.tickets)
+
+    def awaited(self) -> Iterator[tuple[int, str]]:
+        """Partitions that wait for a change to those before them in its request, and what it is."""
+        return ((number, f"its turn to {change.what}") for change in self._pending for number in change.left)
 
     def set_available(self, caller: Caller, message: admin.PartitionAvailableRequest) -> None:
         """Allow or forbid reads and writes."""

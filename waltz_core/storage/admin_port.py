@@ -13,7 +13,7 @@ is carried out, and its answer follows that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -46,10 +46,16 @@ class AdminPort:
     """Messages of the admin port."""
 
     def __init__(
-        self, context: NodeContext, replicas: Sequence[StorageReplica], changes: AdminChanges, repairs: Repairs
+        self,
+        context: NodeContext,
+        replicas: Sequence[StorageReplica],
+        changes: AdminChanges,
+        repairs: Repairs,
+        awaited: Callable[[], Mapping[tuple[int, str], int]],
     ) -> None:
         self._context = context
         self._replicas = replicas
+        self._awaited = awaited
         self._handlers: dict[type, Callable[[Caller, Any], None]] = {
             admin.PartitionAvailableRequest: changes.set_available,
             admin.PartitionAssignmentRequest: changes.set_assigned,
@@ -157,5 +163,7 @@ class AdminPort:
 
     def _on_statistics(self, caller: Caller, message: admin.StatisticsRequest) -> None:
         context = self._context
-        statistics = metrics.statistics_of(context, self._replicas, message.partition_id, message.prefixes)
+        statistics = metrics.statistics_of(
+            context, self._replicas, self._awaited(), message.partition_id, message.prefixes
+        )
         context.reply(caller.conn, admin.StatisticsResponse(message.seq_num, context.wall_ms, statistics))

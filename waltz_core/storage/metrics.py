@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from waltz_core.access.roles import access_level
 from waltz_core.storage.context import NodeContext
@@ -69,13 +68,12 @@ def as_json(replicas: Sequence[StorageReplica], version: str) -> str:
     return json.dumps(tree, indent=2)
 
 
-def awaited(context: NodeContext) -> Counter[tuple[int, str]]:
-    """How often what waits for the disk, by partition (-1: the directory); longest first."""
-    return Counter((each.partition_id, each.purpose) for each in context.runner.awaited())
-
-
 def statistics_of(
-    context: NodeContext, replicas: Iterable[StorageReplica], partition_id: int, prefixes: Sequence[str]
+    context: NodeContext,
+    replicas: Iterable[StorageReplica],
+    awaited: Mapping[tuple[int, str], int],
+    partition_id: int,
+    prefixes: Sequence[str],
 ) -> tuple[Statistic, ...]:
     """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
     config, wanted = context.config, tuple(prefixes) or ("",)
@@ -88,7 +86,7 @@ def statistics_of(
         if context.free_bytes is not None:
             statistics.append(Statistic("disk-free-bytes", -1, context.free_bytes))
             statistics.append(Statistic("disk-reserve-bytes", -1, config.reserve_bytes))
-    for (of, purpose), count in awaited(context).items():
+    for (of, purpose), count in awaited.items():
         if partition_id in (-1, of):
             statistics.append(Statistic(f"{AWAITED}{purpose}", of, count))
     for replica in replicas:

@@ -24,6 +24,7 @@ repaired only through this process. A directory of another node or cluster ends 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -106,8 +107,8 @@ class StorageNode:
         self._repairs = Repairs(context, self.replicas, self._changes)
         self._peers = self.make_peers(
             context,
-            StoragePort(context, self.replicas),
-            AdminPort(context, self.replicas, self._changes, self._repairs),
+            StoragePort(context, self.replicas, self._awaited),
+            AdminPort(context, self.replicas, self._changes, self._repairs, self._awaited),
         )
         self._scrub = Scrub(context)
         self._started = False
@@ -295,11 +296,18 @@ class StorageNode:
                 yield replica.partition_id, replica.state, replica.reason
 
     def awaited(self) -> list[str]:
-        """What waits for the disk, longest first; tools get the same as statistics."""
+        """What waits for the disk, for other nodes or for its turn, longest first; tools get the same as statistics."""
         return [
             purpose if partition_id < 0 else f"{purpose} of partition {partition_id}"
-            for partition_id, purpose in metrics.awaited(self._context).elements()
+            for partition_id, purpose in self._awaited().elements()
         ]
+
+    def _awaited(self) -> Counter[tuple[int, str]]:
+        """How often what waits, by partition (-1: the directory)."""
+        waits = Counter((each.partition_id, each.purpose) for each in self._context.runner.awaited())
+        waits.update(self._repairs.awaited())
+        waits.update(self._changes.awaited())
+        return waits
 
     # ---- opening the directory -------------------------------------------------------------------
 

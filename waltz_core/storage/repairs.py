@@ -10,7 +10,7 @@ damage that is left is found and asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from waltz_core.base.edge import Closed, Level
 from waltz_core.base.record import record
@@ -49,6 +49,10 @@ class Repairs:
 
     def __len__(self) -> int:
         return len(self._under_way)
+
+    def awaited(self) -> Iterator[tuple[int, str]]:
+        """Partitions whose repair has not ended."""
+        return ((partition_id, "repair from other storage nodes") for partition_id in self._under_way)
 
     def begin(self, caller: Caller, message: admin.RepairRequest) -> None:
         """Somebody asks for a repair; answered when it has ended."""

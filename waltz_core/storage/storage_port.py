@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from waltz_core.storage import metrics
 from waltz_core.storage.answers import fail
@@ -18,11 +18,17 @@ from waltz_core.wire.shared import FailureCode
 class StoragePort:
     """Messages of the storage port."""
 
-    __slots__ = ("_context", "_replicas")
+    __slots__ = ("_awaited", "_context", "_replicas")
 
-    def __init__(self, context: NodeContext, replicas: Sequence[StorageReplica]) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        replicas: Sequence[StorageReplica],
+        awaited: Callable[[], Mapping[tuple[int, str], int]],
+    ) -> None:
         self._context = context
         self._replicas = replicas
+        self._awaited = awaited
 
     def serve(self, caller: Caller, message: Incoming) -> str | None:
         """Do it, or begin to; returns why the connection must end, if it must."""
@@ -34,7 +40,7 @@ class StoragePort:
             fail(context, caller.conn, message, why)
         elif type(message) is wire.StatisticsRequest:
             ids = message.session_id, message.seq_num, partition_id
-            statistics = metrics.statistics_of(context, self._replicas, partition_id, message.prefixes)
+            statistics = metrics.statistics_of(context, self._replicas, self._awaited(), partition_id, message.prefixes)
             context.reply(caller.conn, wire.StatisticsResponse(*ids, context.wall_ms, statistics))
         elif 0 <= partition_id < len(self._replicas):
             self._replicas[partition_id].submit(caller.conn, message)

@@ -328,7 +328,7 @@ VERIFIED: dict[str, tuple[ClusterView, str, str]] = {
         with_storage(replicas={1: replica(1)}),
         "PARTITION_ASSIGNMENT_ZK_STORAGE_CONSISTENCY",
         "Error: ZooKeeper and StorageNode Partition Assignment mismatch\n"
-        "s0:7000 does not hold it: it was never told to",
+        "s0:7000 does not hold it: it was never asked to",
     ),
     "quorum": (
         cluster(storages=tuple(storage(name, replicas={0: replica(0, available=name == NAMES[0])}) for name in NAMES)),
@@ -421,11 +421,11 @@ def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:
     )
 
 
-def test_what_waits_for_the_disk_of_its_storage_nodes_stands_there_too() -> None:
+def test_what_its_storage_nodes_have_under_way_stands_there_too() -> None:
     view = with_server(status=(), health={0: False})
     slow = attrs.evolve(view.storages[1], figures={("awaited.append", 0): 1.0, ("awaited.read", 1): 3.0})
     (finding,) = diagnose(attrs.evolve(view, storages=(view.storages[0], slow, *view.storages[2:])))
-    assert finding.evidence.endswith(f"partition 0 (storage node {slow.name} waits for its disk: append)")
+    assert finding.evidence.endswith(f"partition 0 (storage node {slow.name} has under way: append)")
 
 
 def test_who_serves_everybody_is_noted_without_being_wrong() -> None:

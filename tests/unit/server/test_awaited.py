@@ -50,6 +50,15 @@ def test_what_is_awaited_is_counted_by_partition_and_in_words() -> None:
     assert awaited_by(pending) == {}
 
 
+def test_a_repair_that_a_storage_node_has_not_answered_is_awaited_by_its_partition() -> None:
+    pending: Pending[Awaited] = Pending(Tickets())
+    pending.ask(MetadataAsked(2, MetadataStep.LOOK))
+    assert awaited_by(pending, [(2, "a:1")])[2] == {
+        "ZooKeeper: the metadata is looked at, as recovery is stuck": 1,
+        "storage node a:1: the repair of its copy": 1,
+    }
+
+
 def test_a_store_session_says_which_storage_node_owes_what() -> None:
     asked = [Replication("a:1"), Replication("a:1"), Greeting("b:1")]
     assert awaited_of(Counter({"ZooKeeper: the metadata is read": 1}), asked) == (

@@ -107,11 +107,13 @@ def test_a_damaged_replica_is_told_the_admin_ports_of_all_others() -> None:
     request = bench.until_asked()
     assert (request.partition_id, request.ranges) == (0, ())
     assert request.sources == (Endpoint("b", 12), Endpoint("c", 13))
+    assert list(bench.repairs.asked()) == [(0, "a:1")]
     bench.answer(admin.RepairResponse(request.seq_num, 0, (RepairedRange(3, 5, RepairOutcome.REPAIRED),), None))
     assert bench.texts() == ["partition 0: repair of replica a:1: 3 transactions repaired"]
     assert [one.conn for one in bench.take(CloseConn)] == [-1]
     assert bench.due is None
     assert not bench.repairs.owns(-1)
+    assert list(bench.repairs.asked()) == []
 
 
 def test_what_stays_damaged_is_said_once_and_tried_again_less_and_less_often() -> None:

@@ -99,6 +99,15 @@ def test_what_waits_for_the_disk_can_be_listed() -> None:
     assert slow.made.node.awaited() == []
 
 
+def test_a_partition_whose_change_waits_for_another_one_is_listed() -> None:
+    slow = Slow(filled(1))
+    slow.send(admin.PartitionAvailableRequest(1, (0, 1), False), to=slow.admin)
+    asked = "its turn to forbid reads and writes of partitions 0, 1 of partition 1"
+    assert slow.made.node.awaited() == ["SetAvailable of partition 0", asked]
+    slow.release()
+    assert slow.made.node.awaited() == []
+
+
 def test_tools_are_shown_what_waits_for_the_disk() -> None:
     slow = Slow(filled(2))
     slow.send(wire.AppendRequest(5, 1, 0, some(2, 1), False), wire.AppendRequest(5, 2, 0, some(3, 1), False))

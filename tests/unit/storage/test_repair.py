@@ -86,6 +86,18 @@ def test_damage_found_by_a_read_is_repaired_while_the_partition_serves() -> None
     assert data_files(nodes, 0) == before
 
 
+def test_a_repair_is_listed_until_it_has_ended() -> None:
+    nodes = Nodes()
+    damage(nodes, 0, 9)
+    node = nodes.restart(0)
+    tool = codec_1(node, Port.ADMIN)
+    tool.ask(admin.RepairRequest(1, 0, (nodes.endpoint(1),), ()))
+    assert node.node.awaited() == ["repair from other storage nodes of partition 0"]
+    node.now += 60_000  # nobody is there
+    node.step()
+    assert node.node.awaited() == []
+
+
 def test_every_record_may_come_from_another_node() -> None:
     nodes = Nodes()
     before = data_files(nodes, 0)
