@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import waltz_trio as trio_front
-from waltz_asyncio.bridge import Block, call, documented, enter, leave, look
+from waltz_asyncio.bridge import Awaited, Block, call, documented, enter, leave, look, must_be_awaited
 from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.portal import Held, Portal
@@ -33,11 +33,14 @@ class Application(Block, Generic[S]):
 
     _line = "async with client.materialize(...) as app:"
 
-    def __init__(self, portal: Portal, app: trio_front.Application[S], client: Held[trio_front.Client]) -> None:
+    def __init__(
+        self, portal: Portal, app: trio_front.Application[S], client: Held[trio_front.Client], awaited: Awaited
+    ) -> None:
         self.view: View[S] = app.view
         self._portal = portal
         self._app = app
         self._held = Held(portal, app, client)
+        self._awaited = awaited
         self._used = False
 
     async def __aenter__(self) -> Application[S]:
@@ -56,6 +59,7 @@ class Application(Block, Generic[S]):
         if not self._portal.forked:
             await leave(self._held, error)
 
+    @must_be_awaited
     @documented(trio_front.Application.submit)
     async def submit(
         self,

@@ -7,14 +7,16 @@ the caller's back. So `asyncio.timeout` and `TaskGroup` work as they do with eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 import trio
 
 from waltz_sync.portal import Held, Portal
+from waltz_trio.client.arguments import not_awaited
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -132,6 +134,48 @@ def documented(original: Callable[..., Any]) -> Callable[[F], F]:
     return document
 
 
+class Awaited:
+    """Counts calls from their making to their first step: a forgotten `await` is an error when the client ends."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def check(self) -> None:
+        """See that every call was awaited.
+
+        Raises:
+            RuntimeError: it appended nothing.
+        """
+        if self._left:
+            raise not_awaited(self._left)
+
+    async def _started(self, method: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **named: P.kwargs) -> T:
+        self._left -= 1
+        return await method(*args, **named)
+
+
+class Counts(Protocol):
+    """What has methods that must be awaited."""
+
+    _awaited: Awaited
+
+
+C = TypeVar("C", bound=Counts)
+
+
+def must_be_awaited(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """The method is counted by `Awaited`."""
+
+    @functools.wraps(method)
+    def call(self: C, /, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
+        self._awaited._left += 1
+        return self._awaited._started(method, self, *args, **named)
+
+    return call
+
+
 class Block:
     """What `async with` enters: `with` is an error that shows the right line."""
 
@@ -145,6 +189,12 @@ class Block:
 
     def __await__(self) -> NoReturn:
         raise TypeError(f"this is a block, not something to await; write: {self._line}")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked for by copy, inspect and the like

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import waltz_trio as trio_front
 from waltz_asyncio.application import Application
-from waltz_asyncio.bridge import Block, call, check_loop, documented, enter, leave, look
+from waltz_asyncio.bridge import Awaited, Block, call, check_loop, documented, enter, leave, look, must_be_awaited
 from waltz_asyncio.feed import Feed
 from waltz_asyncio.pending import Pending, PendingMany
 from waltz_core.base.errors import LockConflictError, NotCommittedError
@@ -33,6 +33,7 @@ class Client:
         self._portal = portal
         self._client = client
         self._held = held
+        self._awaited = Awaited()
         self._feeds: dict[int, Feed] = {}  # touched by the Trio thread alone
 
     # ---- reading -----------------------------------------------------------------------------------
@@ -67,6 +68,7 @@ class Client:
 
     # ---- writing -----------------------------------------------------------------------------------
 
+    @must_be_awaited
     @documented(trio_front.Client.append)
     async def append(self, partition: int, append: Append, *, based_on: int | None = None) -> Receipt:
         async def run() -> Receipt:
@@ -87,6 +89,7 @@ class Client:
 
         return await call(self._portal, run)
 
+    @must_be_awaited
     @documented(trio_front.Client.send)
     async def send(self, partition: int, append: Append, *, based_on: int | None = None) -> Pending:
         async def run() -> Pending:
@@ -130,7 +133,7 @@ class Client:
             on_poison=on_poison,
             catch_up=catch_up,
         )
-        return Application(self._portal, app, self._held)
+        return Application(self._portal, app, self._held, self._awaited)
 
     @documented(trio_front.Client.partition_of)
     def partition_of(self, key: int | str) -> int:
@@ -178,6 +181,7 @@ class ClientBlock(Block):
         self._instrument = instrument
         self._portal: Portal | None = None
         self._held: Held[trio_front.Client] | None = None
+        self._client: Client | None = None
 
     async def __aenter__(self) -> Client:
         if self._portal is not None:
@@ -188,7 +192,8 @@ class ClientBlock(Block):
         try:
             manager = trio_front.open_client(self._config, instrument=self._instrument)
             self._held = Held(portal, manager, None)
-            return Client(portal, await enter(self._held, portal), self._held)
+            self._client = client = Client(portal, await enter(self._held, portal), self._held)
+            return client
         except BaseException:
             portal.stop()
             raise
@@ -198,12 +203,15 @@ class ClientBlock(Block):
     ) -> None:
         assert self._portal is not None
         assert self._held is not None
+        assert self._client is not None
         if self._portal.forked:
             return  # the parent's client goes on
         try:
             await leave(self._held, error)
         finally:
             self._portal.stop()
+        if error is None:
+            self._client._awaited.check()
 
 
 def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> ClientBlock:
@@ -220,6 +228,6 @@ def open_client(config: ConfigLike, *, instrument: Instrument | None = None) -> 
     Raises:
         ConfigError: the configuration cannot be used.
         ClientFailedError: the cluster does not answer or cannot be used, or the client broke.
-        RuntimeError: asyncio does not run here.
+        RuntimeError: asyncio does not run here; on leaving: the `await` before an append was forgotten.
     """
     return ClientBlock(config, instrument)

@@ -433,6 +433,9 @@ class Block(Generic[T]):
     async def __aexit__(self, *_: object) -> None:
         """Never reached; `async with` looks for it before it enters."""
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked for by copy, inspect and the like
             raise AttributeError(name)

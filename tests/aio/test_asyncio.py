@@ -255,6 +255,32 @@ def test_wrong_uses_say_what_to_write(cluster: ClusterThread) -> None:
     run(cluster, body)
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_forgotten_await_is_an_error_when_the_block_is_left(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        async with client.materialize(waltz.DictView(count), [0]) as app:
+            client.append(0, waltz.Append(b"x"))  # type: ignore[unused-coroutine]
+            client.send(0, waltz.Append(b"x"))  # type: ignore[unused-coroutine]
+            app.submit(add, "x", partition=0)  # type: ignore[unused-coroutine]
+            await app.submit(add, "x", partition=0)
+
+    with pytest.raises(RuntimeError, match=r"3 calls of append, send or submit were not awaited, .*await app\.submit"):
+        run(cluster, body)
+    assert threads() == []
+
+
+def test_a_block_that_is_not_entered_shows_the_line(cluster: ClusterThread) -> None:
+    async def body(client: waltz.Client) -> None:
+        feed: Any = client.feed(0, after=-1)
+        with pytest.raises(TypeError, match=r"entered first; write: async with client\.feed"):
+            async for _ in feed:
+                pass
+        with pytest.raises(TypeError, match=r"entered first; write: async with client\.feed"):
+            iter(feed)
+
+    run(cluster, body)
+
+
 async def test_trio_is_not_asyncio(cluster: ClusterThread) -> None:
     with pytest.raises(RuntimeError, match="Trio runs here: use waltz_trio"):
         async with waltz.open_client(cluster.url):

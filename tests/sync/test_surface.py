@@ -107,7 +107,7 @@ def test_asyncio_has_the_same_members_parameters_and_words(name: str) -> None:
         if not member.rpartition(".")[2].startswith("__"):
             returns = str(getattr(value, "__annotations__", {}).get("return", ""))
             waits = inspect.iscoroutinefunction(value) or "Coroutine" in returns
-            assert inspect.iscoroutinefunction(own) == waits, member
+            assert inspect.iscoroutinefunction(inspect.unwrap(own)) == waits, member
             if member != "open_client":  # what else runs, and where, differs
                 assert inspect.getdoc(own) == inspect.getdoc(value), member
 

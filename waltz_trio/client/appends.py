@@ -30,7 +30,7 @@ from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, S
 from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_alike, take_plain
 from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_at
 from waltz_trio.client.answers import Answers
-from waltz_trio.client.arguments import APPENDS, as_payload, check_codec, not_an_append, several, whole
+from waltz_trio.client.arguments import APPENDS, as_payload, check_codec, not_an_append, not_awaited, several, whole
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.instrument import Instrument, TimedInstrument
@@ -357,10 +357,7 @@ class Appends:
             RuntimeError: it appended nothing.
         """
         if self.unstarted:
-            raise RuntimeError(
-                f"{self.unstarted} calls of append, send or submit were not awaited, and appended nothing; write: "
-                "await client.append(...), await app.submit(...)"
-            )
+            raise not_awaited(self.unstarted)
 
     def end(self, error: ClientError) -> None:
         """Nothing has an outcome any more: whoever waits hears it."""

@@ -112,6 +112,14 @@ def not_an_append(value: object) -> TypeError:
     return TypeError(f"expected an Append, found {shown(value)}; write Append(VALUE{codec}, write={_LINE})")
 
 
+def not_awaited(count: int) -> RuntimeError:
+    """What to raise at the end of a client for calls that were made and not awaited."""
+    return RuntimeError(
+        f"{count} calls of append, send or submit were not awaited, and appended nothing; write: "
+        "await client.append(...), await app.submit(...)"
+    )
+
+
 def check_codec(codec: object, *, reads: bool = False) -> None:
     """See that a codec is one.
 
