@@ -438,6 +438,50 @@ def transcode_records(buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count):
     return parts, at
 
 
+def transcode_disk(buffer, first, count):
+    cdef const unsigned char *p
+    cdef unsigned char *q
+    cdef Py_ssize_t at, end, size, stop, length, done
+    cdef long long expected, most
+    if (
+        type(buffer) is not bytes
+        or not waltz_long(first, &expected)
+        or not waltz_long(count, &most)
+        or not 0 <= expected
+        or most < 0
+        or expected > 0x7FFFFFFFFFFFFFFE - most
+    ):
+        return REFERENCES["transcode_disk"](buffer, first, count)
+    p = <const unsigned char *>PyBytes_AS_STRING(buffer)
+    whole = memoryview(buffer)
+    at, size, stop = 0, PyBytes_GET_SIZE(buffer), 0
+    starts = [0]
+    # First what is sound, then all of it at once: how long the result is, is known then.
+    for done in range(most):
+        if size - at < 40 or <int64_t>get64(p + at) != expected + done:
+            break
+        length = <int32_t>get32(p + at + 28)
+        if length < 0 or size - at - 40 < length:
+            break
+        end = at + 36 + length
+        if <uint32_t>crc32(whole[at:end]) != get32(p + end):
+            break
+        at = end + 4
+        stop += 36 + length
+        starts.append(stop)
+    encoded = PyBytes_FromStringAndSize(NULL, stop)
+    q = <unsigned char *>PyBytes_AS_STRING(encoded)
+    at = 0
+    for done in range(PyList_GET_SIZE(starts) - 1):
+        length = <int32_t>get32(p + at + 28)
+        memcpy(q, p + at, 32)
+        memcpy(q + 32, p + at + 36, length)
+        memcpy(q + 32 + length, p + at + 32, 4)
+        q += 36 + length
+        at += 40 + length
+    return encoded, starts
+
+
 def cut_records(buffer, at, end, count):
     cdef const unsigned char *p
     cdef long long place, begin, stop, many, number

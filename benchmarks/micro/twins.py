@@ -57,6 +57,7 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
         REFERENCES["cut_appends"](frames[locks], 0, 1 << 20, made, NamedAppendRequest, decode, True)
     records = REFERENCES["encode_records"](0, requests[0])
     starts = REFERENCES["cut_records"](records, 0, len(records), COUNT)
+    stored = b"".join(REFERENCES["transcode_records"](records, 0, len(records), COUNT)[0])
     feed = REFERENCES["encode_frames"](0, requests[0])
     read: list[FeedData] = []
     REFERENCES["cut_feed"](feed, 0, read, FeedData)
@@ -125,6 +126,7 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Any, ...]]]]:
         "server: encode records": ("encode_records", lambda: (0, requests[0])),
         "server: encode the feed": ("encode_frames", lambda: (0, requests[0])),
         "storage: wire to disk": ("transcode_records", lambda: (records, 0, len(records), COUNT)),
+        "storage: disk to wire": ("transcode_disk", lambda: (stored, 0, COUNT)),
     }
 
 

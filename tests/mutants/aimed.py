@@ -1028,7 +1028,7 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a record is not verified when it is read",
-        "storage.record_codec",
+        "storage.transcode",
         "        if crc32(buffer[at:end]) != _CHECKSUM.unpack_from(buffer, end)[0]:\n            break\n",
         "",
         _SWEEP,

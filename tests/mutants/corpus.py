@@ -454,7 +454,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "checksum not verified",
-        "storage.record_codec",
+        "storage.transcode",
         "        if crc32(buffer[at:end]) != _CHECKSUM.unpack_from(buffer, end)[0]:\n            break",
         "        if crc32(buffer[at:end]) < 0:\n            break",
     ),

@@ -289,7 +289,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "nobody is told who floods a proxy with appends",
         "proxy.partitions",
-        "return any(one.carriage.hinders(client_id) for one in self.crowded.values())",
+        "return any(partition.carriage.hinders(client_id) for partition in self.crowded.values())",
         "return False",
         (
             "tests/model/test_fairness.py::test_a_flood_of_appends_leaves_a_client_behind_the_same_proxy_what_an_honest_load_does",

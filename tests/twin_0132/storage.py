@@ -12,13 +12,12 @@ index is believed (`index_rebuilt`), and so are segment headers (`headers_checke
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, cast
 
 from tests.twin_0132 import disk
 from tests.twin_0132.disk import JavaError
 from tests.twin_0132.wire import Connection0132
 from waltz_core.base.edge import Accepted, Port
-from waltz_core.base.log import Record
 from waltz_core.base.record import record
 from waltz_core.storage import control as ctl
 from waltz_core.storage.admin_changes import AdminChanges, AwaitedChange
@@ -39,7 +38,10 @@ from waltz_core.storage.verified_reads import VerifiedReads
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
 from waltz_core.wire.connection import ADMIN_PROTOCOL, STORAGE_PROTOCOL
+from waltz_core.wire.primitives import Negative
+from waltz_core.wire.records import RecordRun, record_list
 
+_RECORDS: Final = record_list(Negative.EMPTY)
 _DROP = "the connection is dropped"  # in place of an answer to an administrative request
 
 
@@ -174,8 +176,10 @@ class Reads0132(VerifiedReads):
 
     __slots__ = ()
 
-    def read(self, first: int, count: int, size_max: int = 0) -> Procedure[list[Record]]:
-        return (yield from disk.read_unverified(self._files.opened_log, first, count))
+    def read(self, first: int, count: int, size_max: int = 0) -> Procedure[RecordRun]:
+        out = bytearray()
+        _RECORDS.write(out, (yield from disk.read_unverified(self._files.opened_log, first, count)))
+        return cast(RecordRun, _RECORDS.read(bytes(out), 0, len(out))[0])
 
 
 class Serving0132(Serving):

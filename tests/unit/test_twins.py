@@ -27,11 +27,13 @@ from waltz_core.base.log import Record, RecordHeader
 from waltz_core.base.twins import REFERENCES
 from waltz_core.client.calls import Submit
 from waltz_core.client.columns import Columns, RowLocks
+from waltz_core.storage.record_codec import decode_run, encode_record
 from waltz_core.wire import runs
 from waltz_core.wire.client_messages import AppendRequest, FeedData, NamedAppendRequest
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.lock_names import UNTOLD, pack_text
 from waltz_core.wire.primitives import checksum_of
+from waltz_core.wire.records import RecordRun
 from waltz_trio.client.codecs import Raw, Utf8
 from waltz_trio.client.values import Append
 
@@ -221,6 +223,30 @@ def test_runs_of_records_that_are_passed_on(
                 same(twins, "cut_records", buffer, before, end, count)
         same(twins, "sound_count", buffer[before:], starts, first)
         same(twins, "sound_count", buffer[before:], starts[:1], first)
+
+
+@given(
+    first=st.one_of(st.integers(-1, 9), st.just(2**63 - 2)),
+    records=st.lists(st.tuples(DATA, st.sampled_from([1] * 9 + [2])), max_size=4),
+    cut=st.integers(0, 60),
+    flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=1),
+)
+def test_runs_of_records_from_the_disk(
+    twins: ModuleType, first: int, records: list[Any], cut: int, flips: list[Any]
+) -> None:
+    out, transaction_id = bytearray(), first
+    for data, step in records:
+        record = Record(transaction_id, ReqId(bytes(range(16))), 7, data, checksum_of(data))
+        out += encode_record(record)
+        transaction_id = min(transaction_id + step, 2**63 - 1)
+    for place, value in flips:
+        if place < len(out):
+            out[place] = value
+    for buffer in (bytes(out), bytes(out)[: max(0, len(out) - cut)], out):
+        for count in (len(records), len(records) + 1, 0, -1):
+            same(twins, "transcode_disk", buffer, first, count)
+            read = REFERENCES["transcode_disk"](buffer, first, count)
+            assert RecordRun(*read) == decode_run(bytes(buffer), first, count)[0]
 
 
 REQUESTS = st.lists(

@@ -4,7 +4,8 @@ Theory of operation:
 
 * **Where a record is.** The places of the newest are in memory (`window`), of the others in the index file. Both are
   hints: a record counts if the data file has it at that place, with its id and a checksum that matches.
-* **A run is one read** of adjacent records; it ends at the first that is not intact where the hint says.
+* **A run is one read** of adjacent records, made ready for the wire in one pass, without an object for each; it ends at
+  the first that is not intact where the hint says.
 * **If the hint is wrong** the segment is walked from its beginning. Where the walk reaches its end, the index is
   written anew, except the newest's, which is still appended to. So a damaged index costs a scan, once.
 * **If the record is wrong** its id is returned as damaged, after the sound ones before it. Nothing is guessed and
@@ -15,17 +16,20 @@ from __future__ import annotations
 
 from array import array
 
-from waltz_core.base.log import Record
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import SyncFile, WriteAt
 from waltz_core.storage.log_files import LogFiles, Segment
 from waltz_core.storage.procedure import Procedure, read, write
-from waltz_core.storage.record_codec import decode_run, record_size
+from waltz_core.storage.record_codec import RECORD_SIZE_MIN
 from waltz_core.storage.scanning import check_in_file, scan_file
 from waltz_core.storage.segment import HEADER_SIZE
+from waltz_core.storage.transcode import transcode_disk
+from waltz_core.wire.records import RecordRun
+
+NOTHING = RecordRun(b"", [0])
 
 
-def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedure[tuple[list[Record], int | None]]:
+def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedure[tuple[RecordRun, int | None]]:
     """Read intact records from `first` upward.
 
     Ends early at the end of the log, at a damaged record, and when the records take `size_max` bytes (at least one
@@ -37,43 +41,42 @@ def read_range(log: LogFiles, first: int, count: int, size_max: int) -> Procedur
     Raises:
         DiskError: a file cannot be read.
     """
-    records: list[Record] = []
-    next_id, left = first, size_max
-    while len(records) < count and 0 <= next_id <= log.max_id and left > 0:
+    runs: list[RecordRun] = []
+    next_id, end, left = first, first + count, size_max
+    while next_id < end and 0 <= next_id <= log.max_id and left > 0:
         segment = log.find(next_id)
         if segment is None:
-            return records, next_id  # a hole
-        wanted = min(count - len(records), segment.next_id - next_id)
+            return RecordRun.joined(runs), next_id  # a hole
+        wanted = min(end, segment.next_id) - next_id
         got = yield from _read_run(segment, next_id, wanted, left)
         if not got:
             got = yield from _read_relocated(log, segment, next_id)
         if not got:
-            return records, next_id
-        size = sum(map(record_size, got))
-        if records and size > left:
+            return RecordRun.joined(runs), next_id
+        size = got.size(RECORD_SIZE_MIN)
+        if runs and size > left:
             break  # one is always read: here it would be one too many
-        records += got
+        runs.append(got)
         next_id += len(got)
         left -= size
         if len(got) < wanted:
             break  # by size, or before a record that the next request will find damaged
-    return records, None
+    return RecordRun.joined(runs), None
 
 
-def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[list[Record]]:
+def _read_run(segment: Segment, first: int, count: int, size_max: int) -> Procedure[RecordRun]:
     """Adjacent records at the offset in window or index; empty if the first is not intact there."""
     bounds = yield from bounds_of(segment, first, count)
     if not index_file.plausible(bounds[:-1], segment.end):
         # Fall back to the first: an index damaged further on must not hide it.
         bounds = yield from bounds_of(segment, first, 1)
         if not index_file.plausible(bounds[:-1], segment.end):
-            return []
+            return NOTHING
     number = len(bounds) - 1
     while number > 1 and bounds[number] - bounds[0] > size_max:
         number -= 1
     data = yield from read(segment.data_path, bounds[0], max(0, bounds[number] - bounds[0]))
-    records, _ = decode_run(data, first, number)
-    return records
+    return RecordRun(*transcode_disk(data, first, number))
 
 
 def bounds_of(segment: Segment, first: int, count: int) -> Procedure[array[int]]:
@@ -93,14 +96,14 @@ def bounds_of(segment: Segment, first: int, count: int) -> Procedure[array[int]]
     return bounds
 
 
-def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[list[Record]]:
+def _read_relocated(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[RecordRun]:
     """One record, found by walking over the data file because the index is unusable; empty if it is damaged."""
     place = yield from locate(log, segment, transaction_id)
     if place is None:
-        return []
+        return NOTHING
     offset, size = place
     data = yield from read(segment.data_path, offset, size)
-    return decode_run(data, transaction_id, 1)[0]
+    return RecordRun(*transcode_disk(data, transaction_id, 1))
 
 
 def locate(log: LogFiles, segment: Segment, transaction_id: int) -> Procedure[tuple[int, int] | None]:

@@ -18,11 +18,6 @@ _CHECKSUM = Struct(">I")
 _LENGTH = Struct(">i")
 
 
-def record_size(record: Record) -> int:
-    """Bytes one record takes in a data file."""
-    return RECORD_SIZE_MIN + len(record.data)
-
-
 def encode_run(
     records: Sequence[Record], start: int, offset: int, threshold: int, parts: list[bytes], offsets: array[int]
 ) -> tuple[int, int]:

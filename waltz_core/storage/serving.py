@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from waltz_core.base.errors import StorageError
-from waltz_core.base.log import Record, RecordHeader
 from waltz_core.storage.answers import fail, succeed
 from waltz_core.storage.appends import Appends
 from waltz_core.storage.lane import Lane
@@ -178,11 +177,11 @@ class Serving:
             case wire.RecordRequest():
                 reply(conn, wire.RecordResponse(*ids, records[0] if records else None))
             case wire.RecordHeaderRequest():
-                reply(conn, wire.RecordHeaderResponse(*ids, _header(records[0]) if records else None))
+                reply(conn, wire.RecordHeaderResponse(*ids, records.headers()[0] if records else None))
             case wire.RecordListRequest() | wire.RecordRangeRequest():
-                reply(conn, wire.RecordListResponse(*ids, tuple(records)))
+                reply(conn, wire.RecordListResponse(*ids, records))
             case wire.RecordHeaderListRequest():
-                reply(conn, wire.RecordHeaderListResponse(*ids, tuple(map(_header, records))))
+                reply(conn, wire.RecordHeaderListResponse(*ids, tuple(records.headers())))
 
 
 def _not_served(message: Incoming) -> StorageError:
@@ -198,7 +197,3 @@ def _span(message: ReadRequest) -> tuple[int, int, int]:
     if isinstance(message, wire.RecordRangeRequest):
         return range_span(message)
     return message.transaction_id, 1 if isinstance(message, _SINGLE) else message.max_num_records, 0
-
-
-def _header(record: Record) -> RecordHeader:
-    return RecordHeader(record.transaction_id, record.req_id, record.header)

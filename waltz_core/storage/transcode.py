@@ -1,4 +1,4 @@
-"""Appends straight from the wire to the form they have on disk, without records in between.
+"""Records straight from the wire to the form they have on disk, and back, without an object for each in between.
 
 On the wire the data checksum stands behind the data, on disk before it, with a checksum of the whole record
 behind: everything else is moved, not looked at.
@@ -124,6 +124,33 @@ def transcode_records(buffer: bytes, at: int, end: int, count: int) -> tuple[lis
         add(body + checksum_of(crc32(body)))
         at = stop + 4
     return parts, at
+
+
+@twin
+def transcode_disk(buffer: bytes, first: int, count: int) -> tuple[bytes, list[int]]:
+    """Up to `count` records that stand on disk back to back from the start of `buffer`, as they are on the wire.
+
+    Each is verified; the first that is not whole and intact, or has not the next id, ends them.
+
+    Returns:
+        The records, where each of them begins in that, and where the last one ends.
+    """
+    parts: list[bytes] = []
+    starts, at, size, unpack = [0], 0, len(buffer), _ID_AND_LENGTH.unpack_from
+    for expected in range(first, first + count):
+        if size - at < RECORD_SIZE_MIN:
+            break
+        transaction_id, length = unpack(buffer, at)
+        data = at + HEAD_SIZE
+        end = data + length
+        if transaction_id != expected or length < 0 or end + 4 > size:
+            break
+        if crc32(buffer[at:end]) != _CHECKSUM.unpack_from(buffer, end)[0]:
+            break
+        parts += buffer[at : at + _WIRE_HEAD], buffer[data:end], buffer[at + _WIRE_HEAD : data]
+        starts.append(starts[-1] + WIRE_SIZE_MIN + length)
+        at = end + 4
+    return b"".join(parts), starts
 
 
 _V0_DECODE: Final = V0.codecs[_APPEND].decode

@@ -14,18 +14,18 @@ from hashlib import sha256
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import StorageError
-from waltz_core.base.log import Record
 from waltz_core.storage import segment_reads
 from waltz_core.storage.lane import AdminReading, Lane, RecordFaults
 from waltz_core.storage.log_files import LogFiles
 from waltz_core.storage.notes import Scrubbed
 from waltz_core.storage.procedure import DiskError, Procedure
-from waltz_core.storage.reading import read_range
-from waltz_core.storage.record_codec import encode_record, record_size
+from waltz_core.storage.reading import NOTHING, read_range
+from waltz_core.storage.record_codec import RECORD_SIZE_MIN, encode_record
 from waltz_core.storage.refusals import SE, Refusal, io_refusal, not_assigned
 from waltz_core.storage.replica_files import ReplicaFiles, State
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import storage_messages as wire
+from waltz_core.wire.records import RecordRun
 from waltz_core.wire.shared import FailureCode
 
 _SCRUB_SIZE_MIN = 4096  # bytes that a piece counts for at least, or a log of nothing would be scrubbed without pause
@@ -41,7 +41,7 @@ class VerifiedReads:
         self._lane = lane
         self._context = files.context
 
-    def read(self, first: int, count: int, size_max: int = 0) -> Procedure[list[Record]]:
+    def read(self, first: int, count: int, size_max: int = 0) -> Procedure[RecordRun]:
         """Records from `first` upward; fewer than `count` at the end of the log or before a damaged one.
 
         Args:
@@ -72,7 +72,7 @@ class VerifiedReads:
 
     def _read_or_blame(
         self, log: LogFiles, first: int, count: int, size_max: int
-    ) -> Procedure[tuple[list[Record], int | None]]:
+    ) -> Procedure[tuple[RecordRun, int | None]]:
         """As `read_range`; where the disk cannot read, the record that stands there is reported.
 
         Raises:
@@ -105,11 +105,11 @@ class VerifiedReads:
             records, damaged = yield from self._read_or_blame(files.opened_log, first, count, size_max)
         except DiskError as fault:
             files.report(Level.ERROR, f"transaction {first} cannot be read: {fault}")
-            records, damaged = [], first
+            records, damaged = NOTHING, first
         if damaged is not None:
             self.note_fault(damaged)
         next_id = max(first, first + len(records) - 1 if damaged is None else damaged) + 1
-        self._context.notes.put(Scrubbed(next_id, max(sum(map(record_size, records)), _SCRUB_SIZE_MIN)))
+        self._context.notes.put(Scrubbed(next_id, max(records.size(RECORD_SIZE_MIN), _SCRUB_SIZE_MIN)))
         return next_id - first
 
     # ---- the admin port --------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class VerifiedReads:
                 records = yield from self.read(*range_span(request))
             case _:
                 records = yield from self.read(request.transaction_id, request.max_num_records)
-        return admin.RecordListResponse(request.seq_num, request.partition_id, tuple(records))
+        return admin.RecordListResponse(request.seq_num, request.partition_id, records)
 
     def _digest(self, request: admin.DigestRequest) -> Procedure[admin.DigestResponse]:
         files, first, last = self._files, request.first_id, request.last_id

@@ -13,13 +13,14 @@ from typing import overload
 from zlib import crc32
 
 from waltz_core.base.errors import ProtocolError
-from waltz_core.base.log import Record
+from waltz_core.base.log import Record, RecordHeader
 from waltz_core.base.twins import twin
 from waltz_core.wire.primitives import RECORD_SIZE_MIN, Field, Negative, read_count, read_records, short, write_record
 
 _COUNT = Struct(">i")
 _PLACE = Struct(">28xi").unpack_from  # of a record: how long its data is
 _ID = Struct(">q").unpack_from
+_HEADER = Struct(">q16si").unpack_from
 _CHECKSUM = Struct(">I").unpack_from
 _START_SIZE = 32  # bytes of a record before its data
 _END_SIZE = 4  # and behind it
@@ -89,6 +90,17 @@ class RecordRun(Sequence[Record]):
         number = range(len(self))[at]
         return read_records(self.encoded, starts[number], starts[number + 1], 1)[0][0]
 
+    @classmethod
+    def joined(cls, runs: Sequence[RecordRun]) -> RecordRun:
+        """Runs that follow one another, as one."""
+        if len(runs) == 1:
+            return runs[0]
+        starts = [0]
+        for run in runs:
+            base = starts[-1]
+            starts += [base + start for start in run._starts[1:]]
+        return cls(b"".join([run.encoded for run in runs]), starts)
+
     def _part(self, first: int, end: int) -> RecordRun:
         base = self._starts[first]
         starts = [start - base for start in self._starts[first : end + 1]]
@@ -111,6 +123,11 @@ class RecordRun(Sequence[Record]):
     def sound(self, first: int) -> int:
         """How many, from the first on, have the ids `first`, `first + 1`, … and the checksum of their data."""
         return sound_count(self.encoded, self._starts, first)
+
+    def headers(self) -> list[RecordHeader]:
+        """All but the data, which is not looked at."""
+        encoded = self.encoded
+        return [RecordHeader(*_HEADER(encoded, start)) for start in self._starts[:-1]]
 
     def payloads(self, count: int) -> list[bytes]:
         """The data of the first `count`."""
