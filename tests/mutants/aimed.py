@@ -35,6 +35,7 @@ _EVENT_LOCKS = ("tests/dcb/test_locks.py",)
 _GATEWAY = ("tests/unit/gateway/test_keyed.py",)
 _MERKLE = ("tests/unit/operations/test_merkle.py", "tests/unit/operations/test_transparency.py")
 _SEAL = ("tests/spark/test_seal.py",)
+_SEAL_PLACES = ("tests/spark/test_seal_places.py",)
 _JOURNAL = ("tests/trio/test_journal.py",)
 _SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
@@ -1166,9 +1167,30 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a checkpoint counts tiles that were never written",
         "waltz_spark.seal.tiles",
-        "                self._write(tile_path(self.folder, level, index, len(hashes)), hashes)\n",
+        "                self._write(tile_name(level, index, len(hashes)), hashes)\n",
         "                pass\n",
         _SEAL,
+    ),
+    Mutant(
+        "what stands in a bucket already is taken for the same",
+        "waltz_spark.seal.places",
+        "if not store.put_if_absent(name, data) and store.find(name) != data:",
+        "if not store.put_if_absent(name, data) and store.find(name) is None:",
+        _SEAL_PLACES,
+    ),
+    Mutant(
+        "a checkpoint in a bucket is believed whatever it is called",
+        "waltz_spark.seal.places",
+        "        if signed.checkpoint.size != int(max(sizes)):\n",
+        "        if signed.checkpoint.size > int(max(sizes)):\n",
+        _SEAL_PLACES,
+    ),
+    Mutant(
+        "a checkpoint in a bucket counts tiles that were not put",
+        "waltz_spark.seal.places",
+        "            put.result()\n",
+        "            put.exception()\n",
+        _SEAL_PLACES,
     ),
     # ---- proxies -------------------------------------------------------------------------------
     Mutant(

@@ -23,6 +23,7 @@ from waltz_spark.base.runners import Here
 from waltz_spark.read.options import parse_options
 from waltz_spark.seal import sealing
 from waltz_spark.seal.keys import Signer, load_signer, load_verifier, make_key
+from waltz_spark.seal.places import Folder
 from waltz_spark.seal.sealing import (
     PartitionSeal,
     SealedLog,
@@ -32,7 +33,7 @@ from waltz_spark.seal.sealing import (
     prove_record,
     seal,
 )
-from waltz_spark.seal.tiles import read_checkpoint, tile_path
+from waltz_spark.seal.tiles import tile_name
 from waltz_trio.base import durable
 from waltz_trio.cli.main import main
 
@@ -63,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def opened(folder: Path, directory: Path | None = None, archive: object = None) -> closing[SealedLog]:
     given = {"directory": directory, "archive": archive}
     options = parse_options({name: str(value) for name, value in given.items() if value is not None})
-    return closing(SealedLog(options, folder))
+    return closing(SealedLog(options, str(folder)))
 
 
 def sealed(folder: Path, directory: Path, signer: Signer) -> list[PartitionSeal]:
@@ -200,7 +201,7 @@ def test_records_that_are_in_no_place_are_not_called_unchanged(tmp_path: Path, f
 def test_a_tile_that_was_changed_is_named(level: int, directory: Path, folder: Path, signer: Signer) -> None:
     sealed(folder, directory, signer)
     place = folder / "partition-0"
-    path = tile_path(place, level, 0, 256 if level == 0 else COUNTS[0] // 256)
+    path = place / tile_name(level, 0, 256 if level == 0 else COUNTS[0] // 256)
     raw = bytearray(path.read_bytes())
     raw[40] ^= 1
     path.write_bytes(raw)
@@ -253,7 +254,7 @@ def test_no_bit_of_a_proof_can_be_changed(directory: Path, folder: Path, signer:
 def test_growth_is_proved_and_another_past_is_not(tmp_path: Path, folder: Path, signer: Signer) -> None:
     make_log(tmp_path / "log", payloads())
     sealed(folder, tmp_path / "log", signer)
-    old = read_checkpoint(folder / "partition-0")
+    old = Folder(folder / "partition-0").checkpoint()
     assert old is not None
     shutil.rmtree(tmp_path / "log")
     make_log(tmp_path / "log", payloads(100))

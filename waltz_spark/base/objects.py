@@ -37,7 +37,7 @@ class Store(Protocol):
         """The whole file; raises UnreachableError, ArchiveError where it has more than `size_max` bytes."""
         ...
 
-    def find(self, name: str) -> bytes | None:
+    def find(self, name: str, size_max: int = SMALL_MAX) -> bytes | None:
         """As `read`; None if there is no such file."""
         ...
 
@@ -85,7 +85,9 @@ def open_store(root: str, *, read_only: bool = False) -> Store:
         raise ArchiveError(f"{root}: object stores need the package fsspec") from None
     kind = root.partition("://")[0]
     if kind not in _CONDITIONAL and not read_only:
-        raise ArchiveError(f"{root}: archives are kept in directories or on {', '.join(_CONDITIONAL)}, not on {kind}")
+        raise ArchiveError(
+            f"{root}: archives and seals are kept in directories or on {', '.join(_CONDITIONAL)}, not on {kind}"
+        )
     try:
         file_system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:
@@ -124,8 +126,8 @@ class LocalStore:
                 raise UnreachableError(f"{self._root / name}: {error.strerror}") from error
         return _bounded(f"{self._root / name}", data, size_max)
 
-    def find(self, name: str) -> bytes | None:
-        return self.read(name) if os.path.lexists(self._root / name) else None
+    def find(self, name: str, size_max: int = SMALL_MAX) -> bytes | None:
+        return self.read(name, size_max) if os.path.lexists(self._root / name) else None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         scratch = self.scratch(name)
@@ -255,14 +257,14 @@ class RemoteStore:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
         return _bounded(f"{self.root}/{name}", data, size_max)
 
-    def find(self, name: str) -> bytes | None:
+    def find(self, name: str, size_max: int = SMALL_MAX) -> bytes | None:
         try:
-            data: bytes = self._file_system.cat_file(self._full(name), start=0, end=SMALL_MAX + 1)
+            data: bytes = self._file_system.cat_file(self._full(name), start=0, end=size_max + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise UnreachableError(f"{self.root}/{name}: {error}") from error
-        return _bounded(f"{self.root}/{name}", data, SMALL_MAX)
+        return _bounded(f"{self.root}/{name}", data, size_max)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         try:

@@ -16,8 +16,8 @@ from waltz_spark.audit.coverage import EXIT_STATUS, FAILED, PASSED, UNPROVEN, wo
 from waltz_spark.cli.main import progress
 from waltz_spark.cli.options import log_options, log_parser
 from waltz_spark.seal.keys import load_signer, load_verifier, make_key, public_path
+from waltz_spark.seal.places import put_text, read_text
 from waltz_spark.seal.sealing import PartitionSeal, SealedLog, check_proof, compare, prove_growth, prove_record, seal
-from waltz_trio.base import durable
 from waltz_trio.cli.help import Parser, UsageError
 
 _STATUS = "Exit status: 0 all of it was looked at and is right, 1 something is wrong, 3 something was not looked at."
@@ -39,7 +39,9 @@ def make_seal_parser() -> Parser:
         example="waltz seal --seal SEAL --key ledger.key -c tools.yml",
     )
     log_parser(parser)
-    parser.add_argument("--seal", type=Path, metavar="FOLDER", help="of the seal; has a folder for each partition")
+    parser.add_argument(
+        "--seal", metavar="PLACE", help="where the seal is: a folder, or the URI of a bucket (s3://...)"
+    )
     parser.add_argument("--key", type=Path, metavar="FILE", help="the private key; with --check the public one")
     parser.add_argument("--check", action="store_true", help="compare the log with its seal instead; writes nothing")
     parser.add_argument("--new-key", type=Path, metavar="FILE", help="only make a key: FILE, and FILE.pub for others")
@@ -54,8 +56,9 @@ def _seal(arguments: argparse.Namespace) -> int:
     if arguments.new_key is not None:
         return _new_key(arguments)
     if arguments.seal is None or arguments.key is None:
-        raise UsageError("say where the seal is (--seal FOLDER), and whose it is (--key FILE)")
-    with closing(SealedLog(log_options(arguments), arguments.seal)) as log, progress(arguments, "seal") as on_progress:
+        raise UsageError("say where the seal is (--seal PLACE), and whose it is (--key FILE)")
+    log_and_seal = SealedLog(log_options(arguments), arguments.seal, read_only=arguments.check)
+    with closing(log_and_seal) as log, progress(arguments, "seal") as on_progress:
         if arguments.check:
             rows = compare(log, load_verifier(arguments.key), on_progress)
         else:
@@ -63,7 +66,7 @@ def _seal(arguments: argparse.Namespace) -> int:
     verdict = worst(row.verdict for row in rows)
     if not any(row.size for row in rows) and verdict == PASSED:
         verdict = UNPROVEN  # an empty log: nothing was checked
-    found = {"verdict": verdict, "seal": str(arguments.seal), "partitions": [_row(row) for row in rows]}
+    found = {"verdict": verdict, "seal": arguments.seal, "partitions": [_row(row) for row in rows]}
     print(json.dumps(found, indent=2) if arguments.json else "\n".join(_lines(rows, verdict, arguments.check)))
     return EXIT_STATUS[verdict]
 
@@ -129,12 +132,12 @@ def make_prove_parser() -> Parser:
         example="waltz prove --seal SEAL --key ledger.key.pub -p 0 --transaction 4711 -c tools.yml --to 4711.proof",
     )
     log_parser(parser)
-    parser.add_argument("--seal", type=Path, required=True, metavar="FOLDER", help="of the seal")
+    parser.add_argument("--seal", required=True, metavar="PLACE", help="where the seal is: a folder, or a URI")
     parser.add_argument("--key", type=Path, required=True, metavar="FILE", help="the public key of the seal")
     parser.add_argument("-p", "--partition", type=int, required=True, metavar="N", help="partition id")
     parser.add_argument("--transaction", type=int, metavar="ID", help="prove that this transaction is in the log")
-    parser.add_argument("--since", type=Path, metavar="FILE", help="prove growth since this checkpoint")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="where the proof goes (standard output)")
+    parser.add_argument("--since", metavar="FILE", help="prove growth since this checkpoint: a file, or a URI")
+    parser.add_argument("--to", metavar="FILE", help="where the proof goes: a file, or a URI (standard output)")
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object that holds the proof")
     parser.set_defaults(run=_prove, words=parser.prog)
     return parser
@@ -144,15 +147,15 @@ def _prove(arguments: argparse.Namespace) -> int:
     if (arguments.transaction is None) == (arguments.since is None):
         raise UsageError("say what to prove: --transaction ID or --since CHECKPOINT")
     key = load_verifier(arguments.key)
-    with closing(SealedLog(log_options(arguments), arguments.seal)) as log:
+    with closing(SealedLog(log_options(arguments), arguments.seal, read_only=True)) as log:
         if arguments.since is not None:
             text = str(prove_growth(log, arguments.partition, _checkpoint(arguments.since), key))
         else:
             text = str(prove_record(log, arguments.partition, arguments.transaction, key))
     if arguments.to is not None:
-        durable.replace_file(arguments.to, text.encode())
+        put_text(arguments.to, text.encode())
     if arguments.json:
-        print(json.dumps({"proof": text, "file": None if arguments.to is None else str(arguments.to)}, indent=2))
+        print(json.dumps({"proof": text, "file": arguments.to}, indent=2))
     elif arguments.to is None:
         print(text, end="")
     else:
@@ -160,23 +163,22 @@ def _prove(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _checkpoint(path: Path) -> SignedCheckpoint:
-    text = _text_of(path)
+def _checkpoint(place: str) -> SignedCheckpoint:
+    text = _text_of(place)
     try:
         return parse_checkpoint(text)
     except ProofError as error:
-        raise ProofError(f"{path}: {error}") from error
+        raise ProofError(f"{place}: {error}") from error
 
 
-def _text_of(path: Path) -> str:
-    with path.open("rb") as file:
-        raw = file.read(TEXT_MAX + 1)
+def _text_of(place: str) -> str:
+    raw = read_text(place)
     if len(raw) > TEXT_MAX:
-        raise ProofError(f"{path}: expected at most {TEXT_MAX:,} bytes")
+        raise ProofError(f"{place}: expected at most {TEXT_MAX:,} bytes")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise ProofError(f"{path}: expected text, found bytes that are none") from None
+        raise ProofError(f"{place}: expected text, found bytes that are none") from None
 
 
 # ---- waltz check-proof ---------------------------------------------------------------------------
@@ -192,9 +194,9 @@ def make_check_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         example="waltz check-proof --key ledger.key.pub 4711.proof",
     )
-    parser.add_argument("proof", type=Path, metavar="PROOF", help="file of the proof")
+    parser.add_argument("proof", metavar="PROOF", help="file or URI of the proof")
     parser.add_argument("--key", type=Path, required=True, metavar="FILE", help="the public key that you trust")
-    parser.add_argument("--since", type=Path, metavar="FILE", help="the older checkpoint, for a proof of growth")
+    parser.add_argument("--since", metavar="FILE", help="the older checkpoint, for a proof of growth")
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_check, words=parser.prog)
     return parser

@@ -11,7 +11,6 @@ kept. Give checkpoints to others: an auditor, a witness, a write-once bucket.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from uuid import UUID
 
 from waltz_core.base.record import record
@@ -38,7 +37,8 @@ from waltz_spark.read.options import Options
 from waltz_spark.read.reading import Patience, read_blocks
 from waltz_spark.records.columns import Shape
 from waltz_spark.seal.keys import Signer, check_signature
-from waltz_spark.seal.tiles import Growth, Tiles, read_checkpoint, write_checkpoint
+from waltz_spark.seal.places import Place, open_seal
+from waltz_spark.seal.tiles import Growth, Tiles, write_checkpoint
 from waltz_trio.base.durable import reason_of
 
 ORIGIN = "waltz.log"
@@ -63,18 +63,19 @@ class PartitionSeal:
 
 
 class SealedLog:
-    """A log and the folder of its seal.
+    """A log and its seal.
 
     Args:
         options: where records are.
-        folder: of the seal; has a folder for each partition.
+        root: of the seal, a folder or the URI of an object store; has a folder for each partition.
+        read_only: nothing will be sealed.
 
     Raises:
         PipelineError: the log cannot be looked at.
     """
 
-    def __init__(self, options: Options, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, options: Options, root: str, *, read_only: bool = False) -> None:
+        self.place_of: Callable[[int], Place] = open_seal(root, read_only=read_only)
         self._patience = Patience(options.request_timeout_ms / 1000, options.retries)
         self._inventory = Inventory(options)
         self._look = self._inventory.look()
@@ -96,10 +97,6 @@ class SealedLog:
     def end(self, partition: int) -> int:
         """The id behind the last committed record."""
         return self._look.ends[partition]
-
-    def folder_of(self, partition: int) -> Path:
-        """Path of the seal of a partition."""
-        return self.folder / f"partition-{partition}"
 
     def origin(self, partition: int) -> str:
         """The name of the log in checkpoints."""
@@ -123,17 +120,17 @@ class SealedLog:
         Raises:
             ProofError: they are of another log, of another key, or were changed.
         """
-        folder = self.folder_of(partition)
-        signed = read_checkpoint(folder)
+        place = self.place_of(partition)
+        signed = place.checkpoint()
         if signed is None:
             return None
         checkpoint = signed.checkpoint
         if checkpoint.origin != self.origin(partition):
-            raise ProofError(f"{folder} seals {checkpoint.origin}, the log is {self.origin(partition)}")
+            raise ProofError(f"{place} seals {checkpoint.origin}, the log is {self.origin(partition)}")
         check_signature(signed, key)
-        tiles = Tiles(folder, checkpoint.size)
+        tiles = Tiles(place, checkpoint.size)
         if tiles.root() != checkpoint.root:
-            raise ProofError(f"{folder}: the tiles do not lead to the root of the checkpoint: one of them was changed")
+            raise ProofError(f"{place}: the tiles do not lead to the root of the checkpoint: one of them was changed")
         return signed, tiles
 
 
@@ -149,7 +146,7 @@ def seal(log: SealedLog, signer: Signer, on_progress: OnProgress | None = None) 
 
 def _grow(log: SealedLog, partition: int, signer: Signer, on_progress: OnProgress | None) -> PartitionSeal:
     before = log.sealed(partition, signer.public)
-    tiles = before[1] if before is not None else Tiles(log.folder_of(partition), 0)
+    tiles = before[1] if before is not None else Tiles(log.place_of(partition), 0)
     first, end = tiles.size, log.end(partition)
     if end < first:
         raise ProofError(f"{first} records are sealed, the log ends at id {end - 1}: the last {first - end} are gone")
@@ -163,7 +160,7 @@ def _grow(log: SealedLog, partition: int, signer: Signer, on_progress: OnProgres
         if (transaction_id + 1 - first) % _COMMIT_COUNT == 0 or transaction_id + 1 == end:
             old_size, tiles = tiles.size, growth.finish()
             signed = signer.sign(Checkpoint(log.origin(partition), tiles.size, tiles.root()))
-            write_checkpoint(log.folder_of(partition), signed, old_size)
+            write_checkpoint(tiles.place, signed, old_size)
             growth = Growth(tiles)
             if on_progress is not None:
                 on_progress(transaction_id + 1 - first, end - first)
@@ -215,7 +212,7 @@ def _judged(log: SealedLog, partition: int, key: VerifierKey, work: Callable[[in
         verdict, text = FAILED, reason_of(problem)
     try:
         before = log.sealed(partition, key)
-    except (ProofError, OSError):
+    except (ProofError, PipelineError, OSError):
         before = None  # the problem is with the seal itself
     size, root = (0, "") if before is None else (before[1].size, before[0].checkpoint.root.hex())
     return PartitionSeal(partition, verdict, size, 0, max(0, log.end(partition) - size), root, text)
@@ -268,7 +265,7 @@ def _sealed(log: SealedLog, partition: int, key: VerifierKey) -> tuple[SignedChe
         raise ProofError(f"there is no partition {partition} in the log that was named")
     before = log.sealed(partition, key)
     if before is None:
-        raise ProofError(f"{log.folder_of(partition)} holds no seal: make one with 'waltz seal'")
+        raise ProofError(f"{log.place_of(partition)} holds no seal: make one with 'waltz seal'")
     return before
 
 

@@ -1,22 +1,19 @@
-"""The hashes of a sealed partition on disk: tiles of 256, as c2sp.org/tlog-tiles lays them out.
+"""The hashes of a sealed partition: tiles of 256, as c2sp.org/tlog-tiles lays them out.
 
-A folder holds `checkpoint` and `tile/LEVEL/INDEX`: tile `n` of level `l` has the hashes of 256 subtrees of `256 ** l`
-leaves each. The last tile of a level may be partial, and is then called `INDEX.p/WIDTH`. A full tile never changes;
-a partial one is replaced by a wider one under another name. So the order of writes is: tiles, each synced; then the
-checkpoint; then what it has outgrown is removed. A power cut leaves the old checkpoint with all of its tiles, or the
-new one.
+A place (`waltz_spark/seal/places.py`) holds a checkpoint and `tile/LEVEL/INDEX`: tile `n` of level `l` has the hashes
+of 256 subtrees of `256 ** l` leaves each. The last tile of a level may be partial, and is then called `INDEX.p/WIDTH`.
+A full tile never changes; a partial one is replaced by a wider one under another name. So the order of writes is:
+tiles, each durable; then the checkpoint; then what it has outgrown is removed, in a folder. A power cut leaves the old
+checkpoint with all of its tiles, or the new one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from collections import OrderedDict
-from pathlib import Path
 
 from waltz_core.operations.merkle import HASH_SIZE, ProofError, root_hash, subtree_hash
-from waltz_core.operations.transparency import TEXT_MAX, SignedCheckpoint, parse_checkpoint
-from waltz_trio.base import durable
+from waltz_core.operations.transparency import SignedCheckpoint
+from waltz_spark.seal.places import Place
 
 WIDTH = 256
 _HEIGHT = 8  # levels of the tree in a tile
@@ -28,12 +25,12 @@ class Tiles:
     """The hashes of one partition, up to a size.
 
     Args:
-        folder: of the partition.
+        place: of the partition's seal.
         size: leaves.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self.folder, self.size = folder, size
+    def __init__(self, place: Place, size: int) -> None:
+        self.place, self.size = place, size
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def root(self) -> bytes:
@@ -69,9 +66,7 @@ class Tiles:
             for index in range(count):
                 raw = self.tile(level - 1, index)
                 if subtree_hash(_cut(raw)) != self.subtree(_HEIGHT * level, index):
-                    raise ProofError(
-                        f"{self.folder}: tile {index} of level {level - 1} was changed since it was sealed"
-                    )
+                    raise ProofError(f"{self.place}: tile {index} of level {level - 1} was changed since it was sealed")
             level += 1
 
     def tile(self, level: int, index: int) -> bytes:
@@ -79,20 +74,18 @@ class Tiles:
         known = self._kept.get((level, index))
         if known is None:
             width = min(WIDTH, (self.size >> _HEIGHT * level) - index * WIDTH)
-            known = self._read(tile_path(self.folder, level, index, width), width)
+            known = self._read(tile_name(level, index, width), width)
             self._kept[level, index] = known
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return known
 
-    def _read(self, path: Path, width: int) -> bytes:
-        try:
-            with path.open("rb") as file:
-                hashes = file.read(WIDTH * HASH_SIZE + 1)
-        except OSError as error:
-            raise ProofError(f"{path}: a tile of {width} hashes is missing from the seal: {error.strerror}") from error
+    def _read(self, name: str, width: int) -> bytes:
+        hashes = self.place.find(name, WIDTH * HASH_SIZE)
+        if hashes is None:
+            raise ProofError(f"{self.place}/{name}: a tile of {width} hashes is missing from the seal")
         if len(hashes) != width * HASH_SIZE:
-            raise ProofError(f"{path}: expected {width * HASH_SIZE} bytes of hashes, found {len(hashes)}")
+            raise ProofError(f"{self.place}/{name}: expected {width * HASH_SIZE} bytes of hashes, found {len(hashes)}")
         return hashes
 
 
@@ -104,7 +97,7 @@ class Growth:
     """
 
     def __init__(self, tiles: Tiles) -> None:
-        self.folder, self.size = tiles.folder, tiles.size
+        self.place, self.size = tiles.place, tiles.size
         self._open: list[list[bytes]] = []  # the last tile of each level
         level = 0
         while (count := tiles.size >> _HEIGHT * level) > 0:
@@ -125,7 +118,7 @@ class Growth:
             if len(hashes) < WIDTH:
                 return
             index = (self.size >> _HEIGHT * (level + 1)) - 1
-            self._write(tile_path(self.folder, level, index, WIDTH), hashes)
+            self._write(tile_name(level, index, WIDTH), hashes)
             leaf = subtree_hash(hashes)
             hashes.clear()
             level += 1
@@ -135,58 +128,34 @@ class Growth:
         for level, hashes in enumerate(self._open):
             if hashes:
                 index = (self.size >> _HEIGHT * level) // WIDTH
-                self._write(tile_path(self.folder, level, index, len(hashes)), hashes)
-        return Tiles(self.folder, self.size)
+                self._write(tile_name(level, index, len(hashes)), hashes)
+        self.place.settle()
+        return Tiles(self.place, self.size)
 
-    def _write(self, path: Path, hashes: list[bytes]) -> None:
-        durable.make_directories(path.parent)
-        durable.replace_file(path, b"".join(hashes))
+    def _write(self, name: str, hashes: list[bytes]) -> None:
+        self.place.put(name, b"".join(hashes))
 
 
 def _cut(hashes: bytes) -> list[bytes]:
     return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
 
 
-def tile_path(folder: Path, level: int, index: int, width: int) -> Path:
-    """Where a tile stands: groups of three digits of its index, all but the last one after an `x`."""
+def tile_name(level: int, index: int, width: int) -> str:
+    """What a tile is called: groups of three digits of its index, all but the last one after an `x`."""
     groups = [f"{index % _GROUP:03d}"]
     while index >= _GROUP:
         index //= _GROUP
         groups.append(f"x{index % _GROUP:03d}")
-    path = folder.joinpath("tile", str(level), *reversed(groups))
-    return path if width == WIDTH else path.with_name(path.name + ".p") / str(width)
+    name = "/".join(("tile", str(level), *reversed(groups)))
+    return name if width == WIDTH else f"{name}.p/{width}"
 
 
-def read_checkpoint(folder: Path) -> SignedCheckpoint | None:
-    """The checkpoint of a partition, None before the first one.
-
-    Raises:
-        ProofError: it is damaged.
-    """
-    path = folder / "checkpoint"
-    try:
-        with path.open("rb") as file:
-            text = file.read(TEXT_MAX).decode("utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        raise ProofError(f"{path}: expected a signed checkpoint, found bytes that are no text") from error
-    try:
-        return parse_checkpoint(text)
-    except ProofError as error:
-        raise ProofError(f"{path}: {error}") from error
-
-
-def write_checkpoint(folder: Path, signed: SignedCheckpoint, old_size: int) -> None:
-    """Make the tiles up to a size count, then remove the partial tiles of the old size."""
-    durable.make_directories(folder)
-    durable.replace_file(folder / "checkpoint", str(signed).encode())
+def write_checkpoint(place: Place, signed: SignedCheckpoint, old_size: int) -> None:
+    """Make the tiles up to a size count, then remove the partial tiles of the old size, where that is done."""
     new_size, level = signed.checkpoint.size, 0
+    place.put_checkpoint(signed)
     while (count := old_size >> _HEIGHT * level) > 0:
         if count % WIDTH and count != new_size >> _HEIGHT * level:
-            outgrown = tile_path(folder, level, count // WIDTH, count % WIDTH)
-            with contextlib.suppress(FileNotFoundError):
-                durable.unlink(outgrown)
-            if new_size >> _HEIGHT * level >= (count // WIDTH + 1) * WIDTH:
-                shutil.rmtree(outgrown.parent, ignore_errors=True)  # the tile is full; leftovers of cut runs, too
+            full = new_size >> _HEIGHT * level >= (count // WIDTH + 1) * WIDTH
+            place.outgrown(tile_name(level, count // WIDTH, count % WIDTH), folder=full)
         level += 1
