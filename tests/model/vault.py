@@ -8,28 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from waltz_core.base.log import Record
-from waltz_core.server.archive_calls import (
-    ArchiveAsk,
-    ArchiveCommit,
-    ArchiveCompare,
-    ArchiveData,
-    ArchiveEqual,
-    ArchiveEvent,
-    ArchiveFailed,
-    ArchiveHolds,
-    ArchiveLook,
-    ArchiveRead,
-    ArchiveReset,
-    ArchiveTake,
-    ArchiveTaken,
-)
+from waltz_core.server import archive_calls as calls
 from waltz_core.server.archive_frames import FrameReader, encode_message
 from waltz_testing.simulation.world import SimNode, World
 
-EFFECTS = (ArchiveLook, ArchiveTake, ArchiveCommit, ArchiveCompare, ArchiveRead, ArchiveReset)
+EFFECTS = get_args(calls.ArchiveEffect)
 _ANSWER_MAX = 5  # records in one answer
 _AWAY = "the archive is away"
 _TROUBLE_MS = 8_000
@@ -86,9 +72,9 @@ class Agent:
         self._slow_ms = slow_ms
         self._rng = Random(f"{world.seed}/agent/{node.name}")
         self._life = 0
-        self._asked: dict[int, ArchiveAsk] = {}
+        self._asked: dict[int, calls.ArchiveAsk] = {}
         self._making: dict[int, tuple[int, list[Record]]] = {}  # partition → first id and records of a file
-        self._looks: dict[int, ArchiveLook] = {}
+        self._looks: dict[int, calls.ArchiveLook] = {}
         self._comparing: dict[int, int] = {}  # partition → where the next piece of its comparison begins
         node.plugins |= dict.fromkeys(EFFECTS, self._perform)
         crashed = node.on_crash
@@ -117,10 +103,10 @@ class Agent:
         asked = list(self._asked)
         self._forget()
         for ticket in asked:
-            self.node.post(ArchiveFailed(ticket, "its process ended with status -9"))
+            self.node.post(calls.ArchiveFailed(ticket, "its process ended with status -9"))
 
     def _perform(self, effect: Any) -> None:
-        if isinstance(effect, ArchiveReset):
+        if isinstance(effect, calls.ArchiveReset):
             self.kill()
             return
         self.questions += 1
@@ -135,50 +121,56 @@ class Agent:
         self._world.after(self._rng.randrange(1, self._slow_ms), act)
 
     def _answer(self, question: Any) -> None:
-        answer = ArchiveFailed(question.ticket, _AWAY) if self.away else self._done(question)
+        answer = calls.ArchiveFailed(question.ticket, _AWAY) if self.away else self._done(question)
         if self._rng.random() < self.lost_answers:
-            answer = ArchiveFailed(question.ticket, "nobody knows whether it was done")
-        if isinstance(answer, ArchiveFailed):
+            answer = calls.ArchiveFailed(question.ticket, "nobody knows whether it was done")
+        if isinstance(answer, calls.ArchiveFailed):
             self._making.pop(question.partition_id, None)
         del self._asked[question.ticket]
         (decoded,) = FrameReader().receive(encode_message(answer))
         self.node.post(decoded)
 
-    def _done(self, question: Any) -> ArchiveEvent:
+    def _done(self, question: Any) -> calls.ArchiveEvent:
         vault, partition = self.vault, question.partition_id
         match question:
-            case ArchiveLook(ticket=ticket, cluster_key=key, file_records=per_file):
+            case calls.ArchiveLook(ticket=ticket, cluster_key=key, file_records=per_file):
                 assert vault.cluster_key in (None, key)
                 vault.cluster_key, vault.file_records = key, vault.file_records or per_file
                 self._making.pop(partition, None)
-                return ArchiveHolds(ticket, vault.begins[partition], len(vault.records[partition]), vault.file_records)
-            case ArchiveTake(ticket=ticket, file_first=file_first, first=first, records=records):
+                return calls.ArchiveHolds(
+                    ticket, vault.begins[partition], len(vault.records[partition]), vault.file_records
+                )
+            case calls.ArchiveTake(ticket=ticket, file_first=file_first, first=first, records=records):
                 if first == file_first:
                     self._making[partition] = (first, [])
                 begun, held = self._making.get(partition, (-1, []))
                 if (begun, begun + len(held)) != (file_first, first):
-                    return ArchiveFailed(ticket, f"expected a file of {file_first} to {first - 1}")
+                    return calls.ArchiveFailed(ticket, f"expected a file of {file_first} to {first - 1}")
                 held += records
-                return ArchiveTaken(ticket)
-            case ArchiveCommit(ticket=ticket, first=first, end=end):
+                return calls.ArchiveTaken(ticket)
+            case calls.ArchiveCommit(ticket=ticket, first=first, end=end):
                 begun, held = self._making.pop(partition, (-1, []))
                 if (begun, begun + len(held)) != (first, end):
-                    return ArchiveFailed(ticket, f"expected a file of {first} to {end - 1}")
+                    return calls.ArchiveFailed(ticket, f"expected a file of {first} to {end - 1}")
                 problem = vault.commit(partition, first, held)
                 if problem:
-                    return ArchiveFailed(ticket, problem)
-                return ArchiveHolds(ticket, 0, len(vault.records[partition]), vault.file_records)
-            case ArchiveCompare(ticket=ticket, first=first, records=records, anew=anew):
+                    return calls.ArchiveFailed(ticket, problem)
+                return calls.ArchiveHolds(ticket, 0, len(vault.records[partition]), vault.file_records)
+            case calls.ArchiveCompare(ticket=ticket, first=first, records=records, anew=anew):
                 assert anew or self._comparing.get(partition) == first, "it goes on with what it has not begun"
                 self._comparing[partition] = first + len(records)
                 if vault.read(partition, first, len(records)) != list(records):
-                    return ArchiveFailed(ticket, "it holds other records than the log")
+                    return calls.ArchiveFailed(ticket, "it holds other records than the log")
                 vault.on_equal(partition, first, first + len(records))
-                return ArchiveEqual(ticket)
-            case ArchiveRead(ticket=ticket, first=first, count=count):
+                return calls.ArchiveEqual(ticket)
+            case calls.ArchiveRead(ticket=ticket, first=first, count=count):
                 found = vault.read(partition, first, min(count, _ANSWER_MAX))
                 vault.reads += len(found)
-                return ArchiveData(ticket, found) if found else ArchiveFailed(ticket, f"{first} is not archived")
+                return (
+                    calls.ArchiveData(ticket, found)
+                    if found
+                    else calls.ArchiveFailed(ticket, f"{first} is not archived")
+                )
         raise AssertionError(question)
 
     # ---- trouble -----------------------------------------------------------------------------

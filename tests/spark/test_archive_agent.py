@@ -9,18 +9,7 @@ import pytest
 
 from waltz_core.base.ids import make_req_id
 from waltz_core.base.log import Record
-from waltz_core.server.archive_calls import (
-    ArchiveAsk,
-    ArchiveCommit,
-    ArchiveCompare,
-    ArchiveData,
-    ArchiveEqual,
-    ArchiveHolds,
-    ArchiveLook,
-    ArchiveRead,
-    ArchiveTake,
-    ArchiveTaken,
-)
+from waltz_core.server import archive_calls as calls
 from waltz_core.server.archive_frames import FrameReader, encode_message
 from waltz_core.wire.primitives import checksum_of
 from waltz_spark.archive.agent import ArchiveReader, ArchiveWriter, Manifest
@@ -36,9 +25,9 @@ def log(first: int, end: int, *, other: int = -1) -> Sequence[Record]:
     for at in range(first, end):
         data = b"%d" % at * 9 if at != other else b"other"
         records.append(Record(at, make_req_id(3, 1, 0, at), at, data, checksum_of(data)))
-    question = ArchiveTake(1, 0, first, first, records)
+    question = calls.ArchiveTake(1, 0, first, first, records)
     (decoded,) = FrameReader().receive(encode_message(question))
-    assert isinstance(decoded, ArchiveTake)
+    assert isinstance(decoded, calls.ArchiveTake)
     return decoded.records
 
 
@@ -51,26 +40,26 @@ class Desk:
         self.writing, self.reading = ArchiveWriter(store, known), ArchiveReader(known, store.root)
 
     def fill(self) -> None:
-        ask: list[ArchiveAsk] = [
-            ArchiveLook(1, 0, bytes(16), 1, 10, 0),
-            ArchiveTake(2, 0, 0, 0, log(0, 4)),
-            ArchiveTake(3, 0, 0, 4, log(4, 10)),
-            ArchiveCommit(4, 0, 0, 10),
-            ArchiveTake(5, 0, 10, 10, log(10, COUNT)),
-            ArchiveCommit(6, 0, 10, COUNT),
+        ask: list[calls.ArchiveAsk] = [
+            calls.ArchiveLook(1, 0, bytes(16), 1, 10, 0),
+            calls.ArchiveTake(2, 0, 0, 0, log(0, 4)),
+            calls.ArchiveTake(3, 0, 0, 4, log(4, 10)),
+            calls.ArchiveCommit(4, 0, 0, 10),
+            calls.ArchiveTake(5, 0, 10, 10, log(10, COUNT)),
+            calls.ArchiveCommit(6, 0, 10, COUNT),
         ]
         assert [self.writing.answer(question) for question in ask] == [
-            ArchiveHolds(1, 0, 0, 10),
-            ArchiveTaken(2),
-            ArchiveTaken(3),
-            ArchiveHolds(4, 0, 10, 10),
-            ArchiveTaken(5),
-            ArchiveHolds(6, 0, COUNT, 10),
+            calls.ArchiveHolds(1, 0, 0, 10),
+            calls.ArchiveTaken(2),
+            calls.ArchiveTaken(3),
+            calls.ArchiveHolds(4, 0, 10, 10),
+            calls.ArchiveTaken(5),
+            calls.ArchiveHolds(6, 0, COUNT, 10),
         ]
 
     def compare(self, first: int, end: int, *, anew: bool = True, other: int = -1) -> None:
-        question = ArchiveCompare(7, 0, first, log(first, end, other=other), anew)
-        assert self.writing.answer(question) == ArchiveEqual(7)
+        question = calls.ArchiveCompare(7, 0, first, log(first, end, other=other), anew)
+        assert self.writing.answer(question) == calls.ArchiveEqual(7)
 
 
 @pytest.fixture
@@ -82,11 +71,11 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_what_was_written_is_read_from_anywhere_to_the_end_of_its_file(desk: Desk) -> None:
     for first, count, end in ((0, 3, 3), (3, 100, 10), (10, 2, 12), (5, 1, 6), (12, 100, COUNT)):
-        answer = desk.reading.answer(ArchiveRead(8, 0, first, count))
-        assert isinstance(answer, ArchiveData)
+        answer = desk.reading.answer(calls.ArchiveRead(8, 0, first, count))
+        assert isinstance(answer, calls.ArchiveData)
         assert list(answer.records) == list(log(first, end))
     with pytest.raises(ArchiveError, match="transaction 20 of partition 0 is in no file"):
-        desk.reading.answer(ArchiveRead(8, 0, COUNT, 1))
+        desk.reading.answer(calls.ArchiveRead(8, 0, COUNT, 1))
 
 
 def test_a_comparison_goes_through_files_in_pieces_and_finds_the_one_record_that_differs(desk: Desk) -> None:
@@ -108,28 +97,30 @@ def test_what_an_earlier_comparison_has_read_frees_nothing_when_the_file_is_gone
 
 
 def test_a_file_that_does_not_go_on_where_the_last_piece_ended_is_given_up(tmp_path: Path, desk: Desk) -> None:
-    desk.writing.answer(ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
+    desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, COUNT, log(COUNT, 25)))
     with pytest.raises(ArchiveError, match="expected a file of 20 to 26, found 20 to 24"):
-        desk.writing.answer(ArchiveTake(9, 0, COUNT, 27, log(27, 28)))
+        desk.writing.answer(calls.ArchiveTake(9, 0, COUNT, 27, log(27, 28)))
     with pytest.raises(ArchiveError, match="found none"):
-        desk.writing.answer(ArchiveCommit(9, 0, COUNT, 25))
+        desk.writing.answer(calls.ArchiveCommit(9, 0, COUNT, 25))
     assert [path.name for path in tmp_path.rglob("*") if "tmp" in path.name or "scratch" in path.name] == []
 
 
 def test_of_two_servers_that_write_the_same_records_none_adds_them_twice(tmp_path: Path, desk: Desk) -> None:
     other = Desk(tmp_path)
     for each in (desk, other):
-        assert isinstance(each.writing.answer(ArchiveLook(1, 0, bytes(16), 1, 10, 0)), ArchiveHolds)
-        each.writing.answer(ArchiveTake(2, 0, COUNT, COUNT, log(COUNT, 25)))
-    assert desk.writing.answer(ArchiveCommit(3, 0, COUNT, 25)) == ArchiveHolds(3, 0, 25, 10)
-    assert other.writing.answer(ArchiveCommit(3, 0, COUNT, 25)) == ArchiveHolds(3, 0, 25, 10)  # it is the same
-    other.writing.answer(ArchiveTake(4, 0, COUNT, COUNT, log(COUNT, 24)))
+        assert isinstance(each.writing.answer(calls.ArchiveLook(1, 0, bytes(16), 1, 10, 0)), calls.ArchiveHolds)
+        each.writing.answer(calls.ArchiveTake(2, 0, COUNT, COUNT, log(COUNT, 25)))
+    assert desk.writing.answer(calls.ArchiveCommit(3, 0, COUNT, 25)) == calls.ArchiveHolds(3, 0, 25, 10)
+    assert other.writing.answer(calls.ArchiveCommit(3, 0, COUNT, 25)) == calls.ArchiveHolds(
+        3, 0, 25, 10
+    )  # it is the same
+    other.writing.answer(calls.ArchiveTake(4, 0, COUNT, COUNT, log(COUNT, 24)))
     with pytest.raises(ArchiveError, match=r"goes on at id 25, but .* starts at 20"):
-        other.writing.answer(ArchiveCommit(5, 0, COUNT, 24))
-    assert desk.writing.answer(ArchiveLook(6, 0, bytes(16), 1, 10, 0)) == ArchiveHolds(6, 0, 25, 10)
+        other.writing.answer(calls.ArchiveCommit(5, 0, COUNT, 24))
+    assert desk.writing.answer(calls.ArchiveLook(6, 0, bytes(16), 1, 10, 0)) == calls.ArchiveHolds(6, 0, 25, 10)
 
 
 def test_the_archive_of_another_cluster_is_refused(desk: Desk) -> None:
     for key, partitions in ((bytes(15) + b"x", 1), (bytes(16), 2)):
         with pytest.raises(ArchiveError, match="archive of another cluster"):
-            desk.writing.answer(ArchiveLook(9, 0, key, partitions, 10, 0))
+            desk.writing.answer(calls.ArchiveLook(9, 0, key, partitions, 10, 0))

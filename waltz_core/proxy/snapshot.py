@@ -12,7 +12,7 @@ from typing import Final
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.proxy.partition import ProxyPartition
-from waltz_core.server.snapshot import CLIENTS_TOLD
+from waltz_core.server.snapshot import CLIENTS_TOLD, chosen
 from waltz_core.wire.shared import AGE, Statistic
 
 UPSTREAM: Final = "upstream-connections"
@@ -71,13 +71,9 @@ def snapshot_of(now: int, partition: ProxyPartition) -> ProxyPartitionSnapshot:
 
 
 def statistics_of(snapshot: ProxySnapshot, partition_id: int, prefixes: Sequence[str]) -> tuple[Statistic, ...]:
-    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
-    wanted = tuple(prefixes) or ("",)
-    figures = list(_process_statistics(snapshot)) if partition_id == -1 else []
-    for partition in snapshot.partitions:
-        if partition_id in (-1, partition.partition_id):
-            figures += _partition_statistics(partition)
-    return tuple(statistic for statistic in figures if statistic.name.startswith(wanted))
+    """Figures of a proxy, see `chosen`."""
+    of_partitions = ((each.partition_id, _partition_statistics(each)) for each in snapshot.partitions)
+    return chosen(_process_statistics(snapshot), of_partitions, partition_id, prefixes)
 
 
 def _process_statistics(snapshot: ProxySnapshot) -> Iterator[Statistic]:

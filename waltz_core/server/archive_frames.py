@@ -9,48 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import attrs
 
 from waltz_core.base.errors import ProtocolError
 from waltz_core.base.log import Record
-from waltz_core.server.archive_calls import (
-    ArchiveAsk,
-    ArchiveCommit,
-    ArchiveCompare,
-    ArchiveData,
-    ArchiveEqual,
-    ArchiveEvent,
-    ArchiveFailed,
-    ArchiveHolds,
-    ArchiveLook,
-    ArchiveRead,
-    ArchiveTake,
-    ArchiveTaken,
-)
+from waltz_core.server import archive_calls as calls
 from waltz_core.wire.primitives import write_record
 from waltz_core.wire.records import RecordRun, cut_records
 
 _HEAD = Struct(">II")
 _SIZE_MAX = 1 << 30
 
-ArchiveMessage: TypeAlias = ArchiveAsk | ArchiveEvent
+ArchiveMessage: TypeAlias = calls.ArchiveAsk | calls.ArchiveEvent
 
 _KINDS: dict[str, type[ArchiveMessage]] = {
-    kind.__name__: kind
-    for kind in (
-        ArchiveLook,
-        ArchiveTake,
-        ArchiveCommit,
-        ArchiveCompare,
-        ArchiveRead,
-        ArchiveHolds,
-        ArchiveTaken,
-        ArchiveEqual,
-        ArchiveData,
-        ArchiveFailed,
-    )
+    kind.__name__: kind for kind in (*get_args(calls.ArchiveAsk), *get_args(calls.ArchiveEvent))
 }
 
 
@@ -62,7 +37,7 @@ def encode_message(message: ArchiveMessage) -> bytes:
         records: Sequence[Record] = fields.pop("records")
         fields["count"] = len(records)
         body = encoded_records(records)
-    if isinstance(message, ArchiveLook):
+    if isinstance(message, calls.ArchiveLook):
         fields["cluster_key"] = message.cluster_key.hex()
     head = json.dumps([type(message).__name__, fields]).encode()
     return _HEAD.pack(len(head), len(body)) + head + body
@@ -108,10 +83,10 @@ def _decode(head: bytes, body: bytes) -> ArchiveMessage:
     try:
         name, fields = json.loads(head)
         kind = _KINDS[name]
-        if "count" in fields and kind in (ArchiveTake, ArchiveCompare, ArchiveData):
+        if "count" in fields and kind in (calls.ArchiveTake, calls.ArchiveCompare, calls.ArchiveData):
             count = fields.pop("count")
             fields["records"] = RecordRun(body, cut_records(body, 0, len(body), count))
-        if kind is ArchiveLook:
+        if kind is calls.ArchiveLook:
             fields["cluster_key"] = bytes.fromhex(fields["cluster_key"])
         return kind(**fields)
     except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -163,13 +163,26 @@ def client_lags(peers: Sequence[Peer], feeds: Iterable[Feed]) -> tuple[tuple[int
 
 
 def statistics_of(snapshot: ServerSnapshot, partition_id: int, prefixes: Sequence[str]) -> tuple[Statistic, ...]:
-    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all)."""
+    """Figures of a server, see `chosen`."""
+    of_partitions = ((each.partition_id, _partition_statistics(each)) for each in snapshot.partitions)
+    return chosen(_process_statistics(snapshot), of_partitions, partition_id, prefixes)
+
+
+def chosen(
+    of_process: Iterable[Statistic],
+    of_partitions: Iterable[tuple[int, Iterable[Statistic]]],
+    partition_id: int,
+    prefixes: Sequence[str],
+) -> tuple[Statistic, ...]:
+    """Figures of one partition (-1: of all and of the process) whose names start with a prefix (none: all).
+
+    Args:
+        of_process, of_partitions: figures, which are made only as far as they are wanted.
+    """
     wanted = tuple(prefixes) or ("",)
-    figures = list(_process_statistics(snapshot)) if partition_id == -1 else []
-    for partition in snapshot.partitions:
-        if partition_id in (-1, partition.partition_id):
-            figures += _partition_statistics(partition)
-    return tuple(statistic for statistic in figures if statistic.name.startswith(wanted))
+    groups = [of_process] if partition_id == -1 else []
+    groups += [figures for number, figures in of_partitions if partition_id in (-1, number)]
+    return tuple(statistic for figures in groups for statistic in figures if statistic.name.startswith(wanted))
 
 
 def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:

@@ -25,20 +25,7 @@ from typing import BinaryIO
 import attrs
 
 from waltz_core.base.errors import WaltzError
-from waltz_core.server.archive_calls import (
-    ArchiveAsk,
-    ArchiveCommit,
-    ArchiveCompare,
-    ArchiveData,
-    ArchiveEqual,
-    ArchiveEvent,
-    ArchiveFailed,
-    ArchiveHolds,
-    ArchiveLook,
-    ArchiveRead,
-    ArchiveTake,
-    ArchiveTaken,
-)
+from waltz_core.server import archive_calls as calls
 from waltz_core.server.archive_frames import FrameReader, encode_message, encoded_records
 from waltz_core.wire.records import RecordRun, cut_records
 from waltz_spark.archive.archive import FileTask, FileWriter, commit_written, publish, software
@@ -105,12 +92,12 @@ class ArchiveReader:
         self._kept: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._cursors: OrderedDict[tuple[int, int], Iterator[Block]] = OrderedDict()  # by what they give next
 
-    def answer(self, question: ArchiveAsk) -> ArchiveEvent:
+    def answer(self, question: calls.ArchiveAsk) -> calls.ArchiveEvent:
         """Some of the records that were asked for."""
-        assert isinstance(question, ArchiveRead)
+        assert isinstance(question, calls.ArchiveRead)
         block = self._block(question.partition_id, question.first)
         low = question.first - block.first_id
-        return ArchiveData(question.ticket, wire_records(block, low, min(block.count, low + question.count)))
+        return calls.ArchiveData(question.ticket, wire_records(block, low, min(block.count, low + question.count)))
 
     def _block(self, partition: int, transaction_id: int) -> Block:
         for key, block in self._kept.items():
@@ -166,16 +153,16 @@ class ArchiveWriter:
         self._store = store
         self._known = known
         self._files: dict[int, _File] = {}
-        self._looks: dict[int, ArchiveLook] = {}  # what was said of the cluster, by partition
+        self._looks: dict[int, calls.ArchiveLook] = {}  # what was said of the cluster, by partition
         self._compared: dict[int, Cursor] = {}  # where the comparison of a partition is
-        self._steps: dict[type[ArchiveAsk], Callable[[ArchiveAsk], ArchiveEvent]] = {
-            ArchiveLook: self._look,
-            ArchiveTake: self._take,
-            ArchiveCommit: self._commit,
-            ArchiveCompare: self._compare,
+        self._steps: dict[type[calls.ArchiveAsk], Callable[[calls.ArchiveAsk], calls.ArchiveEvent]] = {
+            calls.ArchiveLook: self._look,
+            calls.ArchiveTake: self._take,
+            calls.ArchiveCommit: self._commit,
+            calls.ArchiveCompare: self._compare,
         }
 
-    def answer(self, question: ArchiveAsk) -> ArchiveEvent:
+    def answer(self, question: calls.ArchiveAsk) -> calls.ArchiveEvent:
         """Do it."""
         try:
             return self._steps[type(question)](question)
@@ -200,8 +187,8 @@ class ArchiveWriter:
 
     # ---- what is archived --------------------------------------------------------------------
 
-    def _look(self, look: ArchiveAsk) -> ArchiveEvent:
-        assert isinstance(look, ArchiveLook)
+    def _look(self, look: calls.ArchiveAsk) -> calls.ArchiveEvent:
+        assert isinstance(look, calls.ArchiveLook)
         self.drop(look.partition_id)
         state = self._known.load()
         if state is not None and (state.key, state.partition_count) != (look.cluster_key, look.partition_count):
@@ -209,16 +196,18 @@ class ArchiveWriter:
         self._looks[look.partition_id] = look
         return self._holds(look, state)
 
-    def _holds(self, look: ArchiveLook, state: ArchiveState | None, ticket: int | None = None) -> ArchiveHolds:
+    def _holds(
+        self, look: calls.ArchiveLook, state: ArchiveState | None, ticket: int | None = None
+    ) -> calls.ArchiveHolds:
         files = state.files_of(look.partition_id) if state is not None else ()
         first, end = (files[0].first_id, files[-1].end_id) if files else (look.log_start, look.log_start)
         per_file = state.range_count if state is not None else look.file_records
-        return ArchiveHolds(look.ticket if ticket is None else ticket, first, end, per_file)
+        return calls.ArchiveHolds(look.ticket if ticket is None else ticket, first, end, per_file)
 
     # ---- a file ------------------------------------------------------------------------------
 
-    def _take(self, take: ArchiveAsk) -> ArchiveEvent:
-        assert isinstance(take, ArchiveTake)
+    def _take(self, take: calls.ArchiveAsk) -> calls.ArchiveEvent:
+        assert isinstance(take, calls.ArchiveTake)
         if take.first == take.file_first:
             self.drop(take.partition_id)
             scratch = self._store.scratch(manifest.file_path(take.partition_id, take.first, take.first + 1))
@@ -227,7 +216,7 @@ class ArchiveWriter:
         block = block_of_records(take.partition_id, take.first, take.records)
         file.writer.add(block)
         file.next_id = block.end_id
-        return ArchiveTaken(take.ticket)
+        return calls.ArchiveTaken(take.ticket)
 
     def _file_at(self, partition: int, first: int, next_id: int) -> _File:
         file = self._files.get(partition)
@@ -236,8 +225,8 @@ class ArchiveWriter:
             raise ArchiveError(f"partition {partition}: expected a file of {first} to {next_id - 1}, found {at}")
         return file
 
-    def _commit(self, commit: ArchiveAsk) -> ArchiveEvent:
-        assert isinstance(commit, ArchiveCommit)
+    def _commit(self, commit: calls.ArchiveAsk) -> calls.ArchiveEvent:
+        assert isinstance(commit, calls.ArchiveCommit)
         partition = commit.partition_id
         file = self._file_at(partition, commit.first, commit.end)
         look = self._looks[partition]
@@ -255,13 +244,13 @@ class ArchiveWriter:
 
     # ---- before anything is freed ------------------------------------------------------------
 
-    def _compare(self, question: ArchiveAsk) -> ArchiveEvent:
+    def _compare(self, question: calls.ArchiveAsk) -> calls.ArchiveEvent:
         """What is in the archive is read from there, once more for each comparison, however little of it is compared.
 
         A file stays open between the pieces of one comparison only: what was read hours ago says nothing of what is
         there now, and the log start of a partition that is appended to rises by a few records at a time.
         """
-        assert isinstance(question, ArchiveCompare)
+        assert isinstance(question, calls.ArchiveCompare)
         partition, end = question.partition_id, question.first + len(question.records)
         expected = block_of_records(partition, question.first, question.records).data
         cursor = self._compared.pop(partition, None)
@@ -277,7 +266,7 @@ class ArchiveWriter:
                 )
             low += len(held)
         self._compared[partition] = cursor
-        return ArchiveEqual(question.ticket)
+        return calls.ArchiveEqual(question.ticket)
 
 
 class Cursor:
@@ -321,13 +310,15 @@ def block_of_records(partition: int, first: int, records: object) -> Block:
 class Lane:
     """A thread that answers questions in the order in which they come."""
 
-    def __init__(self, name: str, answer: Callable[[ArchiveAsk], ArchiveEvent], send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, name: str, answer: Callable[[calls.ArchiveAsk], calls.ArchiveEvent], send: Callable[[bytes], None]
+    ) -> None:
         self._answer = answer
         self._send = send
-        self._questions: SimpleQueue[ArchiveAsk] = SimpleQueue()
+        self._questions: SimpleQueue[calls.ArchiveAsk] = SimpleQueue()
         Thread(target=self._run, name=name, daemon=True).start()
 
-    def put(self, question: ArchiveAsk) -> None:
+    def put(self, question: calls.ArchiveAsk) -> None:
         """Queue a question."""
         self._questions.put(question)
 
@@ -337,9 +328,9 @@ class Lane:
             try:
                 answer = self._answer(question)
             except WaltzError as error:
-                answer = ArchiveFailed(question.ticket, str(error))
+                answer = calls.ArchiveFailed(question.ticket, str(error))
             except Exception as error:  # of any kind: the server must hear of it, and not wait
-                answer = ArchiveFailed(question.ticket, f"{type(error).__name__}: {error}")
+                answer = calls.ArchiveFailed(question.ticket, f"{type(error).__name__}: {error}")
             self._send(encode_message(answer))
 
 
@@ -359,8 +350,8 @@ def serve(root: str, source: BinaryIO, target: BinaryIO) -> None:
     frames = FrameReader()
     while data := source.read1(_READ_SIZE):  # type: ignore[attr-defined]  # both are buffered
         for question in frames.receive(data):
-            assert isinstance(question, ArchiveAsk)
-            (read if isinstance(question, ArchiveRead) else write).put(question)
+            assert isinstance(question, calls.ArchiveAsk)
+            (read if isinstance(question, calls.ArchiveRead) else write).put(question)
     writing.forsake()
 
 
