@@ -16,8 +16,9 @@ EVENTS_MAX = 1024
 
 
 def _texts(texts: Iterable[str], what: str) -> frozenset[str]:
-    if isinstance(texts, str):
-        raise TypeError(f"{what} are a collection of texts, found {texts!r}; write [{texts!r}]")
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        example = [texts] if isinstance(texts, str) else ["..."]
+        raise TypeError(f"{what} are a collection of texts, found {texts!r}; write {example}")
     whole = frozenset(texts)
     for text in whole:
         if not isinstance(text, str) or not text:
@@ -103,12 +104,22 @@ class Query:
         return f"Query({', '.join(map(repr, self.items))})"
 
 
+def _is_query(_: object, field: object, query: Any) -> None:
+    if not isinstance(query, Query):
+        raise TypeError(f"expected a Query, found {query!r}; write AppendCondition(Query(QueryItem(...)), after=HEAD)")
+
+
+def _is_position(_: object, field: object, after: Any) -> None:
+    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
+        raise TypeError(f"after is a position, a whole number, or None, found {after!r}; write after=events.head")
+
+
 @attrs.frozen
 class AppendCondition:
     """An append fails if an event behind `after` matches; `after` None = if any event does."""
 
-    fail_if_events_match: Query
-    after: int | None = None
+    fail_if_events_match: Query = attrs.field(validator=_is_query)
+    after: int | None = attrs.field(default=None, validator=_is_position)
 
 
 class Events(Sequence[SequencedEvent]):

@@ -8,6 +8,7 @@ from typing import NoReturn
 import waltz_trio as trio_front
 from waltz_core.base.errors import ClientClosedError
 from waltz_sync.portal import Portal
+from waltz_trio.client.codecs import shown
 from waltz_trio.client.values import Batch, Transaction
 
 CHUNK = 64  # transactions that cross from the Trio thread at once
@@ -126,6 +127,8 @@ class Feed(Delivery):
 
     def fetch(self, txn: Transaction, *, timeout: float | None = None) -> bytes:
         """The raw payload of a transaction, read from the server if it is not there yet."""
+        if not isinstance(txn, Transaction):
+            raise TypeError(f"expected a transaction of this feed, found {shown(txn)}; write feed.fetch(txn)")
         return self._portal.call(Transaction.fetch, timeout, "the payload has not come; ask again", txn)
 
     def _next_batch(self, count_max: int, ask_max: int, timeout: float | None) -> Batch:

@@ -26,12 +26,15 @@ from waltz_testing.view_case import (
 from waltz_testing.view_keys import KEY_CHECKS
 from waltz_testing.view_together import TOGETHER_CHECKS
 from waltz_trio import ApplyError, Batch, Transaction, ViewRegressedError
+from waltz_trio.client.codecs import shown
 
 _checks = Checks()
 
 
 def view_checks(case: ViewCase | None = None) -> tuple[Check, ...]:
     """Every check, or those that concern a case; to parametrize a test. Their `__name__` says what is wanted."""
+    if case is not None and not isinstance(case, ViewCase):
+        raise TypeError(f"expected a ViewCase, found {shown(case)}")
     return (*_checks.of(case), *KEY_CHECKS.of(case), *TOGETHER_CHECKS.of(case))
 
 
@@ -47,6 +50,8 @@ def check_view(fresh: Callable[[], ViewCase]) -> list[str]:
     Raises:
         AssertionError: some failed; the message names each with what it expected and found.
     """
+    if not callable(fresh):
+        raise TypeError(f"expected a function that makes a ViewCase, found {shown(fresh)}; write check_view(make_case)")
     failed: list[tuple[str, Exception]] = []
     names = []
     for check in view_checks(fresh()):

@@ -114,12 +114,17 @@ class LockConflictError(ClientError):
 
 
 class NotCommittedError(ClientError):
-    """The append was judged lost: it is not in the log and never will be; safe to send again."""
+    """The append is not in the log and never will be: it was lost, or a server refused it (`refused`).
 
-    def __init__(self, partition: int, reason: str) -> None:
-        super().__init__(f"partition {partition}: the append is not in the log ({reason}); it is safe to send it again")
+    It is safe to send it again; what was refused would be refused again.
+    """
+
+    def __init__(self, partition: int, reason: str, *, refused: bool = False) -> None:
+        again = "the same append would be refused again" if refused else "it is safe to send it again"
+        super().__init__(f"partition {partition}: the append is not in the log ({reason}); {again}")
         self.partition = partition
         self.reason = reason
+        self.refused = refused
 
 
 class RetriesExhaustedError(ClientError):

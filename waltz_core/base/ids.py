@@ -57,6 +57,9 @@ class Endpoint:
         return f"{self.host}:{self.port}"
 
 
+_NO_HOST = frozenset(":/,;'\"<>[](){} \t\r\n")  # of a list, or of what somebody quoted
+
+
 def parse_endpoint(text: str) -> Endpoint:
     """Read `host:port`.
 
@@ -64,7 +67,7 @@ def parse_endpoint(text: str) -> Endpoint:
         ConfigError: not exactly one colon, or no valid port behind it.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or ":" in host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not _NO_HOST.isdisjoint(host) or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"expected host:port, found {text!r}")
     return Endpoint(host, int(port))
 

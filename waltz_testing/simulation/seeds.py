@@ -14,6 +14,8 @@ import attrs
 from waltz_testing.simulation.plan import FAULTS, Plan, Submit, draw_plan
 from waltz_testing.simulation.play import Played, Simulated, check_submit, play
 from waltz_testing.simulation.shrink import shrink
+from waltz_trio.client.arguments import at_least_1
+from waltz_trio.client.codecs import shown
 
 
 class SimulationError(AssertionError):
@@ -80,6 +82,13 @@ def simulate(
         ValueError: an unknown kind of fault.
         TypeError: the workload gives something else than a `Submit`.
     """
+    _check_application(application)
+    if not callable(workload):
+        raise TypeError(f"expected a workload, a function of a random.Random, found {shown(workload)}")
+    if isinstance(seeds, str | bytes) or not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds: expected whole numbers, such as range(100), found {shown(seeds)}")
+    at_least_1(calls, "calls")
+    at_least_1(partitions, "partitions")
     unknown = sorted(set(faults) - set(FAULTS))
     if unknown:
         raise ValueError(f"unknown fault {unknown[0]!r}; known: {', '.join(FAULTS)}")
@@ -98,12 +107,20 @@ def simulate(
     return Summary(runs, simulated_ms / 1000, dict(total))
 
 
+def _check_application(application: object) -> None:
+    if not isinstance(application, Simulated):
+        raise TypeError(f"expected an application to simulate, found {shown(application)}; write Simulated(view=...)")
+
+
 def check_plan(application: Simulated, plan: Plan) -> Played:
     """Run one plan, such as hypothesis draws them (`waltz_testing.strategies.plans`), which makes it smaller itself.
 
     Raises:
         SimulationError: as `simulate`.
     """
+    _check_application(application)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"expected a Plan, such as plans() of waltz_testing.strategies draws, found {shown(plan)}")
     played = play(application, plan)
     if played.failure is not None:
         raise SimulationError(played, None, 1)

@@ -33,7 +33,7 @@ from waltz_core.client.submit_calls import (
     Withdrawn,
 )
 from waltz_trio.base.background import Background, background
-from waltz_trio.client.arguments import KEYS, at_least_1, check_decide, listed, rows_of, whole
+from waltz_trio.client.arguments import KEYS, at_least_1, check_decide, flag, listed, rows_of, whole
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.at_work import CALLS_NO_CLIENT, Works, inside
 from waltz_trio.client.blocks import AsyncOnly
@@ -173,7 +173,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         self._batch_limit = at_least_1(batch_limit, "batch_limit")
         max_in_flight = at_least_1(max_in_flight, "max_in_flight")
         self._on_poison = on_poison
-        self._catch_up = catch_up
+        self._catch_up = flag(catch_up, "catch_up")
         self._rng = engine.rng
         self._parts = {partition: self._make_part(partition, max_in_flight) for partition in partitions}
         self._stepper = Stepper(engine, self._parts.values())
@@ -454,7 +454,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 f"expected a function of the state, found {shown(function)}; write read(balance, 7, partition=3)"
             )
         part = self._open_part(partition)
-        mark = await self._reach(part, None) if fresh else -1
+        mark = await self._reach(part, None) if flag(fresh, "fresh") else -1
         failures = 0
         while True:
             found: tuple[T, int] = await self._access.patiently(part, self._access.read, part, function, args)

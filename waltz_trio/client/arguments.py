@@ -26,9 +26,22 @@ def whole(value: Any, what: str) -> int:
     if type(value) is int:
         return value
     try:
-        return index(value)
+        if type(value) is not bool:
+            return index(value)
     except TypeError:
-        raise TypeError(f"{what} is a whole number, found {shown(value)}") from None
+        pass
+    raise TypeError(f"{what} is a whole number, found {shown(value)}")
+
+
+def flag(value: Any, what: str) -> bool:
+    """True or False: anything else would count as one of them, and "no" as True.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is True or False, found {shown(value)}")
+    return value
 
 
 def mark(value: Any, what: str) -> int:
@@ -149,7 +162,7 @@ def explain_locks(locks: Any, error: Exception) -> NoReturn:
     """Raise what is wrong with locks that could not be hashed; `error` if nothing is."""
     if isinstance(locks, Lock | str) or not isinstance(locks, Iterable) or _is_lock(locks):
         raise TypeError(f"expected a list of locks, such as {_LINE}, found {shown(locks)}") from None
-    if isinstance(locks, list | tuple | set | frozenset):  # anything else may be used up
+    if isinstance(locks, list | tuple | set | frozenset | dict):  # anything else may be used up
         for lock in locks:
             _check_lock(lock)
     if isinstance(error, TypeError | ValueError | AttributeError):

@@ -102,11 +102,27 @@ class Utf8:
 
     def dumps(self, value: str) -> bytes:
         """UTF-8, strictly."""
+        if not isinstance(value, str):
+            raise TypeError(f"expected a text, found {shown(value)}; bytes need no codec: write Append(VALUE)")
         return value.encode()
 
     def loads(self, data: bytes) -> str:
         """UTF-8, strictly."""
         return data.decode()
+
+
+def refuse_value_as_type(cls: object, codec: str) -> None:
+    """See that a codec is not given what it shall write.
+
+    Raises:
+        TypeError: it is, such as `Json({"a": 1})`.
+    """
+    if cls is not None and (isinstance(cls, dict | list | tuple | set | str | bytes | bool | int | float)):
+        kind = type(cls).__name__
+        raise TypeError(
+            f"{codec} is given the type of its values, found {shown(cls)}; write {codec}({kind}), and the value in "
+            f"Append(VALUE, {codec}({kind}))"
+        )
 
 
 class Json(Generic[T]):
@@ -133,6 +149,7 @@ class Json(Generic[T]):
     def __init__(self, cls: Any = None, *, unknown: Literal["refuse", "ignore"] = "refuse") -> None:
         if unknown not in ("refuse", "ignore"):
             raise ValueError(f"unknown is 'refuse' or 'ignore', not {unknown!r}")
+        refuse_value_as_type(cls, "Json")
         self.cls = cls
         self._build = _as_is if cls is None else _builder(cls, unknown == "ignore")
         self._fits = fitting(Any if cls is None else cls)

@@ -33,12 +33,13 @@ from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import ZkSecurity, zookeeper_security
-from waltz_trio.zk.store import open_znode_store
+from waltz_trio.zk.store import check_hosts, open_znode_store
 
 _URL_PREFIX = "waltz://"
 _URL_FORM = "waltz://host:port[?ca=PATH][&verify=on|ca|off]"
 _MAPPING = '{"zookeeper.connectString": "HOST:2181", "zookeeper.sessionTimeout": 30000, "cluster.root": "/PATH"}'
 _ADDRESS = re.compile(r"(\w+:/{0,2})?(?P<server>[\w.-]+:\d+)(/.*)?")  # of any kind of service
+_AROUND = " \t\r\n'\"<>[](){},;"  # what comes along when an address is copied
 _PARTING_TIME = 1.0  # seconds to flush and close connections
 _LOOK_TIME = 2.0  # seconds to look at an address that did not answer
 
@@ -194,6 +195,7 @@ def read_config(source: ConfigLike) -> Setup:
     warn = warn_once(reporter("client"))
     config.warn_unknown(warn)
     servers = config.text("zookeeper.connectString")
+    check_hosts(servers)
     membership = ZkMembership(config.text("cluster.root").rstrip("/"), Tickets(), random.Random(), servers)
     where = servers, config.number("zookeeper.sessionTimeout")
     return _setup(membership, config, ClientTls(tls, warn), where)
@@ -206,6 +208,8 @@ def check_path(source: str | os.PathLike[str]) -> None:
         ConfigError: it looks like one; the message has the form that is read.
     """
     text = os.fspath(source)
+    if isinstance(text, str) and (bare := text.strip(_AROUND)) != text and bare.startswith(_URL_PREFIX):
+        raise ConfigError(f"expected {_URL_FORM}, found {text!r}: write it without what is around it, {bare!r}")
     if not text.strip() or os.path.isdir(text):
         raise ConfigError(f"expected the path of a file, a mapping of keys or {_URL_FORM}, found {text!r}")
     match = _ADDRESS.fullmatch(text)
@@ -237,6 +241,8 @@ def parse_url(url: str) -> tuple[Endpoint, TlsSettings]:
         raise ConfigError(f"{url!r}: {error}") from None
     if parts.scheme != "waltz" or parts.path not in ("", "/") or parts.fragment or parts.username is not None:
         raise ConfigError(f"expected {_URL_FORM}, found {url!r}")
+    if "," in parts.netloc:
+        raise ConfigError(f"{url!r} lists several servers: name one, which describes its cluster; {_URL_FORM}")
     unknown = options.keys() - {"ca", "verify"}
     if unknown:
         raise ConfigError(f"{url!r}: unknown option {sorted(unknown)[0]}; known: ca, verify")

@@ -12,7 +12,16 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import attrs
 
 from waltz_core.base.errors import UnknownHeaderError
-from waltz_trio.client.codecs import Codec, Codecs, Json, as_header, is_model, listed_by_header, shown
+from waltz_trio.client.codecs import (
+    Codec,
+    Codecs,
+    Json,
+    as_header,
+    is_model,
+    listed_by_header,
+    refuse_value_as_type,
+    shown,
+)
 from waltz_trio.client.values import Append, LockLike
 
 T = TypeVar("T")
@@ -151,6 +160,7 @@ class MsgPack(Generic[T]):
             from msgspec import msgpack
         except ImportError as error:
             raise _missing("msgspec", "msgspec") from error
+        refuse_value_as_type(cls, "MsgPack")
         self.cls = cls
         self._encode = msgpack.Encoder().encode
         wanted: Any = Any if cls is None or is_model(cls) else cls
@@ -220,8 +230,17 @@ class Avro:
         except ImportError as error:
             raise _missing("fastavro", "avro") from error
         self._avro: Any = fastavro
-        self._schema = self._avro.parse_schema(schema)
-        self._written = None if written is None else self._avro.parse_schema(written)
+        self._schema = self._parsed(schema, "schema")
+        self._written = None if written is None else self._parsed(written, "written")
+
+    def _parsed(self, schema: Mapping[str, Any], what: str) -> Any:
+        try:
+            return self._avro.parse_schema(schema)
+        except Exception as error:
+            raise TypeError(
+                f"{what}: expected a schema of Avro, such as {{'type': 'record', 'name': 'Deposit', 'fields': [...]}}, "
+                f"found {shown(schema)}: {error!r}"
+            ) from error
 
     def dumps(self, value: Mapping[str, Any]) -> bytes:
         """Avro; ValueError when the value does not fit, or the payloads of this codec are old ones."""

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
+from waltz_trio.client.codecs import shown
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -48,6 +49,9 @@ class OpenTelemetryInstrument:
             from opentelemetry import metrics, trace
         except ImportError as error:
             raise ConfigError("OpenTelemetryInstrument needs the extra: pip install 'waltz-log[otel]'") from error
+        for provider, method in ((tracer_provider, "get_tracer"), (meter_provider, "get_meter")):
+            if provider is not None and not hasattr(provider, method):
+                raise TypeError(f"expected a provider of OpenTelemetry with {method}, found {shown(provider)}")
         self._trace = trace
         self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
         meter = metrics.get_meter(_NAME, meter_provider=meter_provider)

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from waltz_core.base.errors import ConfigError
+from waltz_trio.client.codecs import shown
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -29,6 +30,8 @@ class PrometheusInstrument:
         except ImportError as error:
             raise ConfigError("PrometheusInstrument needs the extra: pip install 'waltz-log[prometheus]'") from error
         registry = REGISTRY if registry is None else registry
+        if not hasattr(registry, "register"):
+            raise TypeError(f"expected a CollectorRegistry of prometheus_client, found {shown(registry)}")
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"{prefix}_{name}", text, ("partition", *labels), registry=registry)

@@ -36,8 +36,8 @@ from typing import Any, ClassVar, Concatenate, Generic, TypeVar
 from waltz_core.base.errors import ConfigError, StateReadOnlyError, ViewIdentityError, ViewRegressedError
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.client.keys import KeyEntry
+from waltz_trio.client.arguments import flag, whole
 from waltz_trio.client.arguments import mark as mark_of
-from waltz_trio.client.arguments import whole
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.key_tables import DEFINITIONS, PUT_KEY, KeyRow, KeyTables
 from waltz_trio.client.sql_identity import IDENTITIES, Identity
@@ -130,7 +130,7 @@ class SqlView(ABC, Generic[C]):
             raise ConfigError(f"name={name!r} tells a view from no other: give it one, or leave it out")
         if not _NAME.match(table):
             raise ConfigError(f"{table!r} cannot be the name of a table")
-        if rebuild and not schema.strip():
+        if flag(rebuild, "rebuild") and not schema.strip():
             raise ConfigError("rebuild=True needs schema=...: it says which tables are made anew")
         if whole(version, "version") < 0:
             raise ConfigError(f"version is at least 0, not {version}")
@@ -159,6 +159,10 @@ class SqlView(ABC, Generic[C]):
     def seed_all(self, marks: Mapping[int, int], load: Callable[[C], None]) -> None:
         """Set data and the marks of several partitions in one SQL transaction."""
         check_seed(self.keys)
+        if not callable(load):
+            raise TypeError(f"load: expected a function of the cursor that loads the data, found {shown(load)}")
+        if not isinstance(marks, Mapping):
+            raise TypeError(f"marks: expected a mark by partition, such as {{0: 41}}, found {shown(marks)}")
         marks = {whole(partition, "a partition"): mark_of(mark, "mark") for partition, mark in marks.items()}
         with self._session() as session, session.transaction() as cursor:
             self._set_marks(cursor, marks)
@@ -183,7 +187,12 @@ class SqlView(ABC, Generic[C]):
             ViewRegressedError: `read` leaves a transaction out.
             ValueError: a partition is already beyond its cut.
         """
-        return self._together_first(lambda together: self._catch_up(cut, read, together))
+        if not isinstance(cut, Mapping):
+            raise TypeError(f"cut: expected a mark by partition, such as {{0: 41}}, found {shown(cut)}")
+        if not callable(read):
+            raise TypeError(f"read: expected a function of a partition and a mark, found {shown(read)}")
+        ends = {whole(partition, "a partition"): mark_of(mark, "mark") for partition, mark in cut.items()}
+        return self._together_first(lambda together: self._catch_up(ends, read, together))
 
     def _catch_up(
         self, cut: Mapping[int, int], read: Callable[[int, int], Iterable[Transaction]], together: bool

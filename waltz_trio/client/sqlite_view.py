@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -65,6 +67,11 @@ class SqliteView(SqlView[sqlite3.Cursor]):
             )
         if str(path) in ("", ":memory:"):
             raise ConfigError(f"{str(path)!r} is another database for every connection: use a file, or DictView")
+        if _ADDRESS.match(str(path)):
+            raise ConfigError(
+                f"expected the path of a file, found the address {str(path)!r}: write SqliteView('view.db', apply); a "
+                f"file of that name is './{path}'"
+            )
         self.path = str(path)
         super().__init__(
             self.path,
@@ -125,15 +132,22 @@ class SqliteView(SqlView[sqlite3.Cursor]):
 
 
 def _check_new(path: Path) -> None:
-    """See that SQLite can make the file, for it calls a missing folder what may pass.
+    """See that SQLite can open the file, or make it, for it calls a missing folder what may pass.
 
     Raises:
         ConfigError: it cannot.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'view.db'}")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file that can hold a database: name a file elsewhere")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.parent}: make it first, or name a file elsewhere")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        if error.errno in _LASTING:
+            raise ConfigError(f"{path} cannot be opened for writing: {error.strerror}: name a file elsewhere") from None
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
@@ -178,6 +192,9 @@ _TRANSIENT = (
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_FULL,  # of the disk: somebody makes room
 )
+
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
+_ADDRESS = re.compile(r"(file:|[A-Za-z][\w+]*://)")
 
 # The module caches prepared statements by their text, and only preparing asks the authorizer.
 _OURS = "-- by the view"

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -78,6 +78,20 @@ class _Slot(Generic[P]):
         self.over.set()
 
 
+def _slot(slots: Sequence[_Slot[P]], index: object, what: str) -> _Slot[P]:
+    """A node of the cluster by its number.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: there is none of that number.
+    """
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"the number of a {what} is a whole number, found {index!r} ({type(index).__name__})")
+    if not 0 <= index < len(slots):
+        raise ValueError(f"there is no {what} {index}: this cluster has 0 to {len(slots) - 1}")
+    return slots[index]
+
+
 class EmbeddedCluster:
     """A running cluster. Made by `embedded_cluster`."""
 
@@ -127,32 +141,33 @@ class EmbeddedCluster:
 
     async def kill_server(self, index: int) -> None:
         """End a server as `kill -9` would; its place in the cluster is lost after the session time-out."""
-        await self._kill(self._servers[index])
+        await self._kill(_slot(self._servers, index, "server"))
 
     async def stop_server(self, index: int) -> None:
         """End a server in order."""
-        await self._stop(self._servers[index])
+        await self._stop(_slot(self._servers, index, "server"))
 
     async def restart_server(self, index: int) -> None:
         """Start a server that was killed or stopped, on the same port."""
-        slot = self._servers[index]
+        slot = _slot(self._servers, index, "server")
         await self._launch(slot, ServerProcess(self._server_config(index), self.znodes, name=slot.name))
 
     async def kill_storage(self, index: int) -> None:
         """End a storage node as `kill -9` would: what it did not sync may be lost."""
-        await self._kill(self._storages[index])
+        await self._kill(_slot(self._storages, index, "storage node"))
 
     async def stop_storage(self, index: int) -> None:
         """End a storage node in order."""
-        await self._stop(self._storages[index])
+        await self._stop(_slot(self._storages, index, "storage node"))
 
     async def restart_storage(self, index: int) -> None:
         """Start a storage node that was killed or stopped, from its files."""
-        slot = self._storages[index]
+        slot = _slot(self._storages, index, "storage node")
         await self._launch(slot, StorageProcess(self._storage_config(index), self.znodes, name=slot.name))
 
     async def _launch(self, slot: _Slot[P], process: P) -> None:
-        assert slot.process is None, f"{slot.name} runs already"
+        if slot.process is not None:
+            raise ValueError(f"{slot.name} runs already: kill it or stop it before it is restarted")
         slot.expected, slot.over = False, trio.Event()
         slot.process = process
         await self._nursery.start(self._keep, slot, process)
@@ -346,8 +361,13 @@ async def embedded_cluster(
     Raises:
         ConfigError: the directory holds something else, or a cluster with other numbers; a port is taken.
     """
-    if servers < 1:
-        raise ConfigError("a cluster needs at least one server")
+    _check_count("server", "servers", servers)
+    _check_count("partition", "partitions", partitions)
+    _check_count("storage node", "storage_nodes", storage_nodes)
+    if not isinstance(directory, str | os.PathLike | None):
+        raise TypeError(f"directory: expected the path of a folder, or None, found {directory!r}")
+    if not isinstance(settings, Mapping | None):
+        raise TypeError(f"settings: expected a mapping of configuration keys, found {settings!r}")
     if host in ("", "0.0.0.0", "::"):
         raise ConfigError(f"host: name one address at which clients reach this machine, not {host!r}")
     async with contextlib.AsyncExitStack() as stack:
@@ -368,6 +388,16 @@ async def embedded_cluster(
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(4 * options.patience):
                 await cluster.stop()
+
+
+def _check_count(name: str, argument: str, count: object) -> None:
+    """See that it is a number of nodes or partitions, or left to a default."""
+    if count is None and argument != "servers":
+        return
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"{argument} is a whole number, found {count!r} ({type(count).__name__}); write {argument}=3")
+    if count < 1:
+        raise ConfigError(f"a cluster needs at least one {name}, found {argument}={count}")
 
 
 # ---- the directory ---------------------------------------------------------------------------
