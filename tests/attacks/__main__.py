@@ -17,6 +17,7 @@ each; what memory and descriptors it is left with. The exit status is 1 if a bar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -52,6 +53,7 @@ _Beside = tuple[float, float, float]  # the honest rate; processor time a second
 _LASTS = {"idleness": 4.0}  # seconds, where time must pass before it is wrong: longer than the request time-out
 _COMPLAINT_EVERY = 60.0  # seconds between two lines of the same
 _AFTER = 5.0  # seconds until the honest rate must be back
+_SETTLES = 30.0  # seconds, at most, for what an attack has left behind
 _MEMORY = 64 << 20
 
 
@@ -166,6 +168,7 @@ class Measuring:
                 done = result(peer)
             lines = field.text(process)[self._recent(process) :].splitlines()
             line = line or named(attack.name, attack.port.protocol, lines)
+            self._let_settle()
             target = attrs.evolve(target, seconds=self.seconds)
             done["cpu"] *= self.seconds / lasts
             done["connections"] *= self.seconds / lasts
@@ -211,6 +214,17 @@ class Measuring:
             left,
             tuple(missed),
         )
+
+    def _let_settle(self) -> None:
+        """Until what an attack has left in the buffers of its host is taken: the honest peer would pay for it."""
+        with contextlib.suppress(TimeoutError):
+            poll("only honest appends are committed", self._is_alone, _SETTLES)
+
+    def _is_alone(self) -> bool:
+        seen, last = self.field.commits(), self.field.last()
+        time.sleep(0.3)
+        count = self.field.commits() - seen
+        return count > 0 and self.field.last() - last < 1.3 * count + 20
 
     def _beside(self, process: str) -> _Beside:
         """The honest rate now, and what the attacked process takes."""

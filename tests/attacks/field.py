@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import attrs
 import yaml
 
-from tests.attacks.honest import acknowledged, missing
+from tests.attacks.honest import acknowledged, last_id, missing
 from tests.attacks.peers import WIDTH, Target
 from tests.processes.cluster import ROOT, Child, Cluster, poll
 from tests.witness.log import read_replica
@@ -122,6 +122,10 @@ class Field:
     def commits(self) -> int:
         """Appends of the honest client that were acknowledged."""
         return acknowledged(self._journal)
+
+    def last(self) -> int:
+        """The highest transaction id that it was told of."""
+        return last_id(self._journal)
 
     def wait_commits(self, count: int) -> None:
         """Until so many more are."""

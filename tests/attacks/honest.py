@@ -56,6 +56,12 @@ def acknowledged(journal: Path) -> int:
     return journal.stat().st_size // _LINE if journal.exists() else 0
 
 
+def last_id(journal: Path) -> int:
+    """Transaction id of the last one that was acknowledged; -1 before."""
+    data = journal.read_bytes()[-_LINE:] if journal.exists() else b""
+    return int(data.split()[0]) if data else -1
+
+
 def missing(journal: Path, log: Iterable[tuple[int, bytes]]) -> list[str]:
     """What was acknowledged and is not in a log, as (transaction id, data)."""
     held = dict(log)

@@ -65,6 +65,7 @@ _SERVER_LATER: dict[str, tuple[Any, ...]] = {
     "append_turn": (1, 7),
     "append_window": (1, 20),
     "trace_every": (1, 7),
+    "append_pace": (1, 3),
 }
 _STORAGE_LATER: dict[str, tuple[Any, ...]] = {"trace_every": (1, 7)}
 _PROCESS_LATER: dict[str, tuple[Any, ...]] = {"sync_in_place": (True,)}

@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol, TypeAlias
 
+from waltz_core.base.contract import earliest
 from waltz_core.base.ids import ReqId, req_client
 from waltz_core.base.record import record
 from waltz_core.proxy.under_way import UnderWay
 from waltz_core.server.append_queue import AppendQueue, Barrier, Run, Sender, cost_of, payload_bytes, sender_of
+from waltz_core.server.light import LEAST
 from waltz_core.server.peer import Peer
 from waltz_core.wire import client_messages as messages
 
@@ -71,10 +73,10 @@ class Carriage:
         "open",
     )
 
-    def __init__(self, partition_id: int, turn: int, window: int) -> None:
+    def __init__(self, partition_id: int, turn: int, window: int, pace: int) -> None:
         self._partition_id = partition_id
         self._window = window
-        self._queue = AppendQueue(turn, window)
+        self._queue = AppendQueue(turn, window, pace)
         self._under_way = UnderWay()
         self._conns: dict[int, bool] = {}  # that append → whether some went over the present upstream connection
         self._costs: dict[int, int] = {}  # client → cost of what was carried for it since the last flush
@@ -209,10 +211,11 @@ class Carriage:
 
     def _much_flies(self) -> bool:
         """So much that clients may have to wait until it is known what has become of it."""
-        return bool(self._costs) and not self._asked and self._queue.flying > self._window // 2
+        much = min(self._window, LEAST) // 2
+        return bool(self._costs) and not self._asked and self._queue.flying > much
 
     def _is_due(self, now: int) -> bool:
-        due = self.deadline()
+        due = self._flush_due()
         return due is not None and due <= now
 
     def _flush(self, now: int, upstream: Way) -> None:
@@ -244,7 +247,11 @@ class Carriage:
             self._queue.put_back(run)
         return at == end
 
-    def deadline(self) -> int | None:
+    def deadline(self, now: int) -> int | None:
+        """When something is to be sent, or a flush, though nothing comes before."""
+        return earliest(self._flush_due(), self._queue.due(now) if self.open else None)
+
+    def _flush_due(self) -> int | None:
         """When a flush is sent though nobody asked; at once over a new mount, and never while one is under way."""
         if not self.open or self._asked:
             return None

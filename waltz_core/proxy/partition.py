@@ -94,7 +94,7 @@ class ProxyPartition:
         self._log_start = LogBeginning(config.archive, context, partition_id)
         self.feeds = Feeds(partition_id, config, context, self.source, self._log_start, reading)
         self.reads = Reads(partition_id, config, context, self.source, reading, self.feeds)
-        self.carriage = Carriage(partition_id, config.append_turn, config.append_window)
+        self.carriage = Carriage(partition_id, config.append_turn, config.append_window, config.append_pace)
 
     # ---- for others to see -------------------------------------------------------------------
 
@@ -349,5 +349,5 @@ class ProxyPartition:
                 self.disk.put(wanted)
         self.carriage.send(now, upstream)
         due = now if self._notes else earliest(self.feeds.feed.deadline(now), self.reads.deadline(now))
-        self._alarms.set(self._alarm, earliest(due, self.carriage.deadline()))
+        self._alarms.set(self._alarm, earliest(due, self.carriage.deadline(now)))
         assert not self.source.known or self.feeds.feed.mark == self.mark

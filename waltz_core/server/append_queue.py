@@ -11,8 +11,8 @@ session ended, and the rest of what did not fit into a batch.
 
 Turns alone are not enough: storage nodes and feeds serve what is in flight in order. A client that keeps few appends
 in flight and waits for each would wait for everything that others have sent ahead. So while such a *light* client is
-active, the others together have at most `window` in flight, each its fair share. Heavy clients among themselves need no
-window: long flights make large batches, and they all wait alike.
+active, the others together have at most `window` in flight, each its fair share, and keep to a pace (`light`). Heavy
+clients among themselves need neither: long flights make large batches, and they all wait alike.
 
 A barrier stands behind everything of its client, and behind everything that came over connections that carry
 appends of other clients, which may be the same client's. It says nothing of the rest of the queue: clients do not
@@ -28,6 +28,7 @@ from typing import TypeAlias
 from waltz_core.base.record import record
 from waltz_core.base.turns import Shares, Turns
 from waltz_core.base.twins import twin
+from waltz_core.server.light import LEAST, LightClients
 from waltz_core.server.peer import Peer
 from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest
 from waltz_core.wire.storage_codec import HasRecord
@@ -37,7 +38,7 @@ Append: TypeAlias = AppendRequest | NamedAppendRequest
 
 TURN = 100  # cost of a turn, and appends of a piece that is handed out as a whole
 WINDOW = 250  # cost in flight, of those who are not light, while somebody is: a hundredth of a second or two
-_LIGHT_MS = 1_000  # after appends of a light client: it may be about to send more
+PACE = 10  # cost a millisecond that those who are not light have launched beside one, a turn at a time
 _COST_BYTES = 1 << 10  # of payloads that cost as much as one append
 _COST_LOCKS = 10  # locks that do
 _FEW = 8  # appends of a frame's size or more, of which the locks are counted
@@ -79,12 +80,13 @@ def sender_of(peer: Peer) -> Sender:
 class Run:
     """Appends of one client that came together; those before `at` are decided."""
 
-    __slots__ = ("appends", "at", "received", "sender")
+    __slots__ = ("appends", "at", "cost", "received", "sender")
 
     def __init__(self, sender: Sender, appends: list[Append], received: int) -> None:
         self.sender = sender
         self.appends = appends
         self.received = received
+        self.cost = 0  # of a turn
         self.at = 0
 
 
@@ -120,7 +122,7 @@ class AppendQueue:
         "_flying",
         "_head",
         "_last",
-        "_light_until",
+        "_light",
         "_now",
         "_over",
         "_turn",
@@ -132,7 +134,7 @@ class AppendQueue:
         "queued_bytes",
     )
 
-    def __init__(self, turn: int = TURN, window: int = WINDOW) -> None:
+    def __init__(self, turn: int = TURN, window: int = WINDOW, pace: int = PACE) -> None:
         self._turn = turn
         self._window = window
         self._head: deque[Run | Barrier] = deque()
@@ -141,7 +143,7 @@ class AppendQueue:
         self._carriers: dict[int, None] = {}  # clients of which something waits that may be of others
         self._flying = Shares()  # cost in flight, by client id
         self._over: dict[int, None] = {}  # clients whose turn must wait
-        self._light_until = 0
+        self._light = LightClients(pace, turn)
         self._now = 0
         self.held = Shares()  # appends that wait, by client id
         self.bytes_held = Shares()  # their payloads
@@ -160,19 +162,20 @@ class AppendQueue:
         pieces = [requests]
         if len(requests) > self._turn:
             pieces = [requests[at : at + self._turn] for at in range(0, len(requests), self._turn)]
+        cost = 0
         for piece in pieces:
             run = Run(sender, piece, now)
             size = self._hold(run)
-            cost = cost_of(len(piece), size) + _locks(piece) // _COST_LOCKS
-            self._turns.put(client, sender.owner, cost, run)
+            run.cost = cost_of(len(piece), size) + _locks(piece) // _COST_LOCKS
+            cost += run.cost
+            self._turns.put(client, sender.owner, run.cost, run)
         if self._last:
             self._last.pop(client, None)
         if sender.carries_others:
             self._carriers[client] = None
         if self.held.total + self._flying.total > self._window:
-            self._look_for_light(now, sender)
-        if now < self._light_until:
-            self._regulate(client)
+            self._look_for_light(now, sender, cost)
+        self._regulate(client)
 
     def _hold(self, run: Run) -> int:
         """Count what waits by who sent it; the bytes of its payloads."""
@@ -184,16 +187,15 @@ class AppendQueue:
         self.queued_bytes += size
         return size
 
-    def _look_for_light(self, now: int, sender: Sender) -> None:
+    def _look_for_light(self, now: int, sender: Sender, cost: int) -> None:
         """Whether somebody has little that waits or is in flight, beside others that have much."""
         held, flying, client, owner = self.held, self._flying, sender.client_id, sender.owner
-        mine = cost_of(held.part(client), self.bytes_held.part(client)) + flying.part(client)
-        if mine <= min(held.fair(client, owner, self._window), flying.fair(client, owner, self._window)):
-            begins = now >= self._light_until
-            self._light_until = now + _LIGHT_MS
-            if begins:
-                for heavy in flying:
-                    self._regulate(heavy)
+        waiting = cost_of(held.part(client), self.bytes_held.part(client))
+        mine = max(waiting, cost) + flying.part(client)  # with the locks of what has come now
+        fair = min(held.fair(client, owner, self._window), flying.fair(client, owner, self._window))
+        if self._light.sent(now, client, little=mine <= max(fair, LEAST)):
+            for heavy in flying:
+                self._regulate(heavy)
 
     def barrier(self, token: int, sender: Sender) -> int | None:
         """A barrier behind what was received so far; its token, or that of one that stands there and serves both.
@@ -237,13 +239,18 @@ class AppendQueue:
         self._now = now
         if self._head:
             return self._taken(self._head.popleft())
-        if self._over and now >= self._light_until:
-            self._let_all()
+        if self._over and (self._light.refreshed(now) or not self._light.any(now)):
+            for client in list(self._over):
+                self._regulate(client)
         while (turn := self._turns.take()) is not None:
             client, item = turn
-            self._left(client)
             if isinstance(item, Run):
+                if self._light.others_wait(now, client) and self._light.launched(now, item.cost):
+                    for other in self._turns.waiting():
+                        self._regulate(other)
+                self._left(client)
                 return item
+            self._left(client)
             item.places -= 1
             if not item.places:
                 return self._taken(item)
@@ -295,6 +302,7 @@ class AppendQueue:
 
     def take_all(self) -> list[Run | Barrier]:
         """Everything, in an order in which it may stand in the head."""
+        self._light.forget()
         self._let_all()
         items = []
         while (item := self.take(self._now)) is not None:
@@ -321,8 +329,7 @@ class AppendQueue:
     def launched(self, sender: Sender, cost: int) -> None:
         """Appends are in flight."""
         self._flying.add(sender.client_id, sender.owner, cost)
-        if self._now < self._light_until:
-            self._regulate(sender.client_id)
+        self._regulate(sender.client_id)
 
     @property
     def flying(self) -> int:
@@ -342,17 +349,23 @@ class AppendQueue:
         """Whether the appends of a client wait so that those of a light one need not wait for all of them."""
         return client in self._over
 
+    def due(self, now: int) -> int | None:
+        """When something may be taken that has to wait now; what could be taken already waits for something else."""
+        due = self._light.due(now) if self._over else None
+        return due if due is not None and due > now else None
+
     def nothing_flies(self) -> None:
         """The session ended."""
         self._flying = Shares()
         self._let_all()
 
     def _regulate(self, client: int) -> None:
-        over = self._now < self._light_until and self._flying.greedy(client, self._window)
+        waits = self._light.others_wait(self._now, client)
+        over = waits and (self._light.spent or self._flying.greedy(client, self._window))
         if over:
             self._over[client] = None
-        else:
-            self._over.pop(client, None)
+        elif self._over.pop(client, self) is self:
+            return
         self._turns.block(client, over)
 
     def _let_all(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import ClassVar
 
+from waltz_core.base.contract import earliest
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import req_client
 from waltz_core.base.tracing import Traced, traced
@@ -67,7 +68,7 @@ class Commits:
             batch_count_max=config.batch_count_max,
             batch_bytes_max=config.batch_bytes_max,
             flight_bytes_max=config.flight_bytes_max,
-            queue=AppendQueue(config.append_turn, config.append_window),
+            queue=AppendQueue(config.append_turn, config.append_window, config.append_pace),
             exact_locks=config.exact_locks,
             explain_all=self.journal is not None,
         )
@@ -237,6 +238,11 @@ class Commits:
         if self.refusing:
             appender.launch_barriers(self._verdicts)
         self._settle(now)
+
+    def due(self, now: int) -> int | None:
+        """When something may be launched, or written to the journal, though nothing comes before."""
+        launch = self._appender.queue.due(now) if self._ownership.open else None
+        return earliest(launch, self.journal.deadline() if self.journal is not None else None)
 
     def note_progress(self, now: int) -> None:
         """Remember since when appends have waited without a decision."""

@@ -6,7 +6,7 @@ from waltz_core.access.admission import UNLIMITED, Places
 from waltz_core.access.roles import NO_ROLES, AccessLevel, Roles, access_level
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
-from waltz_core.server.append_queue import TURN, WINDOW
+from waltz_core.server.append_queue import PACE, TURN, WINDOW
 from waltz_core.server.archive_calls import ArchivePolicy
 from waltz_core.server.journal import UNWRITTEN_MAX
 from waltz_core.server.journal_format import Mode
@@ -38,6 +38,7 @@ class PartitionConfig:
     archive: str = ""  # server.archive
     append_turn: int = TURN  # see `AppendQueue`
     append_window: int = WINDOW
+    append_pace: int = PACE
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
 
 
@@ -73,6 +74,7 @@ class ServerConfig:
     archiving: ArchivePolicy | None = None  # archive.*: the server archives by itself, and reads through
     append_turn: int = TURN  # cost of appends of one client before others have their turn
     append_window: int = WINDOW  # cost of appends in flight beside a client that waits for each
+    append_pace: int = PACE  # cost of appends launched beside one, a millisecond
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
     journal: Mode = Mode.OFF  # server.journal.mode
     journal_unwritten_max: int = UNWRITTEN_MAX  # bytes on their way to the journal, per partition
@@ -114,5 +116,6 @@ class ServerConfig:
             archive=self.archive or (self.archiving.where if self.archiving is not None else ""),
             append_turn=self.append_turn,
             append_window=self.append_window,
+            append_pace=self.append_pace,
             trace_every=self.trace_every,
         )

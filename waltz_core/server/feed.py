@@ -37,7 +37,7 @@ _BUSY_MS = 50  # after appends were last seen to wait: their client's next ones 
 # cache to the socket: a sixth of the time is for those who lag, however many of them ask, and how often.
 _BUSY_COST = 1_600  # a millisecond
 _BUSY_COST_MAX = 2 * _SLICE  # saved
-_HEADER_COST = 8  # of each that is read from a replica
+_HEADER_COST = 40  # of each that is read from a replica: most of it there, where appends wait for it, too
 _READ_COUNT = 1000  # headers per read from a replica
 _RETRY_MS = 100
 _FEEDS_MAX = 4  # of one connection; a client uses one at a time, and a mount beside it

@@ -457,9 +457,8 @@ class PartitionServer:
     def _set_alarm(self, now: int) -> None:
         if self.phase is OwnershipPhase.CLOSED:
             return
-        journal = self.commits.journal
         due = earliest(
-            journal.deadline() if journal is not None else None,
+            self.commits.due(now),
             self.feeds.feed.deadline(now),
             self.reads.deadline(now),
             self._archive_deadline(now),

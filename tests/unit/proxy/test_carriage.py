@@ -7,7 +7,7 @@ from waltz_core.base.ids import ReqId, req_client
 from waltz_core.proxy.carriage import Append, Carriage
 from waltz_core.wire import client_messages as messages
 
-TURN, WINDOW = 10, 25
+TURN, WINDOW, PACE = 10, 25, 5
 HONEST, FLOOD = 1, 2
 HONEST_CONN, FLOOD_CONN = 11, 12
 
@@ -17,7 +17,7 @@ class Office:
 
     def __init__(self) -> None:
         self.upstream = FakeUpstream()
-        self.carriage = Carriage(0, TURN, WINDOW)
+        self.carriage = Carriage(0, TURN, WINDOW, PACE)
         self.carriage.mounted(True)
         self.honest, self.flood = peer(HONEST_CONN, HONEST), peer(FLOOD_CONN, FLOOD)
         self.now = 1_000
@@ -67,6 +67,7 @@ def test_appends_of_one_client_stay_in_their_order() -> None:
     office.send()
     for _ in range(10):
         office.answer()
+        office.now += 10
         office.send()
     assert [one for one in office.upstream.carried if req_client(one.req_id) == FLOOD] == sent
 
@@ -107,6 +108,27 @@ def test_beside_a_client_that_waits_for_each_the_others_have_a_bounded_part_unde
     office.answer()
     office.send()
     assert 0 < len(office.upstream.carried) - before - 5 <= WINDOW + TURN, "and then a little"
+
+
+def test_beside_such_a_client_the_others_keep_a_pace_and_are_woken_for_it() -> None:
+    office = Office()
+    office.put(FLOOD, 500)
+    office.send()
+    office.answer()
+    office.send()
+    before, begun = len(office.upstream.carried), office.now
+    for _ in range(20):
+        office.put(FLOOD, 100)
+        office.put(HONEST, 1)
+        office.send()
+        office.answer()
+        due = office.carriage.deadline(office.now)
+        assert due is not None
+        assert office.now < due <= office.now + TURN // PACE + 1
+        office.now = due
+    others = len(office.upstream.carried) - before - 20
+    assert others <= PACE * (office.now - begun) + 2 * TURN
+    assert others >= PACE * (office.now - begun) - 2 * TURN
 
 
 def test_a_flush_leaves_once_much_is_under_way_and_one_at_a_time() -> None:
@@ -178,6 +200,7 @@ def test_a_barrier_of_a_client_with_nothing_here_passes_the_appends_of_others() 
     assert office.answer() == [token]
     passed: list[int] = []
     for _ in range(20):
+        office.now += 10
         office.send()
         passed += office.answer()
     assert passed == [waits]
@@ -205,7 +228,7 @@ def test_nothing_is_flushed_again_and_again_while_upstream_takes_nothing() -> No
     office.upstream.up = False
     office.carriage.barrier(office.honest)
     office.send()
-    due = office.carriage.deadline()
+    due = office.carriage.deadline(office.now)
     assert due is not None
     assert due > office.now
     assert office.carriage.waits, "and it goes on when upstream takes something"

@@ -200,7 +200,9 @@ def test_who_was_appended_for_is_forgotten_once_a_flush_has_decided_it() -> None
         desk.partition.carried(Carried(0, failure))
         desk.work()
         assert desk.of(messages.LockFailure, 1)[-1] == failure, "the one before it knows whose it is"
-        desk.now += 2_000  # nobody asks for anything: the flush that tells how old our data is does it
+        # Nobody asks for anything: the flush that tells how old our data is does it, or one for how much is under way.
+        desk.flushed(9)
+        desk.now += 2_000
         desk.work()
         desk.flushed(9)
         remembered.append(desk.partition.carriage.under_way)

@@ -60,6 +60,15 @@ class Desk:
             clients += batch
         return clients
 
+    def commit_all(self) -> list[tuple[int, int]]:
+        """All that waits, however long it takes."""
+        committed = []
+        while self.appender.pending:
+            self.launch_all()
+            committed += self.commit()
+            self.now += 10
+        return committed
+
     def commit(self) -> list[tuple[int, int]]:
         """Client and sequence of what is committed now."""
         before = len(self.verdicts)
@@ -112,9 +121,7 @@ def test_appends_of_a_client_stay_in_order_over_all_its_connections() -> None:
     for number in range(20):
         desk.send(HEAVY, 13, conn=100 + number)
         desk.send(LIGHT, 2)
-    committed = []
-    while desk.launch_all():
-        committed += desk.commit()
+    committed = desk.commit_all()
     for client, count in ((HEAVY, 260), (LIGHT, 40)):
         assert [number for one, number in committed if one == client] == list(range(count))
 
@@ -141,6 +148,41 @@ def test_one_that_is_heavy_alone_or_beside_others_like_it_fills_the_flight() -> 
             alike.send(client, 700)
         alike.launch_all()
     assert alike.appender.in_flight == 5_600
+
+
+def test_beside_a_light_client_the_others_keep_a_pace_and_are_woken_for_it() -> None:
+    desk = Desk()
+    desk.send(HEAVY, 2_000)
+    desk.launch_all()
+    desk.commit()
+    others = 0
+    for _ in range(20):
+        desk.send(HEAVY, 300)
+        desk.send(LIGHT)
+        batch = desk.launch_all()
+        assert LIGHT in batch
+        others += len(batch) - 1
+        due = desk.queue.due(desk.now)
+        assert due is not None
+        assert 0 < due - desk.now <= 20
+        desk.commit()
+        desk.send(THIRD, 200)
+        assert desk.launch_all() == [], "nor does somebody who has sent nothing before"
+        desk.now = due
+    assert 10 * desk.now - 200 <= others <= 10 * desk.now + 200
+
+
+def test_who_has_few_appends_under_way_is_light_however_many_share_its_address() -> None:
+    desk = Desk()
+    for client in range(100, 140):
+        desk.send(client, 100)
+    desk.launch_all()
+    desk.send(LIGHT, 20)
+    for client in range(100, 140):
+        desk.send(client, 100)
+    batch = desk.launch_all()
+    assert batch.count(LIGHT) == 20
+    assert len(batch) <= 20 + 200
 
 
 def test_a_second_after_the_last_append_of_a_light_client_all_is_launched_again() -> None:
@@ -189,8 +231,7 @@ def test_a_barrier_waits_for_its_client_and_for_nobody_else() -> None:
     assert desk.passed() == []
     desk.commit()
     assert desk.passed() == [1]
-    while desk.launch_all():
-        desk.commit()
+    desk.commit_all()
     assert desk.passed() == [1, 2]
 
 
@@ -269,9 +310,7 @@ def test_a_new_generation_keeps_the_order_of_each_client() -> None:
     desk.appender.restart(1 << 42, 1, desk.verdicts)
     assert desk.queue.held.total == 40
     desk.appender.opened(2, [A, B])
-    committed = []
-    while desk.launch_all():
-        committed += desk.commit()
+    committed = desk.commit_all()
     rest = [number for client, number in committed if client == HEAVY]
     assert rest == sorted(rest)
     assert [number for client, number in committed if client == LIGHT][-15:] == list(range(10, 25))
