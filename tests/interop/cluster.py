@@ -96,6 +96,12 @@ class MixedCluster(Cluster):
         command = self._commands[name] if kind is Kind.OURS else self.installation.command(main, path, heap=heap)
         self.children[name].command = list(command)
 
+    def only_owner(self) -> str:
+        """The server that serves every partition; between two store sessions there is none for a moment."""
+        owners = poll("one server serves", lambda: set(self.owners().values()) or None)
+        (owner,) = owners
+        return owner
+
     def set_up(self) -> None:
         """As `Cluster.set_up`, with the first servers only."""
         everyone = self.server_names
