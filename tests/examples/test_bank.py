@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from examples.bank.options import options_of
 from tests import notebooks
 from tests.processes.cluster import ROOT, poll
 from waltz_trio.net.ports import HeldPorts
@@ -68,6 +69,14 @@ def test_a_bank_behind_http_carries_each_order_out_once(program: str) -> None:
             errors = process.stderr.read()
             ports.release()
     assert process.returncode in (0, -signal.SIGTERM), errors
+
+
+@pytest.mark.parametrize("port", ["70000", "-1", "x", "8000.0"])
+def test_a_port_that_is_none_is_refused_before_anything_starts(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised, options_of([f"--port={port}"], None):
+        pass
+    assert raised.value.code == 2
+    assert f"--port: expected a port from 0 to 65535, found '{port}'" in capsys.readouterr().err
 
 
 def test_a_script_of_threads_loses_no_money() -> None:
