@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from tests.model.invariants.application import check_application, check_sent
+from tests.model.invariants.application import check_call, check_end, check_sent
 from waltz_core.client.applier import (
     Applied,
     ApplyFailed,
@@ -333,7 +333,7 @@ class ApplicationWorld:
             if self._quiet():
                 break
             self._go_on()
-        check_application(self)
+        check_end(self)
 
     # ---- load ----------------------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class ApplicationWorld:
                 self.counts["keyed"] += call.key is not None
             case GaveUp() | KeyReused() | MarkReached() | OutcomeUnknown():
                 self.counts[type(effect).__name__] += 1
-        check_application(self, call)
+        check_call(self, call)
 
     # ---- everything else -----------------------------------------------------------------------------
 

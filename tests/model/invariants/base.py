@@ -18,6 +18,16 @@ class InvariantError(AssertionError):
         self.name = name
 
 
+def require(holds: bool, name: str, text: str) -> None:
+    """Fail the run unless `holds`.
+
+    Raises:
+        InvariantError: it does not.
+    """
+    if not holds:
+        raise InvariantError(name, text)
+
+
 class Invariant:
     """Base of all; a subclass overrides the hooks it needs. Hooks that are not overridden cost nothing."""
 
