@@ -430,6 +430,32 @@ async def test_a_dial_to_something_that_is_silent_ends_at_the_handshake_limit(nu
         closed = await client.machine.first(Closed)
 
     assert "did not finish the TLS handshake" in closed.reason
+    assert not closed.untrusted, "nobody refused a certificate"
+
+
+async def test_a_dial_that_is_reset_within_the_handshake_tells_nothing_of_trust(nursery: trio.Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = await client_side(nursery, Endpoint("127.0.0.1", server.getsockname()[1]))
+        accepted, _ = await trio.to_thread.run_sync(server.accept)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+
+        closed = await client.machine.first(Closed)
+
+    assert "reset" in closed.reason.lower()
+    assert not closed.untrusted
+
+
+async def test_a_dial_answered_by_something_else_than_tls_is_untrusted(nursery: trio.Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = await client_side(nursery, Endpoint("127.0.0.1", server.getsockname()[1]))
+        accepted, _ = await trio.to_thread.run_sync(server.accept)
+        with accepted:
+            accepted.sendall(b"220 this is no TLS\r\n")
+            closed = await client.machine.first(Closed)
+
+    assert closed.reason.startswith("TLS with")
+    assert closed.untrusted
 
 
 async def test_a_dial_closed_before_it_stands_is_one_closed(nursery: trio.Nursery) -> None:
@@ -786,7 +812,7 @@ async def test_a_silent_port_is_no_http_port(nursery: trio.Nursery) -> None:
 async def test_a_port_of_ours_that_nobody_vouches_for_is_no_http_port(nursery: trio.Nursery, tmp_path: Path) -> None:
     _, endpoint = await server_side(nursery)
     settings = signed(tmp_path, make_ca("another"), "client")
-    with pytest.raises(DialError, match="its certificate is refused"):
+    with pytest.raises(DialError, match=r"the certificate of .* is refused: self-signed"):
         await dial_stream(endpoint, ClientTls(settings), LIMITS)
 
 

@@ -52,14 +52,11 @@ async def dial(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> TlsPipe
             raise DialError(refusal, untrusted=True)
     except trio.TooSlowError:
         pipe.close()
-        text = f"{endpoint} did not finish the TLS handshake in {limits.handshake_timeout:.0f} s"
-        raise DialError(text, untrusted=True) from None
-    except ssl.SSLCertVerificationError as error:
-        pipe.close()
-        raise DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}", untrusted=True) from error
+        # Silence tells of a network or a process that hangs, not of trust.
+        raise DialError(f"{endpoint} did not finish the TLS handshake in {limits.handshake_timeout:.0f} s") from None
     except OSError as error:
         pipe.close()
-        raise DialError(f"TLS with {endpoint} failed: {why(error)}", untrusted=True) from error
+        raise _of_tls(endpoint, error) from error
     except BaseException:
         pipe.close()
         raise
@@ -104,9 +101,17 @@ async def dial_stream(endpoint: Endpoint, tls: ClientTls, limits: NetLimits) -> 
         if isinstance(error, OSError | ValueError):
             raise DialError(f"failed to connect: {endpoint}: {why(error)}") from error  # scripts match on it
         if isinstance(error, trio.BrokenResourceError):
-            raise DialError(f"TLS with {endpoint} failed: {why(error.__cause__ or error)}") from error
+            raise _of_tls(endpoint, error.__cause__ or error) from error
         raise
     return stream
+
+
+def _of_tls(endpoint: Endpoint, error: BaseException) -> DialError:
+    """What ended a handshake: trust, or, where the connection was reset or ended, the network."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return DialError(f"the certificate of {endpoint} is refused: {_refusal(error)}", untrusted=True)
+    untrusted = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+    return DialError(f"TLS with {endpoint} failed: {why(error)}", untrusted=untrusted)
 
 
 async def _speaks_http(endpoint: Endpoint) -> bool:
