@@ -17,7 +17,7 @@ from __future__ import annotations
 from waltz_core.base.errors import CorruptionError
 from waltz_core.storage import control as ctl
 from waltz_core.storage.control import ASSIGNED, AVAILABLE
-from waltz_core.storage.effects import SyncDirectory, SyncFile, Unlink, WriteAt
+from waltz_core.storage.effects import MakeDirectory, SyncDirectory, SyncFile, Unlink, WriteAt
 from waltz_core.storage.log_files import remove_operations
 from waltz_core.storage.procedure import Procedure, list_names
 from waltz_core.storage.refusals import SE, not_assigned
@@ -85,6 +85,7 @@ def _reset_control(files: ReplicaFiles) -> Procedure[None]:
 
 def _delete_files(files: ReplicaFiles) -> Procedure[None]:
     directory = files.where.directory
+    yield from files.write(MakeDirectory(directory))  # it may be gone with its files; what follows needs it
     present = yield from list_names(directory)
     names = {entry.name for entry in present if not entry.is_directory}
     indexes = [name for name in names if name.endswith(".idx") and name.replace(".idx", ".seg") not in names]

@@ -178,6 +178,13 @@ class SimDisk:
         self.end_process()
         self.volume.remove(path)
 
+    def remove_directory(self, path: str) -> None:
+        """A directory is gone, durably, with all that was in it."""
+        for name in [name for name in self.volume.files if name.startswith(f"{path}/")]:
+            self.remove(name)
+        self.volume.directories.discard(path)
+        self.volume.durable_directories.discard(path)
+
     def content(self, path: str) -> bytes:
         """A file as the process sees it."""
         return bytes(self.volume.files[path].volatile)

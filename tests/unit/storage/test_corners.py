@@ -123,6 +123,17 @@ def test_availability_and_unassignment_of_what_the_disk_refuses() -> None:
     assert node.admin(admin.PartitionAssignmentRequest(1, (0,), False, False)) == admin.AdminSuccessResponse(1)
 
 
+def test_a_partition_whose_directory_is_gone_is_unassigned_with_its_files_and_assigned_anew() -> None:
+    node = filled(3)
+    node.disk.remove_directory("0")
+    node = reopen(node)
+    assert replica(node).state is State.LIMBO
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), False, True)) == admin.AdminSuccessResponse(1)
+    assert node.admin(admin.PartitionAssignmentRequest(1, (0,), True, False)) == admin.AdminSuccessResponse(1)
+    assert (replica(node).state, replica(node).max_id) == (State.OPEN, -1)
+    assert append(node, 0, 1) == wire.SuccessResponse(5, 1, 0)
+
+
 def test_a_disk_error_while_listing_for_a_deletion() -> None:
     node = filled(3)
     node.disk.fault = lambda effect: FaultKind.IO if isinstance(effect, DiskList) else None
