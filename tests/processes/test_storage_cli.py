@@ -182,6 +182,7 @@ def test_a_partition_is_recovered_from_another_node(cluster: Cluster, run: Run) 
     assert (status, out) == (0, "")
     assert "45 of 45 transactions, 100 %" in err
     assert run(*recover, "20", *files)[0] == 0
+    assert run(*recover, "20")[0] == 0  # with the certificate of -c, as any other command
     assert run("availability", "-s", second, "-p", "0", "-o", "true")[0] == 0
     for number in range(2):
         assert (cluster.directory / f"storage-{number}" / "0" / "0000000000000000000.seg").stat().st_size > 4000

@@ -448,9 +448,15 @@ COMMANDS = (
         ),
         Option("p", "partition", "Specify the partition id to be recovered", required=True),
         Option("b", "batch-size", "Specify the batch size to use when fetching records", required=True),
-        Option("sssl", "source-ssl-config-path", "Specify the SSL config file path for the source storage node"),
         Option(
-            "dssl", "destination-ssl-config-path", "Specify the SSL config file path for the destination storage node"
+            "sssl",
+            "source-ssl-config-path",
+            "Specify the SSL config file path for the source storage node (by default ssl.* of -c counts)",
+        ),
+        Option(
+            "dssl",
+            "destination-ssl-config-path",
+            "Specify the SSL config file path for the destination storage node (by default ssl.* of -c counts)",
         ),
     ),
 )

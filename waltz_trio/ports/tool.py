@@ -43,8 +43,8 @@ class Tool:
         self.tls = tls or tls_of(config, prefix)
 
     def tls_from(self, path: str | None) -> ClientTls:
-        """The TLS group `server.ssl.` of another file; none verifies nothing, as the original."""
-        return tls_of(Config({}) if path is None else Config.load(path), "server.ssl.")
+        """The TLS group `server.ssl.` of another file; without one that of all other commands."""
+        return self.tls if path is None else tls_of(Config.load(path), "server.ssl.")
 
     @asynccontextmanager
     async def admin(self, endpoint: Endpoint, tls: ClientTls | None = None) -> AsyncIterator[AdminClient]:
