@@ -6,13 +6,20 @@ Every `Break` begins and ends with a healthy cluster: what `mend` does is what t
 from __future__ import annotations
 
 import datetime
+import os
 import re
+import resource
+import shutil
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
+import trio
 import yaml
 
-from tests.processes.cluster import Cluster
+import waltz_trio as waltz
+from tests.processes.cluster import Cluster, poll
 from waltz_core.zookeeper import znodes
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import PartitionAssignment, ServerPartitions
@@ -187,6 +194,145 @@ def archive_at(*names: str, place: str) -> Callable[[Cluster], None]:
     return act
 
 
+def append(cluster: Cluster, count: int, size: int = 100) -> None:
+    """Transactions of so many bytes in partition 0."""
+
+    async def run() -> None:
+        async with waltz.open_client(cluster.client_file) as client:
+            for _ in range(count):
+                await client.send(0, waltz.Append(bytes(size)))
+            await client.flush()
+
+    trio.run(run)
+
+
+def aside(cluster: Cluster) -> Path:
+    return cluster.directory / NODE / "0.aside"
+
+
+def not_mounted(cluster: Cluster) -> None:
+    """A storage node comes back without the files of a partition."""
+    append(cluster, 50)
+    cluster.children[NODE].stop()
+    aside(cluster).with_name("0").rename(aside(cluster))
+    cluster.start(NODE)
+
+
+def disk_gone(cluster: Cluster) -> None:
+    """The next file of a partition cannot be created: its directory is none any more."""
+    restart_with(NODE, storage__segment__size__threshold=2_000)(cluster)
+    poll("nothing lags", lambda: level(cluster))
+    place = aside(cluster).with_name("0")
+    place.rename(aside(cluster))
+    place.write_text("no directory")
+    append(cluster, 50)
+
+
+def level(cluster: Cluster) -> bool:
+    """Whether every replica takes part in the session of partition 0."""
+    held = znodes.decode_partition_metadata(cluster.read_znode(PATHS.partition(0)))
+    return all(
+        state.session_id == held.session_id and state.closing_mark == znodes.UNRESOLVED for state in held.replica_states
+    )
+
+
+def rot_everywhere(cluster: Cluster) -> None:
+    """A byte of one transaction changes on every disk, and somebody reads it."""
+    append(cluster, 20)
+    for name in (*cluster.server_names, *STORAGE):
+        cluster.children[name].stop()
+    for name in STORAGE:
+        path = last_segment(cluster, name)
+        path.with_suffix(".backup").write_bytes(path.read_bytes())
+        path.write_bytes(rotten(path.read_bytes()))
+    cluster.start(*STORAGE, *cluster.server_names)
+    cluster.wait_healthy()
+
+    async def read() -> None:
+        async with waltz.open_client(cluster.client_file) as client:
+            mark = await client.committed_mark(0)
+            try:
+                await client.read(0, mark - 19, mark)
+            except waltz.PartitionUnavailableError:
+                return
+            raise AssertionError("what is damaged everywhere was read")
+
+    trio.run(read)
+
+
+def last_segment(cluster: Cluster, name: str) -> Path:
+    return max((cluster.directory / name / "0").glob("*.seg"))
+
+
+def rotten(data: bytes) -> bytes:
+    """A segment whose fifth record from the end has lost a bit; `append` makes 136 bytes of each."""
+    changed = bytearray(data)
+    changed[len(data.rstrip(bytes(1))) - 5 * 136] ^= 1
+    return bytes(changed)
+
+
+def journal_disk_full(cluster: Cluster) -> None:
+    """The decision journal of a server, which has to be on its disk before any append is, grows no more."""
+    journal = cluster.directory / "journal"
+    journal.mkdir()
+    restart_with("server-0", server__journal__mode="sync", server__journal__directory=str(journal))(cluster)
+    poll("it owns a partition", lambda: "server-0" in cluster.owners().values())
+    (partition,) = (number for number, name in cluster.owners().items() if name == "server-0")
+    child = cluster.children["server-0"]
+    limit_files(child.pid, child.log.stat().st_size + (64 << 10))  # it goes on to write its log
+
+    async def fill() -> None:
+        locks = [("lock", number) for number in range(200)]
+
+        async def send(client: waltz.Client) -> None:
+            while True:
+                await client.send(partition, waltz.Append(b"", append=locks))
+
+        with trio.CancelScope() as scope:  # its appends wait for ever: closing must not
+            async with waltz.open_client(cluster.client_file) as client, trio.open_nursery() as nursery:
+                nursery.start_soon(send, client)
+                while "the decision journal cannot be written" not in child.says():  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                scope.cancel()
+
+    trio.run(fill)
+
+
+def limit_files(pid: int, size: int | None = None) -> None:
+    """No file of a process gets any longer than that."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
+def archive_hangs(cluster: Cluster) -> None:
+    """The processes of the archive stand still, as they do where a file server does not answer; appends go on."""
+    for name in cluster.server_names:
+        restart_with(name, archive__location=str(vault(cluster)), archive__fileRecords=20)(cluster)
+    cluster.wait_healthy()
+    poll("all is archived", lambda: archive_lag(cluster) < 20)
+    signal_archives(cluster, signal.SIGSTOP)
+    append(cluster, 20 * 11)
+
+
+def vault(cluster: Cluster) -> Path:
+    return cluster.directory / "hanging-vault"
+
+
+def archive_lag(cluster: Cluster) -> int:
+    """Transactions of partition 0 that are not archived."""
+    told = (cluster.gauges(name).get("waltz-server.partition-0.archive-lag") for name in cluster.server_names)
+    return max((int(lag) for lag in told if lag is not None), default=1 << 30)
+
+
+def signal_archives(cluster: Cluster, number: signal.Signals) -> None:
+    """To all processes that the servers have started."""
+    tasks = (Path(f"/proc/{cluster.children[name].pid}/task") for name in cluster.server_names)
+    started = [pid for task in tasks for each in task.glob("*/children") for pid in each.read_text().split()]
+    assert started, "no archive runs"
+    for pid in started:
+        os.kill(int(pid), number)
+
+
 # ---- mending ---------------------------------------------------------------------------------
 
 
@@ -198,7 +344,8 @@ def carried_out(**places: Callable[[Cluster], str]) -> Callable[[Cluster, str], 
         assert commands, advice
         for text in commands:
             words = [places[word](cluster) if word in places else word for word in text.split()]
-            cluster.tool(*words, *(("-y",) if words[1] == "confirm-metadata" else ()))
+            asks = words[1] == "confirm-metadata" or "--delete-storage-files" in words
+            cluster.tool(*words, *(("-y",) if asks else ()))
 
     return mend
 
@@ -261,11 +408,72 @@ def set_back_mended(cluster: Cluster, advice: str) -> None:
     cluster.start(*cluster.server_names)
 
 
+def mounted(cluster: Cluster, advice: str) -> None:
+    """The files are gone for good: what comes last in the advice."""
+    repair, _, rest = advice.partition("; if that does not mend it: ")
+    done = cluster.attempt(*repair.split()[1:])
+    assert (done.returncode, "is LIMBO" in done.stdout) == (1, True), done.stdout
+    carried_out()(cluster, rest)
+    shutil.rmtree(aside(cluster))
+
+
+def disk_back(cluster: Cluster, advice: str) -> None:
+    assert "check disk, room and file system" in advice
+    place = aside(cluster).with_name("0")
+    place.unlink()
+    aside(cluster).rename(place)
+    carried_out()(cluster, advice)
+    put_right(NODE, "waltz storage repair")(cluster, advice)
+
+
+def put_back(cluster: Cluster, advice: str) -> None:
+    """From a backup on one node; the others fetch it from there."""
+    assert "put the partition's files back from its backup; then waltz storage repair" in advice
+    first, *others = STORAGE
+    cluster.children[first].stop()
+    path = last_segment(cluster, first)
+    path.write_bytes(path.with_suffix(".backup").read_bytes())
+    cluster.start(first)
+    for name in others:
+        admin = f"127.0.0.1:{cluster.addresses[name]['storage.admin.port']}"
+        cluster.tool("storage", "repair", "-c", str(cluster.tools_file), "-s", admin, "-p", "0")
+
+
+def room_made(cluster: Cluster, advice: str) -> None:
+    assert f"check disk, room and rights of server.journal.directory of {cluster.advertised['server-0']}" in advice
+    verify = re.findall(r"waltz (cluster verify [-\w:./ ]+), *|waltz (cluster verify [-\w:./ ]+) shows", advice)[0]
+    words = (verify[0] or verify[1]).split()
+    assert cluster.attempt(*words).returncode == 1
+    limit_files(cluster.children["server-0"].pid)
+    poll("verify shows that it goes on", lambda: cluster.attempt(*words).returncode == 0)
+    put_right("server-0", "")(cluster, advice)
+
+
+def archived_in_bulk(cluster: Cluster, advice: str) -> None:
+    carried_out(LOCATION=lambda cluster: str(vault(cluster)))(cluster, advice)
+    signal_archives(cluster, signal.SIGCONT)
+    poll("the servers go on behind what is archived", lambda: archive_lag(cluster) < 20)
+    for name in cluster.server_names:
+        put_right(name, "")(cluster, advice)
+
+
 def address(cluster: Cluster) -> str:
     return cluster.advertised[NODE]
 
 
 BREAKS: dict[str, Break] = {
+    "the files of a partition are gone": Break(
+        ("limbo",), not_mounted, mounted, frozenset({"no-spare-replica"}), lambda cluster: "its data files are gone"
+    ),
+    "a disk fails": Break(
+        ("disk-error",), disk_gone, disk_back, frozenset({"no-spare-replica"}), lambda cluster: "Not a directory"
+    ),
+    "a transaction is damaged on every disk": Break(
+        ("damaged-records",) * 3, rot_everywhere, put_back, evidence=lambda cluster: "has 1 damaged record: transaction"
+    ),
+    "the disk of the decision journal is full": Break(
+        ("unhealthy",), journal_disk_full, room_made, evidence=lambda cluster: "the decision journal cannot be written"
+    ),
     "a storage node hangs": Break(
         ("storage-down",), pause, replaced, frozenset({"no-spare-replica"}), lambda cluster: "no answer within"
     ),
@@ -334,6 +542,9 @@ BREAKS: dict[str, Break] = {
         archive_at("server-0", "server-1", place="file"),
         both_put_right,
         evidence=lambda cluster: "appends go on, nothing is freed",
+    ),
+    "the archive hangs": Break(
+        ("archive-behind",), archive_hangs, archived_in_bulk, evidence=lambda cluster: "whole files"
     ),
     "one server of two archives": Break(
         ("archive-not-everywhere",),

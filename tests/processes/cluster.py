@@ -178,9 +178,9 @@ class Tls:
         self.directory = directory
         self.lifetime = lifetime
         directory.mkdir(parents=True, exist_ok=True)
-        self._authority = make_ca("test cluster")
+        self.authority = make_ca("test cluster")
         self.ca = directory / "ca.pem"
-        self.ca.write_bytes(self._authority.certificate)
+        self.ca.write_bytes(self.authority.certificate)
         self.names: set[str] = set()  # of certificates
         for role in ("server", "storage", "client", "tools"):
             self.issue(role)
@@ -206,7 +206,7 @@ class Tls:
 
     def issue(self, name: str, lifetime: datetime.timedelta | None = None) -> Path:
         """A certificate of this name with its key, in one file."""
-        pair = issue(self._authority, name, local_names(), lifetime or self.lifetime)
+        pair = issue(self.authority, name, local_names(), lifetime or self.lifetime)
         self.names.add(name)
         path = self.path(name)
         path.with_suffix(".new").write_bytes(pair.key + b"\n" + pair.certificate)

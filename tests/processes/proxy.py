@@ -52,6 +52,7 @@ class FaultProxy:
     def __init__(self, who: Callable[[int], str | None]) -> None:
         self._who = who
         self._cut: set[tuple[str, str]] = set()  # (from, to): bytes in this direction stay here
+        self._rates: dict[tuple[str, str], int] = {}  # (from, to): bytes a second that get through
         self._links: set[_Link] = set()
         self._routes: dict[int, tuple[str, int]] = {}  # port → target, its real port
         self._ready = threading.Event()
@@ -96,11 +97,16 @@ class FaultProxy:
         """From now on nothing that `source` sends to `target` arrives; the other way is open."""
         self._do(lambda: self._cut.add((source, target)))
 
+    def slow_between(self, source: str, target: str, rate: int) -> None:
+        """From now on what `source` sends to `target` arrives at `rate` bytes a second, over each connection."""
+        self._do(lambda: self._rates.update({(source, target): rate}))
+
     def heal(self, name: str | None = None) -> None:
         """What was cut, or what of it concerns `name`, is whole again, and what was kept arrives."""
 
         def act() -> None:
             self._cut = {pair for pair in self._cut if name is not None and name not in pair}
+            self._rates = {pair: rate for pair, rate in self._rates.items() if name is not None and name not in pair}
             for link in self._links:
                 link.changed.set()
                 link.changed = trio.Event()
@@ -157,6 +163,8 @@ class FaultProxy:
         while data := await source.receive_some(_CHUNK):
             while self._is_cut(name, to):
                 await link.changed.wait()
+            if rate := self._rates.get((name, to)):
+                await trio.sleep(len(data) / rate)
             await sink.send_all(data)
         while self._is_cut(name, to):
             await link.changed.wait()

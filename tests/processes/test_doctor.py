@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,7 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.processes.broken import BREAKS
+import waltz_trio as waltz
+from tests.processes.broken import BREAKS, append, carried_out, put_right, restart_with
 from tests.processes.cluster import PATIENCE, Cluster, poll, running_cluster
 from tests.processes.load import Load
 from tests.processes.zookeeper import ZooKeeperServer
@@ -326,31 +329,136 @@ def test_the_root_cause_comes_first_and_its_advice_mends_it(
     ward: Cluster, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = BREAKS[name]
+    poll("nothing is wrong", lambda: not roots_of(ward, capsys))
+    case.act(ward)
+    root = wait_roots(ward, capsys, case.causes, case.follows)
+    assert case.evidence(ward) in root["evidence"]
+    case.mend(ward, root["command"])
+    poll("nothing is wrong", lambda: not roots_of(ward, capsys), 2 * PATIENCE)  # stores open again after up to 20 s
 
-    def roots() -> list[dict[str, Any]]:
-        capsys.readouterr()
-        main(["doctor", "--json", "-t", "3", "-g", "0", "-c", str(ward.tools_file)])
-        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-        return found
+
+def roots_of(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """What the doctor finds in one look, with what follows below it."""
+    capsys.readouterr()
+    main(["doctor", "--json", "-t", "3", "-g", "0", "-c", str(cluster.tools_file)])
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def wait_roots(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    causes: tuple[str, ...],
+    follows: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """The last root, once these and no others are found, and these causes below the first one."""
+    last: list[dict[str, Any]] = []
 
     def named() -> dict[str, Any] | None:
-        found = roots()
+        last[:] = found = roots_of(cluster, capsys)
         below = {row["cause"] for row in found[0].get("follows", ())} if found else set()
-        fits = tuple(row["cause"] for row in found) == case.causes and below >= case.follows
-        last[:] = found
+        fits = tuple(row["cause"] for row in found) == causes and below >= follows
         return found[-1] if fits else None
 
-    last: list[dict[str, Any]] = []
-    poll("nothing is wrong", lambda: not roots())
-    case.act(ward)
     try:
-        root = poll(f"the doctor finds {case.causes}", named)
-        assert case.evidence(ward) in root["evidence"]
-        case.mend(ward, root["command"])
-        poll("nothing is wrong", lambda: not roots(), 2 * PATIENCE)  # stores are opened again after up to 20 s
-    except Exception as error:
+        return poll(f"the doctor finds {causes}", named)
+    except TimeoutError as error:
         error.add_note(json.dumps(last, indent=2))
         raise
+
+
+@pytest.mark.slow
+def test_a_network_that_is_cut_or_slow_is_named_with_what_lags(
+    tmp_path: Path, zookeeper: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = {"storage.answerTimeout": 3000}
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), flags=(), proxied=True, settings=quick) as cluster:
+        assert cluster.proxy is not None
+        poll("nothing is wrong", lambda: not roots_of(cluster, capsys))
+
+        cluster.proxy.cut_between("server-0", "storage-1")
+        append(cluster, 200)
+        root = wait_roots(cluster, capsys, ("partitioned-network",), frozenset({"lagging-replica"}))
+        assert f"does not reach storage node {cluster.advertised['storage-1']}" in root["evidence"]
+        assert root["evidence"].endswith(("did not answer within 3000 ms", "did not finish the TLS handshake in 10 s"))
+        assert "check network, firewall" in root["command"]
+
+        cut = cluster.proxy.cut_between
+        append_in_vain(cluster, lambda: cut("server-0", "storage-2"))
+        wait_roots(cluster, capsys, ("partitioned-network",) * 2, frozenset({"recovery-stuck"}))
+        cluster.proxy.heal()
+        poll("nothing is wrong", lambda: not roots_of(cluster, capsys))
+
+        cluster.children["storage-1"].stop()
+        append(cluster, 5_000)
+        cluster.proxy.slow_between("server-0", "storage-1", 50_000)
+        cluster.start("storage-1")
+        root = wait_roots(cluster, capsys, ("lagging-replica",))
+        assert cluster.advertised["storage-1"] in root["evidence"]
+        carried_out()(cluster, root["command"].partition("if it does not: ")[2])
+        poll("nothing is wrong", lambda: not roots_of(cluster, capsys))
+
+
+def append_in_vain(cluster: Cluster, cut: Callable[[], None]) -> None:
+    """Cut the network under a client whose appends then find out."""
+    server = cluster.children["server-0"]
+    before = server.says().count("store session ended")
+
+    async def run() -> None:
+        with trio.CancelScope() as scope:  # its appends wait for ever: closing must not
+            async with waltz.open_client(cluster.client_file) as client:
+                await client.append(0, waltz.Append(b""))
+                await trio.to_thread.run_sync(cut)
+                await client.send(0, waltz.Append(b""))
+                while server.says().count("store session ended") == before:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                scope.cancel()
+
+    trio.run(run)
+
+
+@pytest.mark.slow
+def test_transactions_that_are_nowhere_are_noted_until_their_archive_is_back(ward: Cluster, run_in_ward: Run) -> None:
+    poll("nothing is wrong", lambda: not findings(run_in_ward))
+    vault, aside = ward.directory / "vault-0", ward.directory / "aside"
+    policy = {"archive__fileRecords": 20, "archive__keepRecords": 20, "storage__checkpointInterval": 30}
+    for name in ward.server_names:
+        restart_with(name, archive__location=str(vault), **policy)(ward)
+    append(ward, 200)
+
+    def freed() -> bool:
+        told = (ward.gauges(name).get("waltz-server.partition-0.log-start") for name in ward.server_names)
+        return any(told)
+
+    def said() -> str | None:
+        status, text = run_in_ward("doctor", "-t", "3", "-g", "0")
+        return text if status == 0 else None
+
+    poll("storage nodes have given up what is archived", freed)
+    assert "archive-begins-late" not in poll("nothing is wrong", said)
+    for name in ward.server_names:
+        ward.children[name].stop()
+    vault.rename(aside)
+    vault.mkdir()
+    ward.start(*ward.server_names)
+    text = poll("it is noted", lambda: text if "archive-begins-late" in (text := said() or "") else None)
+    assert re.search(
+        r"note: archive-begins-late: transactions 0 to [\d,]+ of partition 0 are neither on the storage", text
+    )
+    assert "waltz spark verify --archive LOCATION" in text
+    assert main(["spark", "verify", "--archive", str(aside), "--jobs", "1"]) == 0
+
+    for name in ward.server_names:
+        ward.children[name].stop()
+    shutil.rmtree(vault)
+    aside.rename(vault)
+    ward.start(*ward.server_names)
+    poll(
+        "it is noted no more",
+        lambda: text if "archive-begins-late" not in (text := said() or "archive-begins-late") else None,
+    )
+    for name in ward.server_names:
+        put_right(name, "")(ward, "")
 
 
 @pytest.mark.slow

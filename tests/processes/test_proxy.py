@@ -95,7 +95,23 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
         assert causes_found() == ["no-proxy"]
         cluster.start("proxy")  # with the words of the page, which are what the doctor advises
         poll("the doctor finds nothing", lambda: not causes_found())
+
+        second_proxy(cluster, Path(words[-1]))
+        poll("both are registered", lambda: causes_found() == ["two-proxies"])
+        cluster.children["proxy-2"].stop()  # as the doctor advises
+        poll("the doctor finds nothing", lambda: not causes_found())
         cluster.children["proxy"].stop()
+
+
+def second_proxy(cluster: Cluster, first: Path) -> None:
+    """Start another one with the file of the first, but for its ports."""
+    ports = {key: cluster.ports.take() for key in ("server.port", "server.jetty.port")}
+    cluster.addresses["proxy-2"] = ports
+    path = cluster.directory / "proxy-2.yml"
+    keys = yaml.safe_load(first.read_text()) | ports
+    path.write_text(yaml.safe_dump(keys | {"server.advertisedEndpoint": f"127.0.0.1:{ports['server.port']}"}))
+    cluster.child("proxy-2", "-m", "waltz_trio.cli.main", "proxy", "run", "-c", str(path))
+    cluster.start("proxy-2")
 
 
 def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(

@@ -19,13 +19,13 @@ from waltz_core.operations.archives import archives, uncovered
 from waltz_core.operations.doors import gateways
 from waltz_core.operations.findings import Finding, fold, ranges_text
 from waltz_core.operations.regions import proxies
-from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.operations.replicas import lags, replicas
+from waltz_core.operations.view import ClusterView, ServerView, StorageView
 from waltz_core.store.metadata import is_unknown, states_by_storage
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.wire.shared import Trouble
 from waltz_core.zookeeper.paths import cluster_paths
 
-LAG_MAX = 100_000  # transactions that a replica may be behind the best one before it is reported
 CLOCK_MAX_MS = 5_000  # difference of clocks that is reported: log times, certificates and sessions suffer from it
 CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is reported
 # A ZooKeeper session time-out (30 s) and what follows it: until then the znodes of a killed process are there, and
@@ -33,6 +33,7 @@ CERTIFICATE_SOON_MS = 14 * 86_400_000  # an end so near is reported
 SETTLE_MS = 45_000
 LAST_RESORT_AFTER_MS = 300_000  # longer than any restart: until then no advice gives data up
 _DAY_MS = 86_400_000
+_JOURNAL = "the decision journal cannot be written"  # how the reason begins where a server's own disk is the cause
 
 
 def diagnose(view: ClusterView) -> tuple[Finding, ...]:
@@ -88,6 +89,16 @@ def _storage_nodes(view: ClusterView) -> Iterator[Finding]:
                 f"storage node {node.name} is in the groups or the assignment, its admin port is not in ZooKeeper",
                 add if holds else f"waltz zookeeper remove-storage-node -c CONFIG -s {node.name}; {add}",
                 about=(findings.storage(node.name),),
+            )
+        elif node.admin_problem and node.data_problem and node.untrusted:
+            yield Finding(
+                "untrusted-storage-node",
+                f"storage node {node.name} is there, and this machine does not trust it: {node.data_problem}",
+                "give it a certificate that names its host and is of the cluster's authority: storage.ssl.certificate "
+                "or storage.ssl.keyStore.location in its configuration; if that is right, correct ssl.ca or "
+                "ssl.trustStore.location in the configuration of this command",
+                about=(findings.storage(node.name),),
+                because=(findings.port(node.name),),
             )
         elif node.admin_problem and node.data_problem:
             yield Finding(
@@ -210,53 +221,11 @@ def _disks(view: ClusterView) -> Iterator[Finding]:
 # ---- partitions ------------------------------------------------------------------------------
 
 
-def _replicas(view: ClusterView) -> Iterator[Finding]:
-    for node in view.storages:
-        for replica in (node.replicas or {}).values():
-            yield from _replica(node, replica)
-
-
-def _replica(node: StorageView, replica: ReplicaView) -> Iterator[Finding]:
-    name, number = f"partition {replica.partition_id} on storage node {node.name}", replica.partition_id
-    about = (findings.replica(number, node.name),)
-    if replica.state == "limbo":
-        yield Finding(
-            "limbo",
-            f"{name} is in limbo: {replica.reason}",
-            f"waltz storage repair -c CONFIG -s {node.admin} -p {number}; if that does not mend it: "
-            f"waltz storage accept-limbo -c CONFIG -s {node.admin} -p {number}",
-            about=about,
-        )
-    elif replica.state == "stopped":
-        yield Finding(
-            "disk-error",
-            f"{name} has stopped: {replica.reason}",
-            f"check disk, room and file system; then waltz storage repair -c CONFIG -s {node.admin} -p {number}, or "
-            "restart the node: it fetches what is missing",
-            about=about,
-            because=(findings.storage(node.name),),
-        )
-    elif replica.damaged:
-        yield Finding(
-            "damaged-records",
-            f"{name} has {replica.damaged} damaged records",
-            f"waltz storage repair -c CONFIG -s {node.admin} -p {number}",
-            about=about,
-        )
-    if not replica.available:
-        yield Finding(
-            "offline",
-            f"{name} was taken out of service",
-            f"waltz storage availability -c CONFIG -s {node.admin} -p {number} -o true",
-            about=about,
-        )
-
-
 def _assignments(view: ClusterView) -> Iterator[Finding]:
     for partition_id in range(view.num_partitions):
         assigned = set(view.replicas_of(partition_id))
         if not assigned:
-            holders = [node.name for node, _ in _copies(view, partition_id)] or ["HOST:PORT"]
+            holders = [node.name for node, _ in view.copies_of(partition_id)] or ["HOST:PORT"]
             yield Finding(
                 "no-replica",
                 f"partition {partition_id} is assigned to no storage node",
@@ -300,7 +269,7 @@ def _metadata(view: ClusterView) -> Iterator[Finding]:
             )
             continue
         metadata = view.partitions[partition_id]
-        sessions = {node.name: replica.session_id for node, replica in _copies(view, partition_id)}
+        sessions = {node.name: replica.session_id for node, replica in view.copies_of(partition_id)}
         if metadata is not None and metadata.session_id >= 0:
             newest = max(sessions, key=sessions.__getitem__, default="")
             if newest and sessions[newest] > metadata.session_id:
@@ -359,7 +328,7 @@ def _quorums(view: ClusterView) -> Iterator[Finding]:
         replicas = view.replicas_of(partition_id)
         ready = {
             node.name
-            for node, replica in _copies(view, partition_id)
+            for node, replica in view.copies_of(partition_id)
             if replica.available and replica.state in (None, "open", "opening") and node.name in replicas
         }
         ready |= {
@@ -419,7 +388,7 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     "unhealthy",
                     f"server {server.name} cannot commit in partition {partition_id}{reasons.get(partition_id, '')}"
                     + _awaits(view, server, partition_id),
-                    f"waltz cluster verify -c CONFIG -p {partition_id}; look at the log of {server.name}",
+                    _healed_by(server, partition_id, reasons.get(partition_id, "")),
                     because=(findings.partition(partition_id), here),
                     settles=True,
                 )
@@ -432,6 +401,16 @@ def _recoveries(view: ClusterView) -> Iterator[Finding]:
                     because=(findings.partition(partition_id), here),
                     settles=True,
                 )
+
+
+def _healed_by(server: ServerView, partition_id: int, reason: str) -> str:
+    verify = f"waltz cluster verify -c CONFIG -p {partition_id}"
+    if _JOURNAL in reason:
+        return (
+            f"check disk, room and rights of server.journal.directory of {server.name}; it goes on by itself, which "
+            f"{verify} shows"
+        )
+    return f"{verify}; look at the log of {server.name}"
 
 
 def _awaits(view: ClusterView, server: ServerView, partition_id: int) -> str:
@@ -454,7 +433,9 @@ def _way_out(view: ClusterView, status: PartitionStatus) -> str:
     if status.since_ms < LAST_RESORT_AFTER_MS:
         return "bring back the storage nodes that are named; the partition then opens by itself"
     ends = ", ".join(
-        f"{node.name} ends at {replica.max_id}" for node, replica in _copies(view, number) if replica.max_id is not None
+        f"{node.name} ends at {replica.max_id}"
+        for node, replica in view.copies_of(number)
+        if replica.max_id is not None
     )
     return (
         f"bring back the storage nodes that are named. Only if they are lost for good: "
@@ -478,24 +459,36 @@ def _forgotten(view: ClusterView, partition_id: int) -> bool:
                 and replica.max_id > replica.low_water_mark
             )
         )
-        for node, replica in _copies(view, partition_id)
+        for node, replica in view.copies_of(partition_id)
     )
 
 
 def _connectivity(view: ClusterView) -> Iterator[Finding]:
     for server in view.servers:
-        for name, reached in sorted((server.connectivity or {}).items()):
+        reaches = server.connectivity
+        if reaches is None:
+            reaches = dict.fromkeys(server.unusable, False)  # it waits for a node that is silent, and does not answer
+        missed = {name for name, reached in reaches.items() if not reached}
+        cut = tuple(findings.partition(number) for number in server.partitions or () if _is_cut(view, number, missed))
+        for name in sorted(missed):
             node = view.storage(name)
-            if not reached and node is not None and not node.data_problem:
+            if node is not None and not node.data_problem:
                 reason = server.unusable.get(name, "")
                 yield Finding(
                     "partitioned-network",
                     f"server {server.name} does not reach storage node {name}, this machine does"
                     + (f": {reason}" if reason else ""),
                     _reach(server.troubles.get(name)),
+                    about=(*cut, *(findings.replica(number, name) for number in server.partitions or ())),
                     because=(findings.storage(name), findings.server(server.name)),
                     settles=True,
                 )
+
+
+def _is_cut(view: ClusterView, partition_id: int, missed: set[str]) -> bool:
+    """Whether a server that misses these storage nodes has no quorum in a partition."""
+    replicas = view.replicas_of(partition_id)
+    return len(replicas) - len(missed.intersection(replicas)) < len(replicas) // 2 + 1
 
 
 def _reach(trouble: Trouble | None) -> str:
@@ -514,52 +507,20 @@ def _reach(trouble: Trouble | None) -> str:
             return "check network, firewall and the server's TLS settings for storage (server.ssl.*)"
 
 
-def _lags(view: ClusterView) -> Iterator[Finding]:
-    for partition_id in range(view.num_partitions):
-        copies = [(node, replica.max_id) for node, replica in _copies(view, partition_id)]
-        best = max((max_id for _, max_id in copies if max_id is not None), default=-1)
-        metadata = view.partitions[partition_id]
-        named = set() if metadata is None else {state.replica_id.storage for state in metadata.replica_states}
-        source = next((node.admin for node, max_id in copies if max_id == best), "")
-        for node, max_id in copies:
-            if max_id is None:
-                continue
-            outside = node.name in named and not view.is_level(partition_id, node.name)
-            behind = best - max_id
-            if behind > LAG_MAX or (outside and behind > 0):
-                here = f"-s {node.admin} -p {partition_id}"
-                yield Finding(
-                    "lagging-replica",
-                    f"partition {partition_id} on storage node {node.name} ends at {max_id}, {behind:,} behind",
-                    f"it catches up by itself; if it does not: waltz storage availability -c CONFIG {here} -o false; "
-                    f"waltz storage recover-partition -c CONFIG -s {source} -d {node.admin} "
-                    f"-dp {node.name.rpartition(':')[2]} -p {partition_id} -b 1000; "
-                    f"waltz storage availability -c CONFIG {here} -o true",
-                    because=(findings.storage(node.name), findings.replica(partition_id, node.name)),
-                    settles=True,
-                )
-
-
-def _copies(view: ClusterView, partition_id: int) -> Iterator[tuple[StorageView, ReplicaView]]:
-    for node in view.storages:
-        if node.replicas is not None and partition_id in node.replicas:
-            yield node, node.replicas[partition_id]
-
-
 _RULES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (
     _certificates,
     _storage_nodes,
     _servers,
     _clocks,
     _disks,
-    _replicas,
+    replicas,
     _assignments,
     _metadata,
     _owners,
+    _connectivity,
     _quorums,
     _recoveries,
-    _connectivity,
-    _lags,
+    lags,
     archives,
 )
 _RULES_OF_PROXIES: tuple[Callable[[ClusterView], Iterator[Finding]], ...] = (_certificates, proxies, _clocks)

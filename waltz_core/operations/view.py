@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from waltz_core.base.record import record
 from waltz_core.operations.doors import GatewayView
@@ -97,7 +97,17 @@ class ReplicaView:
     max_id: int | None = None  # None of nodes of 0.13.2, as `state`
     state: str | None = None
     reason: str = ""
-    damaged: int = 0  # records
+    suspects: tuple[tuple[int, int], ...] = ()  # first and last ids of records that are damaged
+
+    @property
+    def damaged(self) -> int:
+        """How many records are."""
+        return sum(last - first + 1 for first, last in self.suspects)
+
+    def has_whole(self, first: int, last: int) -> bool:
+        """Whether it may give out all of these records."""
+        reaches = self.max_id is None or last <= self.max_id
+        return self.state in (None, "open") and reaches and all(b < first or last < a for a, b in self.suspects)
 
 
 @record
@@ -109,6 +119,7 @@ class StorageView:
     data_problem: str = ""  # why its data port could not be used, empty if it could
     admin_problem: str = ""
     foreign_key: bool = False  # it refuses the key of this cluster
+    untrusted: bool = False  # it is there, and TLS with it failed: its certificate is not accepted, for one
     replicas: Mapping[int, ReplicaView] | None = None  # assigned ones; None: no answer
     disk_free: int | None = None  # bytes
     disk_reserve: int | None = None  # bytes below which it refuses appends
@@ -168,6 +179,12 @@ class ClusterView:
             and state.closing_mark == UNRESOLVED
             for state in metadata.replica_states
         )
+
+    def copies_of(self, partition_id: int) -> Iterator[tuple[StorageView, ReplicaView]]:
+        """Replicas of a partition on the storage nodes that answer."""
+        for node in self.storages:
+            if node.replicas is not None and partition_id in node.replicas:
+                yield node, node.replicas[partition_id]
 
     def server(self, server_id: int) -> ServerView | None:
         """A registered server."""

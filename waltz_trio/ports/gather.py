@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import attrs
@@ -184,14 +184,24 @@ async def _server(tool: Tool, descriptor: ServerDescriptor, node_max: float) -> 
                 known["access_level"] = _access_level(answer.statistics)
                 known["figures"] = {(figure.name, figure.partition_id): figure.value for figure in answer.statistics}
         known["health"] = await port.health()
-        known["connectivity"] = await port.storage_connectivity()
-        if port.version >= 5:
-            # After the question above: it makes the server try nodes that it does not need, and know their troubles.
-            known["unusable"] = unusable = await _unusable(port)
-            known["troubles"] = await _troubles(port) if unusable else {}
+        await _ask_for_nodes(port, known)
 
     problem = await _limited(node_max, ask)
     return ServerView(descriptor, problem, **known)
+
+
+async def _ask_for_nodes(port: ServerPort, known: dict[str, Any]) -> None:
+    """Which storage nodes a server reaches, and why not."""
+
+    async def ask() -> None:
+        if port.version >= 5:
+            known["unusable"] = unusable = await _unusable(port)
+            known["troubles"] = await _troubles(port) if unusable else {}
+
+    # Where a node is silent the server may not answer the next question in time: what it knows by now counts then.
+    await ask()
+    known["connectivity"] = await port.storage_connectivity()
+    await ask()  # it has tried nodes that it does not need, and knows their troubles
 
 
 async def _unusable(port: ServerPort) -> Mapping[str, str]:
@@ -217,24 +227,27 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
     if endpoint is None:
         return StorageView(name, data_problem=f"{name!r} is no host:port", admin_problem="it is not known")
     known: dict[str, Any] = {}
-    foreign = False
+
+    @contextmanager
+    def noting() -> Iterator[None]:
+        """What kept a port from being used, where it is more than silence."""
+        try:
+            yield
+        except RefusedError as error:
+            known["foreign_key"] = known.get("foreign_key", False) or error.refusal.wrong_cluster
+            raise
+        except PortError as error:
+            known["untrusted"] = known.get("untrusted", False) or error.untrusted
+            raise
 
     async def ask_data(stack: AsyncExitStack) -> None:
-        nonlocal foreign
-        try:
+        with noting():
             await stack.enter_async_context(tool.data(endpoint))
-        except RefusedError as error:
-            foreign = foreign or error.refusal.wrong_cluster
-            raise
 
     async def ask_admin(stack: AsyncExitStack) -> None:
-        nonlocal foreign
         assert admin_port is not None
-        try:
+        with noting():
             client = await stack.enter_async_context(tool.admin(Endpoint(endpoint.host, admin_port)))
-        except RefusedError as error:
-            foreign = foreign or error.refusal.wrong_cluster
-            raise
         await _ask_node(client, known)
 
     data_problem = await _limited(node_max, ask_data)
@@ -242,7 +255,7 @@ async def _storage(tool: Tool, name: str, admin_port: int | None, node_max: floa
     if admin_port is not None:
         admin_problem = await _limited(node_max, ask_admin)
     where = f"{endpoint.host}:{admin_port}" if admin_port is not None else ""
-    return StorageView(name, where, data_problem, admin_problem, foreign_key=foreign, **known)
+    return StorageView(name, where, data_problem, admin_problem, **known)
 
 
 async def _ask_node(client: AdminClient, known: dict[str, Any]) -> None:
@@ -287,7 +300,7 @@ async def _replica(client: AdminClient, partition_id: int, available: bool) -> R
             state.max_transaction_id,
             _STATES.get(Condition(state.condition), "open"),
             state.reason or "",
-            sum(suspect.last_id - suspect.first_id + 1 for suspect in state.suspects),
+            tuple((suspect.first_id, suspect.last_id) for suspect in state.suspects),
         )
     answer = await client.call(lambda seq: admin.LastSessionInfoRequest(seq, partition_id))
     assert isinstance(answer, admin.LastSessionInfoResponse)

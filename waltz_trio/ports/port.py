@@ -24,6 +24,10 @@ M = TypeVar("M")
 class PortError(StorageError):
     """The node cannot be reached, or the connection broke before the answer."""
 
+    def __init__(self, text: str, *, untrusted: bool = False) -> None:
+        super().__init__(text)
+        self.untrusted = untrusted  # it is there, and TLS with it failed
+
 
 class RefusedError(StorageError):
     """The node answered with a failure; the text is the node's."""
@@ -119,7 +123,7 @@ async def dialed(
     try:
         stream = await dial_stream(endpoint, tls, limits)
     except DialError as error:
-        raise PortError(str(error)) from error
+        raise PortError(str(error), untrusted=error.untrusted) from error
     try:
         yield stream
     finally:

@@ -23,8 +23,9 @@ from tests.unit.operations.views import (
 )
 from waltz_core.base.errors import ClusterError
 from waltz_core.base.ids import Endpoint
-from waltz_core.operations.diagnosis import LAG_MAX, LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose, notices
+from waltz_core.operations.diagnosis import LAST_RESORT_AFTER_MS, SETTLE_MS, diagnose, notices
 from waltz_core.operations.findings import Finding, ranges_text
+from waltz_core.operations.replicas import LAG_MAX
 from waltz_core.operations.verify import verify
 from waltz_core.operations.view import CertificateView, ClusterView
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
@@ -63,6 +64,10 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     "storage-down": (
         with_storage(data_problem="refused", admin_problem="refused", replicas=None),
         ["storage-down", "no-spare-replica"],
+    ),
+    "not trusted": (
+        with_storage(data_problem="its certificate", admin_problem="its certificate", untrusted=True, replicas=None),
+        ["untrusted-storage-node", "no-spare-replica"],
     ),
     "port": (with_storage(data_problem="refused"), ["port-unreachable"]),
     "admin port": (with_storage(admin_problem="refused", replicas=None), ["port-unreachable"]),
@@ -111,7 +116,17 @@ CASES: dict[str, tuple[ClusterView, list[str]]] = {
     "disk": (with_storage(disk_free=1 << 20), ["disk-full"]),
     "limbo": (with_replica(state="limbo", reason="record 7 is damaged"), ["limbo", "no-spare-replica"]),
     "disk error": (with_replica(state="stopped", reason="input/output error"), ["disk-error", "no-spare-replica"]),
-    "damaged": (with_replica(damaged=3), ["damaged-records"]),
+    "limbo without files": (
+        with_replica(state="limbo", available=False, max_id=-1, reason="its data files are gone: expected 0.seg"),
+        ["limbo", "no-spare-replica"],
+    ),
+    "damaged": (with_replica(suspects=((4, 6),)), ["damaged-records"]),
+    "damaged everywhere": (
+        cluster(
+            storages=tuple(storage(name, replicas={0: replica(0, suspects=((4, 6),)), 1: replica(1)}) for name in NAMES)
+        ),
+        ["damaged-records"] * 3,
+    ),
     "offline": (with_replica(available=False), ["offline", "no-spare-replica"]),
     "replica not told": (
         with_storage(replicas={1: replica(1)}),
@@ -260,6 +275,30 @@ def test_every_advised_command_is_taken_by_the_command_line() -> None:
     assert len(tried) >= 14, tried
 
 
+def test_what_no_node_has_whole_is_not_called_repairable() -> None:
+    def advice(*suspects: tuple[tuple[int, int], ...]) -> str:
+        copies = [replica(0, suspects=spans) for spans in suspects]
+        nodes = (storage(name, replicas={0: copy}) for name, copy in zip(NAMES, copies, strict=True))
+        root = diagnose(cluster(storages=tuple(nodes)))[0]
+        assert root.cause == "damaged-records"
+        return root.command
+
+    assert advice(((4, 6),), (), ()).startswith("waltz storage repair ")
+    assert advice(((4, 6),), ((7, 7),), ((6, 6),)).startswith("waltz storage repair ")
+    told = advice(((1, 1), (4, 6)), ((5, 5),), ((6, 6),))
+    assert "no storage node that answers has transactions 4-6 whole" in told
+    assert "then waltz storage repair -c CONFIG" in told
+    assert "transactions 1, 4-6 whole" in advice(*[((1, 1), (4, 6))] * 3)
+
+
+def test_a_journal_that_cannot_be_written_is_named_where_it_is_configured() -> None:
+    reason = "the decision journal cannot be written: /journal: No space left on device"
+    status = PartitionStatus(0, 2, ServedState.READY, 9000, 4, 100, reason)
+    (root,) = diagnose(with_server(status=(status,), health={0: False}))
+    assert (root.cause, reason in root.evidence) == ("unhealthy", True)
+    assert "server.journal.directory of v1:6000" in root.command
+
+
 def test_numbers_are_written_as_ranges() -> None:
     assert ranges_text([7, 3, 1, 2, 3]) == "1-3,7"
     assert ranges_text([]) == ""
@@ -406,6 +445,27 @@ def test_the_reason_that_a_server_gives_is_named_and_its_kind_decides_the_advice
     (finding,) = diagnose(with_server(connectivity=reached, unusable={NAMES[2]: reason}, troubles=troubles))
     assert finding.evidence.endswith(f"this machine does: {reason}")
     assert advice in finding.command
+
+
+def test_what_lags_or_waits_because_a_server_misses_storage_nodes_stands_below_that() -> None:
+    missed = with_server(connectivity={name: name == NAMES[2] for name in NAMES}, status=(stuck(),), health={0: False})
+    first, second = diagnose(missed)
+    assert (first.cause, second.cause) == ("partitioned-network",) * 2
+    assert [finding.cause for finding in first.follows] == ["recovery-stuck"]
+    late = attrs.evolve(with_replica(max_id=60), partitions=(states(0, late=NAMES[0]), states(1)))
+    one = server(1, 0, connectivity={**dict.fromkeys(NAMES, True), NAMES[0]: False}, health={0: False})
+    first, second = diagnose(attrs.evolve(late, servers=(one, *late.servers[1:])))
+    assert (first.cause, [finding.cause for finding in first.follows]) == ("partitioned-network", ["lagging-replica"])
+    assert second.cause == "unhealthy", "a quorum is reached: something else is the cause"
+
+
+def test_a_server_that_waits_for_a_silent_node_is_believed_by_what_it_said_before() -> None:
+    reason = "did not finish the TLS handshake in 10 s"
+    problem = "no answer within 3 s"
+    (root,) = diagnose(with_server(connectivity=None, unusable={NAMES[1]: reason}, problem=problem))
+    assert root.cause == "partitioned-network"
+    assert NAMES[1] in root.evidence
+    assert root.evidence.endswith(reason)
 
 
 def test_what_a_server_waits_for_in_a_partition_stands_in_the_finding() -> None:

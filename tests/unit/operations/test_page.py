@@ -66,7 +66,7 @@ def test_a_dead_storage_node_is_red_with_the_reason_and_its_partitions_are_yello
         (with_storage(foreign_key=True), "storages", "bad", "refuses the cluster's key"),
         (with_storage(admin_problem="refused"), "storages", "warn", "not all well"),
         (with_replica(state="limbo", reason="old"), "storages", "bad", "a replica does not serve"),
-        (with_replica(damaged=3), "storages", "warn", "not all well"),
+        (with_replica(suspects=((4, 6),)), "storages", "warn", "not all well"),
         (with_server(problem="refused", partitions=None, status=None), "servers", "bad", "does not answer"),
         (with_server(key=b"other key 123456"), "servers", "bad", "of another cluster"),
         (with_server(health={0: False}), "servers", "bad", "cannot commit everywhere"),

@@ -30,7 +30,7 @@ STATES: dict[str, tuple[dict[str, Any], Verdict]] = {
     "behind": (both(max_id=99), Verdict.NO),
     "limbo": (both(state="limbo", reason="record 7"), Verdict.NO),
     "offline": (both(available=False), Verdict.NO),
-    "damaged": (both(damaged=2), Verdict.NO),
+    "damaged": (both(suspects=((4, 5),)), Verdict.NO),
     "empty": ({"replicas": {}}, Verdict.NO),
     "full": ({"disk_free": 1}, Verdict.NO),
     "foreign": ({"foreign_key": True}, Verdict.NO),
