@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import json
 import re
 import shutil
 import subprocess
@@ -18,8 +17,7 @@ import yaml
 
 import waltz_trio as waltz
 from tests.docs.blocks import blocks_of
-from tests.processes.cluster import DEVELOPMENT, ROOT, Child, Cluster, poll, running_cluster
-from tests.processes.test_proxy import files_of_page
+from tests.processes.cluster import DEVELOPMENT, ROOT, Child, poll
 from tests.processes.zookeeper import ZooKeeperServer
 from waltz_trio.cli.main import main
 from waltz_trio.config.config import Config
@@ -246,41 +244,6 @@ async def append_one() -> int:
     with trio.fail_after(60):
         async with waltz.open_client("client.yml") as client:
             return await client.append(3, waltz.Append(b"hello"))
-
-
-def test_alerts_and_dashboard_ask_for_metrics_that_exist(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    rules = yaml.safe_load(text_of("alerts.yml"))["groups"][0]["rules"]
-    expressions = [rule["expr"] for rule in rules]
-    panels = json.loads(text_of("grafana.json"))["panels"]
-    expressions += [target["expr"] for panel in panels for target in panel["targets"]]
-    wanted = {name for text in expressions for name in re.findall(r"\bwaltz_\w+", text)}
-    where = zookeeper.fresh_chroot()
-    settings = {"server.trustProxies": True, "archive.location": str(tmp_path / "vault")}
-    with running_cluster(tmp_path, where, partitions=2, servers=1, settings=settings) as cluster:
-        proxy, words = files_of_page(cluster, where)
-        cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
-        cluster.child("gateway", "-m", "waltz_trio.cli.main", "gateway", "run", "-c", gateway_file(cluster, proxy))
-        cluster.start("proxy", "gateway")
-
-        def missing() -> set[str]:
-            pages = [cluster.get(name, "/metrics/prometheus") for name in ("server-0", "storage-0", "proxy", "gateway")]
-            shown = set(re.findall(r"^(waltz_\w+)", "\n".join(page or "" for page in pages), re.MULTILINE))
-            return wanted - shown
-
-        poll("all of them are shown", lambda: not missing())
-        assert all(rule["annotations"]["command"] for rule in rules)
-        for name in ("gateway", "proxy"):
-            cluster.children[name].stop()
-
-
-def gateway_file(cluster: Cluster, client: Path) -> str:
-    """A gateway for the topics of a cluster, by the configuration of a client."""
-    port, health = cluster.ports.take(), cluster.ports.take()
-    cluster.addresses["gateway"] = {"server.jetty.port": health}
-    topics = [{"name": "payments", "cluster": str(client), "partitions": "0-1"}]
-    path = cluster.directory / "gateway.yml"
-    path.write_text(yaml.safe_dump({"gateway.port": port, "gateway.healthPort": health, "gateway.topics": topics}))
-    return str(path)
 
 
 def test_the_page_names_commands_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
