@@ -167,8 +167,13 @@ class Portal:
         """
         self.check()
         seconds = check_timeout(timeout)
-        future, scope = self.task(partial(function, *args, **named), seconds, after(timeout, late))
-        return self.outcome(future, scope, seconds)
+        scope, future = trio.CancelScope(), Future[T]()
+        try:
+            self._start(partial(function, *args, **named), scope, future, seconds, after(timeout, late))
+            return self.patient_result(future, seconds)
+        except BaseException:
+            self._give_up(future, scope)
+            raise
 
     def task(
         self,
@@ -178,7 +183,17 @@ class Portal:
     ) -> tuple[Future[T], trio.CancelScope]:
         """Start an async function in the Trio thread; the future is settled once it has ended, cancelled or not."""
         scope, future = trio.CancelScope(), Future[T]()
+        self._start(function, scope, future, seconds, late)
+        return future, scope
 
+    def _start(
+        self,
+        function: Callable[[], Awaitable[T]],
+        scope: trio.CancelScope,
+        future: Future[T],
+        seconds: float,
+        late: Callable[[], str],
+    ) -> None:
         async def run() -> None:
             try:
                 with scope, trio.move_on_after(seconds):
@@ -195,7 +210,6 @@ class Portal:
             future.set_exception(error)
 
         self.begin(run, future)
-        return future, scope
 
     def look(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
         """Call a function that does not wait, in the Trio thread."""
@@ -226,9 +240,19 @@ class Portal:
         try:
             return self.patient_result(future, seconds)
         except BaseException:
-            if not future.done() and self.post(scope.cancel):
-                wait([future])
+            self._give_up(future, scope)
             raise
+
+    def _give_up(self, future: Future[Any], scope: trio.CancelScope) -> None:
+        """Cancel a task, and wait until it has ended; an interrupt may have come before it was even started."""
+
+        def cancel() -> None:
+            scope.cancel()
+            if future not in self._waiting and not future.done():
+                future.set_exception(self.closed())
+
+        if not future.done() and self.post(cancel):
+            wait([future])
 
     def patient_result(self, future: Future[T], seconds: float) -> T:
         """The outcome of what has so many seconds. What does not end then is waited for, and said."""

@@ -160,6 +160,33 @@ print([thread.name for thread in threading.enumerate()])
 """
 
 
+EARLY = """
+import signal, sys
+import waltz_sync as waltz
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupted(event):
+    \"\"\"While a call is handed to the client's thread, which `begin` does.\"\"\"
+    def profile(frame, happened, _):
+        if (happened, frame.f_code.co_name) == (event, "begin"):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+    return profile
+
+with waltz.open_client(sys.argv[1]) as client, client.feed(0, after=waltz.TAIL) as feed:
+    held = set(client._portal._waiting)
+    for event in ("call", "return"):
+        sys.setprofile(interrupted(event))
+        try:
+            next(feed)
+        except KeyboardInterrupt:
+            client.status(0)  # what was handed over has begun by then
+            assert client._portal._waiting == held, event
+            print("nothing goes on")
+"""
+
+
 def run(program: str, url: str) -> str:
     command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(program), url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -177,6 +204,10 @@ def test_a_forked_process_sends_nothing_on_the_connections_of_a_trio_client(clus
 
 def test_an_interrupt_ends_the_call_and_then_the_thread(cluster: ClusterThread) -> None:
     assert run(INTERRUPT, cluster.url) == "the call\nafterwards\nthe block\n['MainThread']\n"
+
+
+def test_an_interrupt_before_the_call_waits_ends_it_too(cluster: ClusterThread) -> None:
+    assert run(EARLY, cluster.url) == "nothing goes on\n" * 2
 
 
 def test_a_cell_of_a_notebook_may_block(cluster: ClusterThread, tmp_path: Path) -> None:
