@@ -1,11 +1,13 @@
 """Gateways on the whole simulated cluster, by seed: their own appends and clients in virtual time, and they are killed.
 
 Callers do as the how-to says: a key is made once, and repeated through any gateway until its outcome is known, now and
-then through two at once. What each is told is compared with the log at the end, and so is what locks promise.
+then through two at once. What each is told is compared with the log at the end, and so is what locks promise. Others
+follow a feed (`gateway_feeds.py`): each gets every transaction from where he began, in order, once, whatever dies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +19,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from tests.model.gateway_feeds import Follower
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import WaltzError
@@ -25,16 +28,17 @@ from waltz_core.client.settings import ClientSettings
 from waltz_core.gateway.calls import read_append
 from waltz_core.gateway.keyed import Done
 from waltz_core.gateway.problems import Outcome, Problem
-from waltz_core.gateway.quotas import Limits, Quotas
-from waltz_core.gateway.topics import KEY_FIELD, Place, Topic
+from waltz_core.gateway.quotas import Limits
+from waltz_core.gateway.topics import KEY_FIELD, Place, Topic, Topics
 from waltz_testing.simulation.cluster import ROOT, SimCluster
 from waltz_testing.simulation.virtual import VirtualDriver, run_virtually
 from waltz_testing.simulation.world import SimNode
 from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import client_on
-from waltz_trio.gateway.appends import Appends
-from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.config.gateway import GatewaySettings
+from waltz_trio.gateway.service import Gateway
+from waltz_trio.net.http import Request, Response, Send, Stream
 
 SHARE = 0.1  # of the seeds
 _GATEWAYS = 2
@@ -45,7 +49,29 @@ _FAULTS_S = 6.0
 _PATIENCE_S = 300.0  # simulated, after the last fault
 _TIMEOUT_S = 2.0  # of an append at a gateway
 _WINDOW = 10_000
-_PLACE = Place(Topic("payments", "simulated", (0,)), 0, 0)
+_FOLLOWERS: tuple[int | str, ...] = (-1, -1, -1, "tail")  # the marks from which they follow
+_TOPIC = Topic("payments", "simulated", (0,))
+_PLACE = Place(_TOPIC, 0, 0)
+_SETTINGS = GatewaySettings(
+    topics=Topics([_TOPIC]),
+    rules=None,
+    origins=(),
+    host="localhost",
+    port=0,
+    tls=None,
+    health_host="localhost",
+    health_port=None,
+    quotas=Limits(),
+    body_max=1 << 20,
+    feeds_max=100,
+    feeds_per_caller=100,
+    connections_max=100,
+    rate=100,
+    prefetch=4,
+    window_bytes=600,  # a few records: who is slow falls out of it
+    request_timeout=_TIMEOUT_S,
+    key_window=_WINDOW,
+)
 T = TypeVar("T")
 
 
@@ -85,23 +111,14 @@ class SimGateway:
         self._nodes: list[SimNode] = []
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
-        self._cluster: Cluster | None = None
-        self._appends: Appends | None = None
+        self._gateway: Gateway | None = None
 
     async def live(self) -> None:
         """One life after the other, until cancelled."""
         while True:
             with trio.CancelScope() as self._scope:
                 async with trio.open_nursery() as nursery:
-                    self._cluster = Cluster("simulated", nursery, self._world.report, self._open)
-                    self._appends = Appends(
-                        nursery,
-                        Quotas(Limits()),
-                        self._world.report,
-                        timeout=_TIMEOUT_S,
-                        window=_WINDOW,
-                        prefetch=4,
-                    )
+                    self._gateway = Gateway(_SETTINGS, nursery, self._world.report, self._open)
                     self._nursery = nursery
                     await trio.sleep_forever()
             await trio.sleep(0.2)
@@ -153,15 +170,36 @@ class SimGateway:
 
     async def mark(self) -> int | None:
         """As `GET .../mark`."""
-        assert self._cluster is not None
-        return await self._ask(partial(self._cluster.committed_mark, 0))
+        assert self._gateway is not None
+        return await self._ask(partial(self._gateway._clusters["simulated"].committed_mark, 0))
 
     async def append(self, call: Call) -> Done | Problem | None:
         """As `POST .../append`."""
-        assert self._cluster is not None
-        assert self._appends is not None
+        gateway = self._gateway
+        assert gateway is not None
         request = read_append(_PLACE, "application/json", call.body())
-        return await self._ask(partial(self._appends.append, "caller", request, self._cluster))
+        return await self._ask(partial(gateway._appends.append, "caller", request, gateway._clusters["simulated"]))
+
+    async def follow(self, request: Request, send: Send) -> Response | None:
+        """As `GET .../feed`: sends until the feed ends, or the gateway dies; or answers something else."""
+        gateway = self._gateway
+        assert gateway is not None
+
+        async def work() -> Response | None:
+            answer = await gateway.handle(request)
+            if isinstance(answer, Response):
+                return answer
+            assert isinstance(answer, Stream)
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller is gone
+                await answer.feed(send)
+            return None
+
+        return await self._ask(work)
+
+    def has_left_behind(self, mark: int) -> bool:
+        """Whether its window begins behind a reader."""
+        fanouts = self._gateway._fanouts.values() if self._gateway is not None else ()
+        return any(each._lead is not None and not each._lead.window.holds(mark) for each in fanouts)
 
 
 class GatewayWorld:
@@ -170,11 +208,15 @@ class GatewayWorld:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.counts: Counter[str] = Counter()
+        self.marks: set[str] = set()  # coverage marks that were reached
         self.cluster = SimCluster(seed, partitions=1, servers=2)
         self.cluster.world.tolerates = lambda text: True
         self._rng = Random(f"{seed}/gateways")
         self._gateways = [SimGateway(self, f"gateway{number}") for number in range(_GATEWAYS)]
         self._calls: list[Call] = []
+        self._followers = [
+            Follower(f"follower{number}", after, seed, self._gateways) for number, after in enumerate(_FOLLOWERS)
+        ]
         self._storage_down = False
 
     def run(self) -> None:
@@ -195,13 +237,20 @@ class GatewayWorld:
         async with trio.open_nursery() as processes:
             for gateway in self._gateways:
                 processes.start_soon(gateway.live)
+            for follower in self._followers:
+                processes.start_soon(follower.follow)
             with trio.move_on_after(_PATIENCE_S) as patience:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._strike)
                     for number in range(_CALLERS):
                         nursery.start_soon(self._caller, number)
-                self._judge(await self._log())
-            assert not patience.cancelled_caught, f"{len(self._calls)} appends, and not all of them ended"
+                log = await self._log()
+                self._judge(log)
+                await self._until_followed(log)
+            assert not patience.cancelled_caught, (
+                f"{len(self._calls)} appends, and not all of them ended; "
+                f"followers at {[follower.mark for follower in self._followers]}"
+            )
             processes.cancel_scope.cancel()
 
     # ---- callers ---------------------------------------------------------------------------------
@@ -247,6 +296,16 @@ class GatewayWorld:
                 assert answer.code == "lock-conflict", answer
                 return
             await trio.sleep(rng.random())
+
+    async def _until_followed(self, log: list[dict[str, str] | None]) -> None:
+        """Every follower comes to the end of the log, and got all of it."""
+        end = max((at for at, written in enumerate(log) if written is not None), default=-1)
+        for follower in self._followers:
+            while follower.mark is None or follower.mark < end:  # noqa: ASYNC110 - it is virtual time
+                await trio.sleep(0.1)
+            follower.judge(log)
+            self.marks |= follower.marks
+            self.counts["fed"] += len(follower.records)
 
     # ---- what goes wrong -------------------------------------------------------------------------
 

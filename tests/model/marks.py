@@ -92,6 +92,8 @@ PER_THOUSAND = {
     "a proxy read from its disk": 2,
     "a question could not be answered yet": 152,
     "a quorum went on without a replica": 21,
+    "a reader of a gateway's feed fell out of its window": 8,
+    "a reader of a gateway's feed went on by his mark": 15,
     "a replica lagged behind the commits of its session": 32,
     "a replica was added while another lagged": 18,
     "a replica was in limbo": 6,

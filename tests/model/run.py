@@ -21,7 +21,7 @@ from tests.model.gateway_world import SHARE as GATEWAY_SHARE
 from tests.model.gateway_world import GatewayWorld
 from tests.model.hostile import Hostile
 from tests.model.limits import AS_SHIPPED, Limits, draw_limits
-from tests.model.marks import HOSTILE, PROXY
+from tests.model.marks import HOSTILE, PREFIX, PROXY
 from tests.model.observer import Observer
 from tests.model.operator import Operator
 from tests.model.proxied import Proxied
@@ -441,6 +441,7 @@ def run_seed(
         except Exception as error:
             failure = failure or f"gateways: {type(error).__name__}: {error}"
         counts.update({f"gateways: {name}": count for name, count in gateways.counts.items()})
+        counts.update({PREFIX + mark: 1 for mark in gateways.marks})
     if run.world.zookeeper.stale_reads:
         counts["stale ZooKeeper reads"] = run.world.zookeeper.stale_reads
     faults = {name[6:]: count for name, count in sorted(counts.items()) if name.startswith("fault ")}

@@ -41,6 +41,7 @@ _SESSION = ("tests/unit/store/test_session.py",)
 _DISK = ("tests/trio/test_storage_disk.py",)
 _CRASHES = ("tests/driver_crashes/test_driver_crashes.py",)
 _PROXY = ("tests/unit/proxy/test_partition.py", "tests/unit/proxy/test_upstream.py", "tests/unit/proxy/test_state.py")
+_GATEWAY_FEEDS = ("tests/model/test_gateway.py",)
 _WINDOW = ("tests/unit/gateway/test_window.py",)
 _PROXY_CACHE = ("tests/unit/proxy/test_cache.py",)
 _SWEEP = ("tests/model/test_crash_sweep.py",)
@@ -1319,6 +1320,20 @@ AIMED: tuple[Mutant, ...] = (
         "        while self._bytes > self._bytes_max and self._first < oldest:\n",
         "        while False:\n",
         _WINDOW,
+    ),
+    Mutant(
+        "a reader of a gateway joins its window without what he was given last",
+        "waltz_trio.gateway.fanout",
+        "                    if records:\n                        await put(records)\n",
+        "                    if records and not self._may_join(mark):\n                        await put(records)\n",
+        _GATEWAY_FEEDS,
+    ),
+    Mutant(
+        "a reader of a gateway who comes again is given only what is new",
+        "waltz_trio.gateway.service",
+        "or (mark if call.after is None else call.after)",
+        "or (mark if call.after is None else max(mark, call.after))",
+        _GATEWAY_FEEDS,
     ),
     # ---- keys of a gateway ---------------------------------------------------------------------------------------
     Mutant(

@@ -22,9 +22,10 @@ from waltz_core.gateway.problems import Problem, RequestError
 from waltz_core.gateway.quotas import Quotas
 from waltz_core.gateway.replies import Record, Reply
 from waltz_core.gateway.topics import Place
+from waltz_trio.client.connect import open_client
 from waltz_trio.config.gateway import GatewaySettings
 from waltz_trio.gateway.appends import Appends
-from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.gateway.clusters import Cluster, OpenClient
 from waltz_trio.gateway.fanout import Fanout
 from waltz_trio.gateway.sockets import Put, Socket
 from waltz_trio.gateway.vitals import Vitals
@@ -70,7 +71,13 @@ def _response(reply: Reply, more: tuple[tuple[str, str], ...] = ()) -> Response:
 class Gateway:
     """Answers the requests of one port."""
 
-    def __init__(self, settings: GatewaySettings, nursery: trio.Nursery, report: Callable[[Level, str], None]) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        nursery: trio.Nursery,
+        report: Callable[[Level, str], None],
+        open_one: OpenClient = open_client,
+    ) -> None:
         self._topics = settings.topics
         self._prefetch = settings.prefetch
         self._window_bytes = settings.window_bytes
@@ -81,7 +88,7 @@ class Gateway:
         self._timeout = settings.request_timeout
         self._report = report
         self._door = Door(settings.rules, settings.origins)
-        self._clusters = {source: Cluster(source, nursery, report) for source in settings.topics.clusters}
+        self._clusters = {source: Cluster(source, nursery, report, open_one) for source in settings.topics.clusters}
         quotas = Quotas(settings.quotas)
         self._appends = Appends(
             nursery,
