@@ -436,4 +436,11 @@ SKIN: tuple[Mutant, ...] = (
         "            self._look_for_light(now, sender, cost)\n",
         ("tests/unit/server/test_append_queue.py",),
     ),
+    Mutant(
+        "a large body is parsed while everybody waits",
+        "waltz_trio.gateway.service",
+        "        if size < _LARGE:\n",
+        "        if size < 1 << 30:\n",
+        ("tests/trio/test_gateway.py",),
+    ),
 )

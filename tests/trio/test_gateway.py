@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from wsproto.events import Request as Handshake
 import waltz_trio as waltz
 from waltz_core.access.bodies import Bodies
 from waltz_core.base.errors import ConfigError
+from waltz_core.gateway import json_text
 from waltz_core.gateway.door import token_hash
 from waltz_trio.cli.gateway import tls_of
 from waltz_trio.config.config import Config
@@ -314,6 +316,29 @@ async def test_a_large_body_is_asked_for(desk: Desk) -> None:
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 Continue\r\n")
         await stream.send_all(body)
         assert b"".join([piece async for piece in stream]).startswith(b"HTTP/1.1 201 ")
+
+
+async def test_large_json_is_parsed_beside_the_loop_that_serves_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_loop: list[bool] = []
+    parse = json_text.parse
+
+    def watched(text: str | bytes) -> Any:
+        in_loop.append(threading.current_thread() is threading.main_thread())
+        return parse(text)
+
+    monkeypatch.setattr(json_text, "parse", watched)
+    large = {"json": [1] * 50_000}
+    for body in ({"text": "x"}, large):
+        assert (await desk.append(body)).status == 201
+    assert (await desk.append(b"[" * 100_000)).status == 400
+    async with peer(desk, f"{AT}/socket") as other:
+        assert isinstance(await other.event(), AcceptConnection)
+        await other.send(TextMessage(json.dumps({"ref": 1, **large})))
+        assert (await other.json())["append"]["id"] == 2
+        await other.send(CloseConnection(1000))
+    assert in_loop == [True, False, False, False]
 
 
 async def test_bodies_that_are_held_are_counted_for_all(cluster: EmbeddedCluster) -> None:

@@ -6,6 +6,7 @@ Python's parser would round a number with a fraction to the next float, which fo
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 
@@ -42,7 +43,11 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number, parse_constant=_constant)
+def _fraction(text: str) -> Number:
+    return Number(text)  # not the type itself: then a parser in a thread would not let go of the interpreter
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_fraction, parse_constant=_constant)
 
 
 def write(value: Any) -> str:
@@ -66,11 +71,15 @@ def _text(value: Any) -> str:
         return "{" + ",".join(f"{_text(name)}:{_text(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_text, value)) + "]"
+    if type(value) is int:
+        return repr(value)
     return json.dumps(value)
 
 
 def _quoted(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
+    quoted = encode_basestring(text)
+    if text.isascii():
+        return quoted
     try:
         quoted.encode()
     except UnicodeEncodeError:  # half of a pair, which UTF-8 cannot carry: as it came, by its number

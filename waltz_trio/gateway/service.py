@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import TypeVar, TypeVarTuple
 
 import trio
+from trio.to_thread import run_sync
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import WaltzError
@@ -31,7 +33,11 @@ from waltz_trio.gateway.sockets import Put, Socket
 from waltz_trio.gateway.vitals import Vitals
 from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream, Upgrade
 
+Value = TypeVar("Value")
+Given = TypeVarTuple("Given")
+
 _RANGE_BYTES = 4 << 20  # of one answer; what is left out is read by the next request
+_LARGE = 1 << 16  # bytes of JSON that others do not wait for: it is parsed beside the loop
 _RANGES = 8  # that are read for one caller at a time
 _STATUS_CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too-large",
@@ -87,6 +93,7 @@ class Gateway:
         self._body_max = settings.body_max
         self._timeout = settings.request_timeout
         self._report = report
+        self._parser = trio.CapacityLimiter(1)
         self._door = Door(settings.rules, settings.origins)
         self._clusters = {source: Cluster(source, nursery, report, open_one) for source in settings.topics.clusters}
         quotas = Quotas(settings.quotas)
@@ -122,7 +129,8 @@ class Gateway:
         caller, call = entered
         try:
             if isinstance(call, Place):
-                call = calls.read_append(call, request.headers.get("content-type", ""), request.body)
+                kind, body = request.headers.get("content-type", ""), request.body
+                call = await self._read(len(body), calls.read_append, call, kind, body)
             if isinstance(call, calls.FollowFeed):
                 return await self._follow(caller, call, shared)
             if isinstance(call, calls.OpenSocket):
@@ -173,6 +181,12 @@ class Gateway:
                 return replies.of_append(place, result) if isinstance(result, Done) else replies.of_problem(result)
             case calls.FollowFeed() | calls.OpenSocket():
                 raise AssertionError("a feed is no single reply")
+
+    async def _read(self, size: int, read: Callable[[*Given], Value], *given: *Given) -> Value:
+        """What JSON says; of large texts one is parsed at a time."""
+        if size < _LARGE:
+            return read(*given)
+        return await run_sync(read, *given, limiter=self._parser)
 
     def _cluster(self, place: Place) -> Cluster:
         return self._clusters[place.topic.cluster]
@@ -290,7 +304,7 @@ class Gateway:
                 await put(replies.problem_message(replies.problem_of(error)))
 
         async def answer(text: str) -> str:
-            ref, append = calls.read_message(caller, call.place, text)
+            ref, append = await self._read(len(text), calls.read_message, caller, call.place, text)
             if isinstance(append, Problem) or ref is None:
                 assert isinstance(append, Problem)
                 return replies.problem_message(append, ref)
