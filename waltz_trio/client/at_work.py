@@ -34,25 +34,15 @@ _ALL: dict[AtWork, None] = {}  # of this process; a thread puts or takes one at 
 
 
 class AtWork:
-    """A method of a view, at work inside the block."""
+    """A method of a view, at work inside the block. Made for every one: what only an answer needs is found then."""
 
-    __slots__ = ("_works", "ended", "function", "method", "partition", "run", "since", "told", "view")
+    __slots__ = ("_args", "_method", "_works", "ended", "partition", "since", "told")
 
-    def __init__(
-        self,
-        works: Works,
-        view: Any,
-        partition: int,
-        run: trio.lowlevel.TrioToken,
-        method: str,
-        function: Callable[..., Any] | None,
-    ) -> None:
+    def __init__(self, works: Works, partition: int, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._works = works
-        self.view = view
         self.partition = partition
-        self.run = run  # whose application it is of
-        self.method = method
-        self.function = function  # that a `read` was given
+        self._method = method
+        self._args = args
         self.since = time.monotonic()
         self.told = SLOW_AFTER  # seconds after which the log says it next
         self.ended = False
@@ -64,7 +54,7 @@ class AtWork:
     def __exit__(self, *_: object) -> None:
         self.ended = True
         del _ALL[self]
-        if self.seconds >= _NAMED_FROM or self.told > SLOW_AFTER:
+        if time.monotonic() - self.since >= _NAMED_FROM or self.told > SLOW_AFTER:
             self._works.took_long(self)
 
     def __str__(self) -> str:
@@ -81,31 +71,43 @@ class AtWork:
         """For how long it has not returned."""
         return f"{self}, has not returned for {self.seconds:.1f} s"
 
+    @property
+    def view(self) -> Any:
+        """Whose method it is."""
+        return self._works.view
+
+    @property
+    def run(self) -> trio.lowlevel.TrioToken | None:
+        """Where its application runs."""
+        return self._works.run
+
     def _what(self) -> str:
-        if self.method == "commit":
+        method = getattr(self._method, "__name__", "a method")
+        if method == "commit":
             apply = getattr(self.view, "_apply", None)
             return "commit" if apply is None else f"apply {name_of(apply)}"
-        function = self.function
+        if method != "read":
+            return method
+        function = self._args[1]
         owner = getattr(function, "__self__", None)
         call = owner.current if isinstance(owner, Together) else owner
         if isinstance(call, Call) and call.decide is not None:
             return f"decide {name_of(call.decide)}"
-        return self.method if function is None else f"{self.method} {name_of(function)}"
+        return f"read {name_of(function)}"
 
 
 class Works:
     """Those of one view."""
 
     def __init__(self, view: Any, report: Callable[[Level, str], None]) -> None:
-        self._view = view
+        self.view = view
+        self.run: trio.lowlevel.TrioToken | None = None  # while it is watched
         self._report = report
         self._last: dict[int, tuple[float, str]] = {}  # by partition: the last that took long, and when it returned
 
-    def doing(
-        self, partition: int, run: trio.lowlevel.TrioToken, method: str, function: Callable[..., Any] | None
-    ) -> AtWork:
+    def doing(self, partition: int, method: Callable[..., Any], args: tuple[Any, ...]) -> AtWork:
         """A method of the view is at work inside the block that this is for."""
-        return AtWork(self, self._view, partition, run, method, function)
+        return AtWork(self, partition, method, args)
 
     def took_long(self, work: AtWork) -> None:
         """Something has returned that somebody was told of, or will be."""
@@ -115,7 +117,7 @@ class Works:
 
     def now(self, partition: int | None = None) -> list[AtWork]:
         """What is at work, the longest first."""
-        works = [work for work in list(_ALL) if work.view is self._view and partition in (None, work.partition)]
+        works = [work for work in list(_ALL) if work._works is self and partition in (None, work.partition)]
         return sorted(works, key=lambda work: work.since)
 
     def longest(self, partition: int) -> str | None:
@@ -134,6 +136,7 @@ class Works:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """The log says what does not return, while the block runs."""
+        self.run = trio.lowlevel.current_trio_token()
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(over,), name="waltz watch", daemon=True)
         thread.start()

@@ -27,12 +27,6 @@ def _itself(state: T) -> T:
     return state
 
 
-def _named(method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, Callable[..., Any] | None]:
-    """The name of a method of a view, and the function of the application that it is given."""
-    name = getattr(method, "__name__", "a method")
-    return name, args[1] if name == "read" else None
-
-
 class ViewAccess:
     """Reads from a view and commits to it."""
 
@@ -96,23 +90,20 @@ class ViewAccess:
             await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
 
     async def _in_view(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
-        run = trio.lowlevel.current_trio_token()
         if self._view.threaded:
-            return await trio.to_thread.run_sync(self._in_thread, part, run, method, args)
+            return await trio.to_thread.run_sync(self._in_thread, part, method, args)
         await trio.lowlevel.checkpoint_if_cancelled()
-        with self.works.doing(part.partition, run, *_named(method, args)):
+        with self.works.doing(part.partition, method, args):
             return method(*args)
 
-    def _in_thread(
-        self, part: Part, run: trio.lowlevel.TrioToken, method: Callable[..., T], args: tuple[Any, ...]
-    ) -> T:
-        with self.works.doing(part.partition, run, *_named(method, args)) as work:
+    def _in_thread(self, part: Part, method: Callable[..., T], args: tuple[Any, ...]) -> T:
+        with self.works.doing(part.partition, method, args) as work:
             enter(work)
             return method(*args)
 
     def _awaited(self, part: Part, function: Callable[..., Any]) -> AtWork:
         """Around a function that is awaited, outside of the view."""
-        return self.works.doing(part.partition, trio.lowlevel.current_trio_token(), "read", function)
+        return self.works.doing(part.partition, self._view.read, (part.partition, function))
 
     async def apply(self, part: Part, batch: Batch, tell: Tell) -> None:
         """Do with a batch what the machine says, until it wants the next one.
