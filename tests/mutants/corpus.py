@@ -106,8 +106,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "a flood in flight holds up those who wait for each append",
         "server.append_queue",
-        "over = self._now < self._light_until and",
-        "over = self._now < 0 and",
+        "over = waits and (self._light.spent or",
+        "over = False and (self._light.spent or",
         ("tests/unit/server/test_append_queue.py",),
     ),
     Mutant(
@@ -120,8 +120,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "what one connection has in the queue overtakes what another one of the same client has",
         "server.append_queue",
-        "            self._turns.put(client, sender.owner, cost, run)",
-        "            self._turns.put(sender.conn, sender.owner, cost, run)",
+        "            self._turns.put(client, sender.owner, run.cost, run)",
+        "            self._turns.put(sender.conn, sender.owner, run.cost, run)",
         ("tests/unit/server/test_append_queue.py",),
     ),
     Mutant(

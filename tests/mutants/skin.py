@@ -240,8 +240,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "clients behind a proxy have no turns",
         "proxy.carriage",
-        "        self._queue = AppendQueue(turn, window)\n",
-        "        self._queue = AppendQueue(1 << 30, window)\n",
+        "        self._queue = AppendQueue(turn, window, pace)\n",
+        "        self._queue = AppendQueue(1 << 30, window, pace)\n",
         ("tests/unit/proxy/test_carriage.py",),
     ),
     Mutant(
