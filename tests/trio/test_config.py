@@ -8,8 +8,10 @@ import pytest
 
 from waltz_core.base.errors import ConfigError
 from waltz_core.base.ids import Endpoint
+from waltz_core.server.append_queue import PACE
 from waltz_trio.config import page as config_page
 from waltz_trio.config.config import Config, net_limits, tls_settings
+from waltz_trio.node.settings import server_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -188,3 +190,10 @@ def test_a_password_is_refused_that_is_told_twice_or_not_at_all(tmp_path: Path) 
         tls_settings(Config({"ssl.keyPasswordFile": str(path)}), "ssl.")
     with pytest.raises(ConfigError, match=r"ssl\.keyPasswordFile: cannot read .*absent: No such file"):
         tls_settings(Config({"ssl.keyPasswordFile": str(tmp_path / "absent")}), "ssl.")
+
+
+def test_the_pace_beside_a_client_that_waits_is_the_one_of_the_file() -> None:
+    keys = {"cluster.root": "/x", "zookeeper.connectString": "zk", "zookeeper.sessionTimeout": 4000, "server.port": 0}
+    assert server_settings(Config(keys, "x"), str).machine.append_pace == PACE == 10
+    faster = server_settings(Config({**keys, "server.appendPace": 80}, "x"), str).machine
+    assert faster.partition(0).append_pace == 80

@@ -74,7 +74,7 @@ class ServerConfig:
     archiving: ArchivePolicy | None = None  # archive.*: the server archives by itself, and reads through
     append_turn: int = TURN  # cost of appends of one client before others have their turn
     append_window: int = WINDOW  # cost of appends in flight beside a client that waits for each
-    append_pace: int = PACE  # cost of appends launched beside one, a millisecond
+    append_pace: int = PACE  # server.appendPace: cost of appends launched beside one, a millisecond
     trace_every: int = 0  # otel.traceEvery: one in so many transactions is traced; 0 = none
     journal: Mode = Mode.OFF  # server.journal.mode
     journal_unwritten_max: int = UNWRITTEN_MAX  # bytes on their way to the journal, per partition

@@ -152,6 +152,7 @@ def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettin
             batch_count_max=config.number("storage.maxBatchSize"),
             payload_size_max=config.number("server.payloadSizeMax"),
             locks_max=config.number("server.locksMax"),
+            append_pace=config.number("server.appendPace"),
             retry_min_ms=config.number("storage.initialRetryInterval"),
             retry_max_ms=config.number("storage.maxRetryInterval"),
             checkpoint_interval=config.number("storage.checkpointInterval"),

@@ -187,6 +187,17 @@ SERVER = (
         low=1,
     ),
     Key(
+        "server.appendPace",
+        Kind.INT,
+        Use.SERVER,
+        "what those who send much get of a partition beside a client that waits for each of its appends (10 = 10,000 "
+        "small ones a second)",
+        default=10,
+        unit="appends a millisecond",
+        original=False,
+        low=1,
+    ),
+    Key(
         "server.queueCountMax",
         Kind.INT,
         Use.SERVER,
