@@ -1,4 +1,4 @@
-"""Bugs planted where peers and disks touch a process: roles and certificates replaced live, complaints, proxies, syncs."""
+"""Bugs planted where peers, disks and the application touch a process: roles and certificates, proxies, syncs, forks."""
 
 # ruff: noqa: E501  # lines of the code as they stand there
 
@@ -442,5 +442,48 @@ SKIN: tuple[Mutant, ...] = (
         "        if size < _LARGE:\n",
         "        if size < 1 << 30:\n",
         ("tests/trio/test_gateway.py",),
+    ),
+    # ---- processes that fork, and functions that do not return ---------------------------------------------------
+    Mutant(
+        "a forked child waits for a thread that its parent has",
+        "waltz_sync.portal",
+        "        if self.forked:\n            raise WrongProcessError\n",
+        "",
+        ("tests/sync/test_mistakes.py",),
+    ),
+    Mutant(
+        "a client does not hear that its process has forked",
+        "waltz_trio.client.connect",
+        "    tell_in_child(client._in_child)\n",
+        "",
+        ("tests/sync/test_mistakes.py",),
+    ),
+    Mutant(
+        "a forked child asks what its parent waits for",
+        "waltz_trio.client.life",
+        "if get_ident() != self.thread or self.forked:",
+        "if get_ident() != self.thread:",
+        ("tests/sync/test_mistakes.py",),
+    ),
+    Mutant(
+        "a forked child keeps the connections of its parent open",
+        "waltz_trio.base.forks",
+        "    for sock in list(_SOCKETS):\n        sock.close()\n",
+        "",
+        ("tests/trio/test_forks.py",),
+    ),
+    Mutant(
+        "nobody says which function has not returned",
+        "waltz_trio.client.at_work",
+        "                if work.seconds >= work.told:\n",
+        "                if False:\n",
+        ("tests/trio/test_at_work.py",),
+    ),
+    Mutant(
+        "a status does not name the function that has not returned",
+        "waltz_trio.client.at_work",
+        "return works[0].still() if works else None",
+        "return None",
+        ("tests/trio/test_at_work.py",),
     ),
 )

@@ -7,7 +7,7 @@ import logging
 import re
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import trio
 import waltz_asyncio
 import waltz_sync
 import waltz_trio
+from tests.forks import exit_status_of_child
 from waltz_sync import portal
 from waltz_testing import RunningCluster, running_cluster
 from waltz_trio.client import at_work
@@ -279,6 +280,38 @@ def test_a_function_of_the_view_that_calls_its_client_is_refused_and_waits_for_n
             with pytest.raises(RuntimeError, match="apply, decide, select and instruments must not call the client"):
                 app.submit(decide, partition=0, timeout=60)
         assert app.submit(something, partition=0, timeout=60) is not None
+
+
+def test_a_forked_child_is_refused_on_every_front_and_its_parent_goes_on(front: Callable[[Any, Use], None]) -> None:
+    def use(client: Any, app: Any) -> Any:
+        calls: list[Callable[[], Any]] = [
+            lambda: client.append(0, something(None)),
+            lambda: client.flush(),
+            lambda: client.status(0),
+            lambda: app.submit(something, partition=0),
+            lambda: app.read(lambda state: None, partition=0),
+        ]
+
+        def in_child() -> int:
+            return next((number for number, call in enumerate(calls, 1) if not refused(call)), 0)
+
+        assert exit_status_of_child(in_child) == 0, "the number of the call that was not refused"
+        return client.append(0, something(None))
+
+    front(waltz_trio.DictView(lambda txn, state: None), use)
+
+
+def refused(call: Callable[[], Any]) -> bool:
+    """Whether it raises the error of a forked process, an awaitable in its first step."""
+    try:
+        given = call()
+        if isinstance(given, Coroutine):
+            given.send(None)
+    except waltz_trio.WrongProcessError:
+        return True
+    except BaseException:
+        return False
+    return False
 
 
 def test_a_function_that_does_not_return_is_said_in_the_log_once_the_time_of_its_caller_is_over(
