@@ -159,7 +159,7 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
     """Each append is in the log once if its client was told so, and not at all if it was told that it is not."""
     told: dict[bytes, bool] = {}
 
-    async def load(client: waltz.Client, who: str, partition: int, stop: trio.Event) -> None:
+    async def load(client: waltz.Client, who: str, partition: int, stop: trio.Event, done: trio.Event) -> None:
         number, seen = 0, -1
         while not stop.is_set():
             name = f"{who}/{partition}/{number}".encode()
@@ -174,6 +174,7 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
                 told[name] = False
             else:
                 told[name] = True
+        done.set()
 
     with trio.fail_after(120):
         over = trio.Event()
@@ -187,11 +188,11 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
                 for client in (one, two):
                     for partition in range(2):
                         await client.append(partition, waltz.Append(b"begin"))
-                stop = trio.Event()
+                stop, loads = trio.Event(), [trio.Event() for _ in range(4)]
                 async with trio.open_nursery() as nursery:
                     for partition in range(2):
-                        nursery.start_soon(load, one, "one", partition, stop)
-                        nursery.start_soon(load, two, "two", partition, stop)
+                        nursery.start_soon(load, one, "one", partition, stop, loads[partition])
+                        nursery.start_soon(load, two, "two", partition, stop, loads[2 + partition])
                     for round_ in range(3):
                         await trio.sleep(0.5)
                         await cluster.kill_server(round_ % 2)
@@ -204,6 +205,8 @@ async def test_no_outcome_is_wrong_while_servers_and_the_proxy_die() -> None:
                         while len(told) < before + 20:  # noqa: ASYNC110
                             await trio.sleep(0.05)
                         stop.set()
+                        for done in loads:
+                            await done.wait()  # the outcome of its last append comes over this proxy, or never
                         async with waltz.open_client(cluster.url) as direct:
                             logs = [await read(direct, await direct.committed_mark(p) + 1, p) for p in range(2)]
                             through = [await read(one, len(logs[p]), p) for p in range(2)]
