@@ -22,6 +22,7 @@ from waltz_core.operations.regions import proxies
 from waltz_core.operations.replicas import lags, replicas
 from waltz_core.operations.view import ClusterView, ServerView, StorageView
 from waltz_core.store.metadata import is_unknown, states_by_storage
+from waltz_core.store.quorum import majority
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.wire.shared import Trouble
 from waltz_core.zookeeper.paths import cluster_paths
@@ -338,7 +339,7 @@ def _quorums(view: ClusterView) -> Iterator[Finding]:
         if missing:
             alike.setdefault((len(replicas), missing), []).append(partition_id)
     for (count, missing), partitions in alike.items():
-        ready_count, needed, plural = count - len(missing), count // 2 + 1, len(partitions) > 1
+        ready_count, needed, plural = count - len(missing), majority(count), len(partitions) > 1
         names = f"partition{'s' if plural else ''} {ranges_text(partitions)} {'have' if plural else 'has'}"
         because = [findings.storage(name) for name in missing]
         because += [findings.replica(partition_id, name) for partition_id in partitions for name in missing]
@@ -488,7 +489,7 @@ def _connectivity(view: ClusterView) -> Iterator[Finding]:
 def _is_cut(view: ClusterView, partition_id: int, missed: set[str]) -> bool:
     """Whether a server that misses these storage nodes has no quorum in a partition."""
     replicas = view.replicas_of(partition_id)
-    return len(replicas) - len(missed.intersection(replicas)) < len(replicas) // 2 + 1
+    return len(replicas) - len(missed.intersection(replicas)) < majority(len(replicas))
 
 
 def _reach(trouble: Trouble | None) -> str:

@@ -20,6 +20,7 @@ from waltz_core.operations.diagnosis import diagnose, notices
 from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
+from waltz_core.store.quorum import majority
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.zookeeper.znodes import UNRESOLVED
 
@@ -330,7 +331,7 @@ def _partition(
         "archive": archive,
         "replicas": replicas,
         "sound_replicas": sound,
-        "needed_replicas": len(replicas) // 2 + 1,
+        "needed_replicas": majority(len(replicas)),
     }
 
 
