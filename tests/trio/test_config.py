@@ -11,7 +11,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.server.append_queue import PACE
 from waltz_trio.config import page as config_page
 from waltz_trio.config.config import Config, net_limits, tls_settings
-from waltz_trio.node.settings import server_settings
+from waltz_trio.node.settings import proxy_settings, server_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -197,3 +197,5 @@ def test_the_pace_beside_a_client_that_waits_is_the_one_of_the_file() -> None:
     assert server_settings(Config(keys, "x"), str).machine.append_pace == PACE == 10
     faster = server_settings(Config({**keys, "server.appendPace": 80}, "x"), str).machine
     assert faster.partition(0).append_pace == 80
+    proxy = {**keys, "server.appendPace": 80, "proxy.upstream.root": "/y"}
+    assert proxy_settings(Config(proxy, "x"), str).server.machine.partition(0).append_pace == 80

@@ -78,6 +78,31 @@ def test_no_barrier_overtakes_appends_that_wait() -> None:
     assert len(desk.upstream.barriers) == flushes + 1
 
 
+@pytest.mark.parametrize("pace", [1, 5])
+def test_beside_a_client_that_waits_for_each_the_others_keep_the_pace_of_the_configuration(pace: int) -> None:
+    turn = 10
+    desk = Desk(append_turn=turn, append_window=25, append_pace=pace)
+    flood, honest = peer(1, NEW), peer(2, NEW + 1)
+    for who in (flood, honest):
+        desk.mount(who, 9)
+        desk.flushed(9)
+    desk.says(flood, *(append(NEW, number) for number in range(100)))
+    desk.flushed(9)
+    begun, before = desk.now, len(desk.upstream.carried)
+    for number in range(20):
+        desk.upstream.up = False  # until both have said something
+        desk.says(flood, *(append(NEW, number) for number in range(100)))
+        desk.says(honest, append(NEW + 1, number))
+        desk.upstream.up = True
+        desk.work()
+        desk.flushed(9)
+        due = desk.partition.carriage.deadline(desk.now)
+        assert due is not None
+        desk.now = due
+    others = len(desk.upstream.carried) - before - 20
+    assert abs(others - pace * (desk.now - begun)) <= 2 * turn
+
+
 def test_refusals_go_to_the_client_whose_append_it_was() -> None:
     desk = Desk()
     for conn in (1, 2):

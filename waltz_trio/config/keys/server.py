@@ -191,7 +191,7 @@ SERVER = (
         Kind.INT,
         Use.SERVER,
         "what those who send much get of a partition beside a client that waits for each of its appends (10 = 10,000 "
-        "small ones a second)",
+        "small ones a second); a proxy reads it too, for its own clients",
         default=10,
         unit="appends a millisecond",
         original=False,
