@@ -16,7 +16,7 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.base.znodes import Deliver, ZnodeStore
 from waltz_trio.zk.bridge import ZooKeeperBridge, open_zookeeper
 from waltz_trio.zk.client import UnavailableError, open_znode_client
-from waltz_trio.zk.store import open_znode_store
+from waltz_trio.zk.store import connect_string, open_znode_store
 
 pytestmark = pytest.mark.processes
 
@@ -48,6 +48,32 @@ async def test_a_connect_string_that_cannot_be_read_is_a_configuration_error() -
     with pytest.raises(ConfigError, match=r"zookeeper\.connectString"):
         async with open_zookeeper("host:port", lambda events: None):
             pass
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a:1,b:2", "a:1,b:2"),
+        ("a:1,", "a:1"),
+        (" , a:1 ,, [::1]:2,\tb_c , /chroot/of/mine", "a:1,[::1]:2,b_c/chroot/of/mine"),
+        ("a:", "a:"),
+    ],
+)
+def test_a_connect_string_is_read_as_by_the_client_of_the_original(text: str, hosts: str) -> None:
+    assert connect_string(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", ",", " , /chroot", "/chroot", "a:1;b:1", "a:1 b:1", "'a:1'", "a:1:2", "zk://a:1"])
+def test_a_connect_string_without_a_host_or_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected host:port,host:port") as caught:
+        connect_string(text)
+    assert repr(text) in str(caught.value)
+
+
+async def test_blanks_and_empty_entries_of_a_connect_string_are_passed_over(zookeeper: ZooKeeperServer) -> None:
+    hosts, _, chroot = zookeeper.fresh_chroot().partition("/")
+    async with open_znode_client(f" ,{hosts} , ,/{chroot}") as client:
+        assert await client.children("/") == ()
 
 
 async def test_a_tool_says_which_address_was_not_reached() -> None:

@@ -33,7 +33,7 @@ from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.tls import ClientTls, TlsSettings
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import ZkSecurity, zookeeper_security
-from waltz_trio.zk.store import check_hosts, open_znode_store
+from waltz_trio.zk.store import connect_string, open_znode_store
 
 _URL_PREFIX = "waltz://"
 _URL_FORM = "waltz://host:port[?ca=PATH][&verify=on|ca|off]"
@@ -194,8 +194,7 @@ def read_config(source: ConfigLike) -> Setup:
         raise ConfigError(f"expected the path of a file, a mapping of keys or {_URL_FORM}, found {shown(source)}")
     warn = warn_once(reporter("client"))
     config.warn_unknown(warn)
-    servers = config.text("zookeeper.connectString")
-    check_hosts(servers)
+    servers = connect_string(config.text("zookeeper.connectString"))
     membership = ZkMembership(config.text("cluster.root").rstrip("/"), Tickets(), random.Random(), servers)
     where = servers, config.number("zookeeper.sessionTimeout")
     return _setup(membership, config, ClientTls(tls, warn), where)

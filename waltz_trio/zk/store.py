@@ -12,20 +12,26 @@ from waltz_trio.zk.bridge import open_zookeeper
 from waltz_trio.zk.embedded import EmbeddedZnodes
 from waltz_trio.zk.security import NO_ZK_SECURITY, ZkSecurity
 
-_HOSTS = re.compile(r"\s*([\w.-]+|\[[0-9A-Fa-f:.%]+\])(:\d{1,5})?\s*")
+# The port may be left out, with or without its colon: 2181 is meant.
+_HOST = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.%]+\])(:\d{0,5})?")
 
 
-def check_hosts(hosts: str) -> None:
-    """See that a connect string is one.
+def connect_string(text: str) -> str:
+    """A connect string without what ZooKeeper's own client passes over: blanks around hosts, and empty entries.
+
+    Java: ConnectStringParser splits at commas, trims, and drops what is empty then; kazoo refuses both.
 
     Raises:
-        ConfigError: it is quoted, a list of another form, or the address of something else.
+        ConfigError: it is quoted, a list of another form, the address of something else, or names no host.
     """
-    if not all(map(_HOSTS.fullmatch, hosts.partition("/")[0].split(","))):
+    listed, slash, chroot = text.partition("/")
+    hosts = [host for entry in listed.split(",") if (host := entry.strip())]
+    if not hosts or not all(map(_HOST.fullmatch, hosts)) or chroot.startswith("/"):
         raise ConfigError(
             f"zookeeper.connectString: expected host:port,host:port or host:port/chroot, as it is and without "
-            f"brackets, found {hosts!r}"
+            f"brackets, found {text!r}"
         )
+    return ",".join(hosts) + slash + chroot
 
 
 @asynccontextmanager
@@ -47,6 +53,6 @@ async def open_znode_store(
         with where.session(deliver, session_timeout_ms=session_timeout_ms) as session:
             yield session
     else:
-        check_hosts(where)
-        async with open_zookeeper(where, deliver, session_timeout_ms=session_timeout_ms, security=security) as bridge:
+        hosts = connect_string(where)
+        async with open_zookeeper(hosts, deliver, session_timeout_ms=session_timeout_ms, security=security) as bridge:
             yield bridge
