@@ -14,6 +14,23 @@ in flight and waits for each would wait for everything that others have sent ahe
 active, the others together have at most `window` in flight, each its fair share, and keep to a pace (`light`). Heavy
 clients among themselves need neither: long flights make large batches, and they all wait alike.
 
+Each limit of a partition guards something else. The cost of an append is 1, and 1 more for each KiB of its payload and
+for ten locks (in flight, locks cost nothing: they have been checked).
+
+    limit         guards                     per whom           unit                   held by      past the limit
+    turn          the order of appends       owner, then its    cost taken in a row    Turns        others come first
+                                             clients
+    window        the wait of light clients  client: its fair   cost in flight         _regulate    waits here until
+                  behind what is in flight   part of the whole                                      some is decided
+    pace          the time of server, nodes  all heavy clients  cost launched in 1 ms  LightClients waits here until a
+                  and light clients          together                                               turn is saved up
+    queueCountMax memory                     client: its fair   appends, and bytes of  ClientPort   its connections are
+                                             part of the whole  payloads, that wait                 not read from
+
+Turn and queueCountMax always hold, window and pace only beside a light client. None of them refuses anything: an append
+past a limit waits here, or, in the last row, at its client. What is refused (too large, too many locks, of another
+generation) never comes here; see `waltz_core/server/intake`.
+
 A barrier stands behind everything of its client, and behind everything that came over connections that carry
 appends of other clients, which may be the same client's. It says nothing of the rest of the queue: clients do not
 know what others have sent, unless it was committed.
