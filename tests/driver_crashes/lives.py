@@ -52,7 +52,7 @@ from waltz_spark.base.objects import LocalStore
 from waltz_spark.base.runners import Here
 from waltz_spark.read.options import parse_options
 from waltz_spark.seal.keys import make_key
-from waltz_spark.seal.places import Folder
+from waltz_spark.seal.places import open_seal
 from waltz_spark.seal.tiles import Growth, Tiles, write_checkpoint
 from waltz_testing.simulation.volume import Volume
 from waltz_trio.base import durable
@@ -543,14 +543,16 @@ async def _run_seal(root: Path, recorder: Recorder) -> None:
     recorder.acknowledged = lambda: (sealed, dict(kept))
     signer = make_key(root / "key", "example.com/ledger")
     kept |= {name: (root / name).read_bytes() for name in ("key", "key.pub")}
-    place = Folder(root / "seal" / "0")
+    places = open_seal(str(root / "seal"))
+    place = places.of(0)
     growth = Growth(Tiles(place, 0))
     for size in (3, 256):  # a full tile whose directory nothing else syncs
         old_size = growth.size
-        while growth.size < size:
-            growth.add(hashlib.sha256(str(growth.size).encode()).digest())
-        tiles = growth.finish()
-        write_checkpoint(place, signer.sign(Checkpoint("example.com/ledger", size, tiles.root())), old_size)
+        with places.writing():
+            while growth.size < size:
+                growth.add(hashlib.sha256(str(growth.size).encode()).digest())
+            tiles = growth.finish()
+            write_checkpoint(place, signer.sign(Checkpoint("example.com/ledger", size, tiles.root())), old_size)
         sealed = size, tiles.root()
         growth = Growth(tiles)
 
@@ -559,7 +561,7 @@ def _judge_seal(content: Tree, acknowledged: Any) -> str | None:
     (size, root_hash), kept = acknowledged
 
     def look(directory: Path) -> str | None:
-        place = Folder(directory / "seal" / "0")
+        place = open_seal(str(directory / "seal")).of(0)
         signed = place.checkpoint()
         if signed is None:
             return f"the checkpoint of {size} records is gone" if size else None

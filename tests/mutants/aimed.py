@@ -1180,10 +1180,17 @@ AIMED: tuple[Mutant, ...] = (
         _SEAL_PLACES,
     ),
     Mutant(
+        "two runs seal in one folder",
+        "waltz_spark.seal.places",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        _SEAL,
+    ),
+    Mutant(
         "a checkpoint in a bucket is believed whatever it is called",
         "waltz_spark.seal.places",
-        "        if signed.checkpoint.size != int(max(sizes)):\n",
-        "        if signed.checkpoint.size > int(max(sizes)):\n",
+        "        if signed.checkpoint.size != int(newest):\n",
+        "        if signed.checkpoint.size > int(newest):\n",
         _SEAL_PLACES,
     ),
     Mutant(

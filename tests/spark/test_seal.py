@@ -19,6 +19,7 @@ from waltz_core.operations.transparency import ConsistencyProof, InclusionProof,
 from waltz_core.storage.record_codec import HEAD_SIZE, encode_record
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN
+from waltz_spark.base.errors import PipelineError
 from waltz_spark.base.runners import Here
 from waltz_spark.read.options import parse_options
 from waltz_spark.seal import sealing
@@ -319,6 +320,34 @@ def test_a_seal_that_was_cut_short_goes_on(
             break
         count += 1
     assert count > 5
+
+
+def test_while_a_run_seals_in_a_folder_another_is_refused_and_changes_nothing(
+    tmp_path: Path, folder: Path, signer: Signer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_log(tmp_path / "log", payloads(), threshold=9000)
+    sealed(folder, tmp_path / "log", signer)
+    shutil.rmtree(tmp_path / "log")
+    make_log(tmp_path / "log", payloads(300), threshold=9000)
+    words = ["seal", "--seal", str(folder), "--directory", str(tmp_path / "log"), "--key", str(tmp_path / "ledger.key")]
+    before = files_of(folder)
+    with opened(folder, tmp_path / "log") as log, log.places.writing():
+        assert main(words) == 1
+        assert capsys.readouterr() == (
+            "",
+            f"Error: {folder}: another run is sealing there; expected one at a time. Run this again when that has "
+            "ended: nothing was changed by this one\n",
+        )
+        assert files_of(folder) == before
+        assert [row.verdict for row in compared(folder, tmp_path / "log", signer)] == [PASSED] * 3, "it only reads"
+    assert main(words) == 0
+    assert files_of(folder) != before
+
+
+def test_a_folder_in_which_no_seal_can_be_kept_is_named(directory: Path, tmp_path: Path, signer: Signer) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match=f"^{tmp_path}/file/seal: no seal can be kept there: Not a directory"):
+        sealed(tmp_path / "file" / "seal", directory, signer)
 
 
 def test_keys_are_never_written_over_and_are_for_their_owner(tmp_path: Path) -> None:

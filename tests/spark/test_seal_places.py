@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -124,21 +125,27 @@ def test_a_run_that_is_cut_short_at_any_object_goes_on(
 
 
 def test_of_two_runs_at_the_same_time_none_harms_the_other(root: str, signer: Signer) -> None:
-    place = open_seal(root)(0)
     leaves = [hashlib.sha256(b"%d" % at).digest() for at in range(700)]
-    growths = {size: Growth(Tiles(place, 0)) for size in (700, 300)}
-    for size, growth in growths.items():
-        for leaf in leaves[:size]:
-            growth.add(leaf)
-        tiles = growth.finish()
-        write_checkpoint(place, signer.sign(Checkpoint("example.com", size, tiles.root())), 0)
-    signed = place.checkpoint()
-    assert signed is not None
-    assert signed.checkpoint.size == 700
-    for size in (300, 700):
-        tiles = Tiles(place, size)
-        tiles.check()
-        assert tiles.root() == growths[size].finish().root()
+    first, second = open_seal(root), open_seal(root)
+    with first.writing(), second.writing():
+        growths = {700: Growth(Tiles(first.of(0), 0)), 300: Growth(Tiles(second.of(0), 0))}
+        for size, growth in growths.items():
+            for leaf in leaves[:size]:
+                growth.add(leaf)
+            tiles = growth.finish()
+            write_checkpoint(growth.place, signer.sign(Checkpoint("example.com", size, tiles.root())), 0)
+        signed = first.of(0).checkpoint()
+        assert signed is not None
+        assert signed.checkpoint.size == 700
+        for size in (300, 700):
+            tiles = Tiles(first.of(0), size)
+            tiles.check()
+            assert tiles.root() == growths[size].finish().root()
+
+
+def test_threads_that_put_objects_end_with_the_run(root: str, tmp_path: Path, signer: Signer) -> None:
+    assert [row.verdict for row in sealed(root, log_of(tmp_path), signer)] == [PASSED, PASSED]
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("seal")] == []
 
 
 def test_what_is_changed_or_gone_in_the_bucket_is_named(root: str, tmp_path: Path, signer: Signer) -> None:
@@ -221,10 +228,12 @@ def test_the_commands_take_uris_for_seals_checkpoints_and_proofs(
 
 
 def test_an_object_that_is_there_already_must_be_the_same(root: str) -> None:
-    place = open_seal(root)(0)
-    for _ in range(2):
-        place.put("tile/0/000.p/1", bytes(32))
-        place.settle()
-    place.put("tile/0/000.p/1", bytes(31) + b"1")
-    with pytest.raises(ProofError, match="is there already, and is another one"):
-        place.settle()
+    places = open_seal(root)
+    with places.writing():
+        place = places.of(0)
+        for _ in range(2):
+            place.put("tile/0/000.p/1", bytes(32))
+            place.settle()
+        place.put("tile/0/000.p/1", bytes(31) + b"1")
+        with pytest.raises(ProofError, match="is there already, and is another one"):
+            place.settle()

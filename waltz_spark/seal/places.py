@@ -5,26 +5,32 @@
     partition-0/tile/0/000              partition-0/tile/0/000
     partition-0/tile/0/001.p/7          partition-0/tile/0/001.p/7
 
-In a folder a checkpoint takes the place of the last one, and what it has outgrown is removed. In an object store
-nothing is ever written over or removed: credentials that may only add objects suffice, all checkpoints stay, and of two
-runs at the same time none can harm what the other has sealed. The checkpoint with the most records counts.
+In a folder a checkpoint takes the place of the last one, and what it has outgrown is removed. So one run at a time
+seals there: the one that has locked the file `lock` beside the partitions. In an object store nothing is ever written
+over or removed: credentials that may only add objects suffice, all checkpoints stay, and of two runs at the same time
+none can harm what the other has sealed. The checkpoint with the most records counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from waltz_core.operations.merkle import ProofError
 from waltz_core.operations.transparency import TEXT_MAX, SignedCheckpoint, parse_checkpoint
+from waltz_spark.base.errors import PipelineError
 from waltz_spark.base.objects import Store, open_store
 from waltz_trio.base import durable
 
 _CHECKPOINT = "checkpoint"
+_LOCK = "lock"
 _DIGITS = 20  # of the number of records in the name of a checkpoint
 _PUTS_MAX = 16  # objects on their way at a time
 
@@ -62,21 +68,67 @@ class Place(Protocol):
         ...
 
 
-def open_seal(root: str, *, read_only: bool = False) -> Callable[[int], Place]:
+class Places(Protocol):
+    """The seals of all partitions."""
+
+    def of(self, partition: int) -> Place:
+        """That of one partition."""
+        ...
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Around a run that seals; only inside may anything be put.
+
+        Raises:
+            PipelineError: another run seals in this folder, or nothing can be written there.
+        """
+        ...
+
+
+def open_seal(root: str, *, read_only: bool = False) -> Places:
     """The places of the partitions of a seal: a path, `file://...`, or the URI of an object store.
 
     Raises:
         ArchiveError: no seal can be kept there.
     """
     root = root.removeprefix("file://")
-    if "://" not in root:
-        return lambda partition: Folder(Path(root) / _name_of(partition))
-    store = open_store(root, read_only=read_only)
-    return lambda partition: Bucket(store, _name_of(partition))
+    return Folders(Path(root)) if "://" not in root else Buckets(open_store(root, read_only=read_only))
 
 
 def _name_of(partition: int) -> str:
     return f"partition-{partition}"
+
+
+class Folders:
+    """A folder with one for each partition."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def of(self, partition: int) -> Folder:
+        return Folder(self._root / _name_of(partition))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        try:
+            durable.make_directories(self._root)
+            lock = durable.open_file(self._root / _LOCK, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise PipelineError(f"{self._root}: no seal can be kept there: {error.strerror}") from error
+        try:
+            self._take(lock)
+            yield
+        finally:
+            durable.close(lock)
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = "another run is sealing there; expected one at a time. Run this again when that has ended"
+            raise PipelineError(f"{self._root}: {text}: nothing was changed by this one") from None
+        except OSError as error:
+            text = f"the file {_LOCK} cannot be locked: {error.strerror}; keep the seal on a local disk or in a bucket"
+            raise PipelineError(f"{self._root}: {text}") from error
 
 
 class Folder:
@@ -118,30 +170,51 @@ class Folder:
             shutil.rmtree(path.parent, ignore_errors=True)  # leftovers of runs that were cut short, too
 
 
+class Buckets:
+    """An object store with a prefix for each partition."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pool: Executor | None = None  # of the run that seals
+
+    def of(self, partition: int) -> Bucket:
+        return Bucket(self._store, _name_of(partition), self._pool)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with ThreadPoolExecutor(_PUTS_MAX, "seal") as self._pool:
+            try:
+                yield
+            finally:
+                self._pool = None
+
+
 class Bucket:
     """A prefix of an object store."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str, pool: Executor | None = None) -> None:
         self._store = store
         self._prefix = prefix
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = pool
         self._puts: list[Future[None]] = []
 
     def __str__(self) -> str:
         return f"{self._store.root}/{self._prefix}"
 
+    def _full(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
     def find(self, name: str, size_max: int) -> bytes | None:
-        return self._store.find(f"{self._prefix}/{name}", size_max)
+        return self._store.find(self._full(name), size_max)
 
     def put(self, name: str, data: bytes) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_PUTS_MAX, "seal")
+        assert self._pool is not None, "objects are put inside of a run"
         if len(self._puts) >= _PUTS_MAX:
             self.settle()
         self._puts.append(self._pool.submit(self._put, name, data))
 
     def _put(self, name: str, data: bytes) -> None:
-        put_once(self._store, f"{self._prefix}/{name}", data)
+        put_once(self._store, self._full(name), data)
 
     def settle(self) -> None:
         puts, self._puts = self._puts, []
@@ -149,15 +222,15 @@ class Bucket:
             put.result()
 
     def checkpoint(self) -> SignedCheckpoint | None:
-        names = self._store.names(f"{self._prefix}/{_CHECKPOINT}")
-        sizes = [name for name in names if len(name) == _DIGITS and name.isdecimal()]
-        if not sizes:
+        numbers = self._store.names(self._full(_CHECKPOINT))
+        newest = max((number for number in numbers if len(number) == _DIGITS and number.isdecimal()), default=None)
+        if newest is None:
             return None
-        name = f"{self._prefix}/{_CHECKPOINT}/{max(sizes)}"
-        signed = _parsed(f"{self._store.root}/{name}", self._store.read(name, TEXT_MAX))
-        if signed.checkpoint.size != int(max(sizes)):
-            text = f"expected the checkpoint of {int(max(sizes))} records, found that of {signed.checkpoint.size}"
-            raise ProofError(f"{self._store.root}/{name}: {text}")
+        name = f"{_CHECKPOINT}/{newest}"
+        signed = _parsed(f"{self}/{name}", self._store.read(self._full(name), TEXT_MAX))
+        if signed.checkpoint.size != int(newest):
+            text = f"expected the checkpoint of {int(newest)} records, found that of {signed.checkpoint.size}"
+            raise ProofError(f"{self}/{name}: {text}")
         return signed
 
     def put_checkpoint(self, signed: SignedCheckpoint) -> None:

@@ -75,7 +75,7 @@ class SealedLog:
     """
 
     def __init__(self, options: Options, root: str, *, read_only: bool = False) -> None:
-        self.place_of: Callable[[int], Place] = open_seal(root, read_only=read_only)
+        self.places = open_seal(root, read_only=read_only)
         self._patience = Patience(options.request_timeout_ms / 1000, options.retries)
         self._inventory = Inventory(options)
         self._look = self._inventory.look()
@@ -89,6 +89,10 @@ class SealedLog:
     def partitions(self) -> tuple[int, ...]:
         """Those that were asked for."""
         return self._inventory.partitions
+
+    def place_of(self, partition: int) -> Place:
+        """Where the seal of a partition is."""
+        return self.places.of(partition)
 
     def start(self, partition: int) -> int:
         """The first id that can be read."""
@@ -138,10 +142,17 @@ class SealedLog:
 
 
 def seal(log: SealedLog, signer: Signer, on_progress: OnProgress | None = None) -> list[PartitionSeal]:
-    """Seal every partition up to what is committed. A partition's problem does not stop the others."""
-    return [
-        _judged(log, each, signer.public, lambda at: _grow(log, at, signer, on_progress)) for each in log.partitions
-    ]
+    """Seal every partition up to what is committed. A partition's problem does not stop the others.
+
+    Raises:
+        PipelineError: another run seals in the same folder, or no seal can be kept there.
+    """
+
+    def grow(partition: int) -> PartitionSeal:
+        return _grow(log, partition, signer, on_progress)
+
+    with log.places.writing():
+        return [_judged(log, partition, signer.public, grow) for partition in log.partitions]
 
 
 def _grow(log: SealedLog, partition: int, signer: Signer, on_progress: OnProgress | None) -> PartitionSeal:
