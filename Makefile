@@ -42,7 +42,8 @@ DEVELOPMENT := env PYTHONDEVMODE=1 PYTHONMALLOC=default $(BIN)/python -m pytest 
 # What runs whole clusters for long is not measured for coverage, which would make it three times slower.
 LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model failover hostile application_layer limits fairness legacy_clients security gateway))
 CORE := tests/unit tests/witness tests/model $(addprefix --ignore=,$(LONG))
-PYTEST := $(DEVELOPMENT) -n 2 --durations=5
+# A test that hangs ends by its own limit (pyproject.toml); a run that hangs between tests ends by this one, and says where it was.
+PYTEST := timeout --foreground --signal=INT --kill-after=60 45m $(DEVELOPMENT) -n 2 --durations=5
 FUZZ := nice -n 5 $(BIN)/python -m tests.model.fuzz --jobs 2
 
 # Lanes beside each other, each a stage at a time, its output when it ends: what computes, and what waits more than it computes

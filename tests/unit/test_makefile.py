@@ -55,3 +55,26 @@ def test_crowded(): assert ALONE.exists()
     again = [*command, "-p", "tests.beside", "--beside", str(noted), "--last-failed"]
     assert subprocess.run(again, check=False, capture_output=True, cwd=ROOT).returncode == 1
     assert noted.read_text().splitlines() == ["test_it.py::test_crowded"]
+
+
+def test_a_test_that_hangs_fails_by_name_and_its_fixtures_end(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("""
+import threading
+from pathlib import Path
+import pytest
+import trio
+@pytest.fixture
+def process(request):
+    yield
+    Path(__file__).with_name("ended").open("a").write(request.node.name + " ")
+def test_waiting(process): threading.Event().wait()
+async def test_tasks(process): await trio.sleep_forever()
+def test_next(process): pass
+""")
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)]
+    command += ["-p", "no:xdist", "-o", "timeout=1", "-o", "timeout_method=signal", "-o", "trio_mode=true"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "2 failed, 1 passed" in done.stdout
+    assert "Timeout (>1.0s)" in done.stdout
+    assert re.findall(r"^FAILED .*::(\w+)", done.stdout, re.MULTILINE) == ["test_waiting", "test_tasks"]
+    assert (tmp_path / "ended").read_text().split() == ["test_waiting", "test_tasks", "test_next"]
