@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sqlite3
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +326,34 @@ def test_a_file_that_was_deleted_stops_the_view(tmp_path: Path, happens: Any) ->
 def test_a_database_that_every_connection_has_for_itself_is_refused(path: str) -> None:
     with pytest.raises(waltz.ConfigError, match="DictView"):
         waltz.SqliteView(path, note)
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """Rights of files hold for this process, which root's do not."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o555, None), (0o777, 0o444), (0o666, None)])
+def test_a_file_without_the_right_to_write_is_refused_and_none_is_made(folder_mode: int, file_mode: int | None) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if file_mode is not None:
+            (folder / "view.db").touch(file_mode)
+        folder.chmod(folder_mode)
+        before = list(folder.iterdir())
+        try:
+            with without_root(), pytest.raises(waltz.ConfigError, match=r": Permission denied: name a file elsewhere$"):
+                sqlite_view(folder).load_mark(0)
+        finally:
+            folder.chmod(0o700)
+        assert list(folder.iterdir()) == before
 
 
 # ---- SQLite: whose it is --------------------------------------------------------------------------

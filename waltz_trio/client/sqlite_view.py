@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -103,12 +104,21 @@ class SqliteView(SqlView[sqlite3.Cursor]):
         if self._file is not None and _file_at(self.path) != self._file:
             raise ViewRegressedError(partition, None, expected)  # connections still have the file that was deleted
 
+    def _open(self, reads: bool) -> _Session:
+        path, new = Path(self.path), self._file is None
+        if new:
+            _check_new(path)
+        try:
+            return _Session(self.path, self._busy_timeout, reads, create=new)
+        except sqlite3.OperationalError as error:
+            if new and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN and _takes_no_files(path.parent):
+                raise _refused(path, errno.ENOENT) from error
+            raise
+
     def _connect(self, reads: bool) -> _Session:
         if reads and self._file is None:
             self._writers.put_back(self._connect(False))
-        if self._file is None:
-            _check_new(Path(self.path))
-        session = _Session(self.path, self._busy_timeout, reads, create=self._file is None)
+        session = self._open(reads)
         try:
             if self._file is None:
                 # Readers and the writer do not wait for each other; a commit still waits for the disk.
@@ -132,22 +142,45 @@ class SqliteView(SqlView[sqlite3.Cursor]):
 
 
 def _check_new(path: Path) -> None:
-    """See that SQLite can open the file, or make it, for it calls a missing folder what may pass.
+    """See that SQLite can open the file, or make it, for it calls what lasts what may pass; nothing is made here.
 
     Raises:
         ConfigError: it cannot.
     """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'view.db'}")
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is no file that can hold a database: name a file elsewhere")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}: make it first, or name a file elsewhere")
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        mode: int | None = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = None
     except OSError as error:
         if error.errno in _LASTING:
-            raise ConfigError(f"{path} cannot be opened for writing: {error.strerror}: name a file elsewhere") from None
+            raise _refused(path, error.errno) from None
+        return
+    if mode is None:
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.parent}: make it first, or name a file elsewhere")
+        place, rights = path.parent, os.W_OK | os.X_OK
+    elif stat.S_ISDIR(mode):
+        raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'view.db'}")
+    elif not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is no file that can hold a database: name a file elsewhere")
+    else:
+        place, rights = path, os.W_OK
+    if not os.access(place, rights, effective_ids=True):
+        read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+        raise _refused(path, errno.EROFS if read_only else errno.EACCES)
+
+
+def _refused(path: Path, number: int) -> ConfigError:
+    return ConfigError(f"{path} cannot be opened for writing: {os.strerror(number)}: name a file elsewhere")
+
+
+def _takes_no_files(folder: Path) -> bool:
+    """Whether a folder is of a file system without space and without files, such as /proc."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return not space.f_blocks and not space.f_files
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
@@ -193,7 +226,7 @@ _TRANSIENT = (
     sqlite3.SQLITE_FULL,  # of the disk: somebody makes room
 )
 
-_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
+_LASTING = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 _ADDRESS = re.compile(r"(file:|[A-Za-z][\w+]*://)")
 
 # The module caches prepared statements by their text, and only preparing asks the authorizer.
