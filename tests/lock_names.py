@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, pack_text
+from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, pack_text
 
 _ID = Struct(">q")
 
@@ -14,4 +14,4 @@ def pack_names(names: Sequence[tuple[str, int] | None]) -> bytes:
     """Pack the names of all locks of an append."""
     if not any(name is not None for name in names):
         return NO_NAMES
-    return b"".join([UNTOLD if name is None else pack_text(name[0]) + _ID.pack(name[1]) for name in names])
+    return b"".join([UNNAMED if name is None else pack_text(name[0]) + _ID.pack(name[1]) for name in names])

@@ -170,7 +170,7 @@ cdef Fields _record = Fields("req_id", "header", "data", "checksum")
 cdef Fields _header = Fields("req_id", "header")
 cdef Fields _append = Fields("req_id", "client_mark", "write_locks", "read_locks", "append_locks", "data")
 cdef bytes _NONE = b""
-cdef bytes _UNTOLD = b"\xff\xff\xff\xff"
+cdef bytes _UNNAMED = b"\xff\xff\xff\xff"
 cdef tuple _NO_LOCKS = ()
 
 # ---- frames of clients -----------------------------------------------------------------------
@@ -229,7 +229,7 @@ cdef object _one_append(bytes buffer, Py_ssize_t at, Py_ssize_t end, Maker maker
             hashes.append(PyLong_FromLong(<int32_t>get32(p + at)))
             at += 5
             if p[at - 1] != 1:
-                names.append(_UNTOLD)
+                names.append(_UNNAMED)
                 continue
             if end - at < 4:
                 return None

@@ -10,7 +10,7 @@ from examples.flights.model import SCHEMA, TABLES
 from examples.flights.source import lines
 
 _ROWS_AT_ONCE = 10_000
-_TOLD = 3  # differences of a table that are told
+_SHOWN = 3  # differences of a table that are shown
 
 _LOAD = """
 CREATE TABLE flights (
@@ -82,7 +82,7 @@ def differences(db: sqlite3.Connection, truth: sqlite3.Connection) -> list[str]:
         ours, theirs = (set(each.execute(f"SELECT * FROM {table}")) for each in (db, truth))
         missing, surplus = sorted(theirs - ours, key=repr), sorted(ours - theirs, key=repr)
         if missing or surplus:
-            examples = [f"expected {row}" for row in missing[:_TOLD]] + [f"found {row}" for row in surplus[:_TOLD]]
+            examples = [f"expected {row}" for row in missing[:_SHOWN]] + [f"found {row}" for row in surplus[:_SHOWN]]
             found.append(f"{table}: {len(missing)} rows are not there as they should be; " + "; ".join(examples))
     return found
 

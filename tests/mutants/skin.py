@@ -454,7 +454,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "a client does not hear that its process has forked",
         "waltz_trio.client.connect",
-        "    tell_in_child(client._in_child)\n",
+        "    call_in_child(client._in_child)\n",
         "",
         ("tests/sync/test_mistakes.py",),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from tests.forks import exit_status_of_child
-from waltz_trio.base.forks import keep_from_child, tell_in_child
+from waltz_trio.base.forks import call_in_child, keep_from_child
 
 
 class Told:
@@ -22,7 +22,7 @@ def test_sockets_are_closed_in_the_child_alone_before_what_used_them_hears_of_it
     with ours, peers:
         keep_from_child(ours)
         told = Told(ours)
-        tell_in_child(told.in_child)
+        call_in_child(told.in_child)
         assert exit_status_of_child(lambda: int(not (ours.fileno() == -1 and told.closed_before))) == 0
         assert told.closed_before is None
         ours.sendall(b"the parent goes on")
@@ -39,7 +39,7 @@ def test_what_is_gone_is_not_told() -> None:
                 heard.append(True)
 
         kept, gone = Counted(ours), Counted(ours)
-        tell_in_child(kept.in_child)
-        tell_in_child(gone.in_child)
+        call_in_child(kept.in_child)
+        call_in_child(gone.in_child)
         del gone
         assert exit_status_of_child(lambda: len(heard)) == 1

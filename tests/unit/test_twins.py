@@ -31,7 +31,7 @@ from waltz_core.storage.record_codec import decode_run, encode_record
 from waltz_core.wire import runs
 from waltz_core.wire.client_messages import AppendRequest, FeedData, NamedAppendRequest
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
-from waltz_core.wire.lock_names import UNTOLD, pack_text
+from waltz_core.wire.lock_names import UNNAMED, pack_text
 from waltz_core.wire.primitives import checksum_of
 from waltz_core.wire.records import RecordRun
 from waltz_trio.client.codecs import Raw, Utf8
@@ -80,7 +80,7 @@ def plain(req_id: ReqId, mark: int, locks: tuple[Any, ...], header: int, data: b
 def names_of(draw: st.DrawFn, count: int) -> bytes:
     if draw(st.booleans()):
         return b""
-    one = st.one_of(st.just(UNTOLD), st.builds(lambda text: pack_text(text) + bytes(8), st.text(max_size=3)))
+    one = st.one_of(st.just(UNNAMED), st.builds(lambda text: pack_text(text) + bytes(8), st.text(max_size=3)))
     return b"".join(draw(st.lists(one, min_size=count, max_size=count)))
 
 
@@ -93,7 +93,7 @@ def messages(draw: st.DrawFn) -> AppendRequest | NamedAppendRequest:
     if draw(st.booleans()):
         return AppendRequest(*fields)
     names = draw(names_of(sum(map(len, locks))))
-    return NamedAppendRequest(*fields, names if names.replace(UNTOLD, b"") else b"")
+    return NamedAppendRequest(*fields, names if names.replace(UNNAMED, b"") else b"")
 
 
 @st.composite

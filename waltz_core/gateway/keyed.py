@@ -90,7 +90,7 @@ class Begun:
 
 
 @record
-class MarkTold:
+class MarkAnswered:
     """The committed mark, asked of a server now."""
 
     mark: int
@@ -125,7 +125,7 @@ class Lost:
     why: str
 
 
-Event: TypeAlias = Begun | MarkTold | Searched | Committed | Refused | Lost
+Event: TypeAlias = Begun | MarkAnswered | Searched | Committed | Refused | Lost
 
 
 @record
@@ -190,7 +190,7 @@ class AppendMachine:
         match event:
             case Begun(known=mark):
                 return AskMark() if self._base is not None and self._base > mark else self._search_or_send()
-            case MarkTold(mark):
+            case MarkAnswered(mark):
                 return self._on_mark(mark)
             case Searched(carrier=None):
                 return self._not_found()

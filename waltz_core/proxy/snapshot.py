@@ -12,7 +12,7 @@ from typing import Final
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.proxy.partition import ProxyPartition
-from waltz_core.server.snapshot import CLIENTS_TOLD, chosen
+from waltz_core.server.snapshot import CLIENTS_LISTED, chosen
 from waltz_core.wire.shared import AGE, Statistic
 
 UPSTREAM: Final = "upstream-connections"
@@ -83,7 +83,7 @@ def _process_statistics(snapshot: ProxySnapshot) -> Iterator[Statistic]:
     yield Statistic("transaction-cache-miss", -1, snapshot.data_cache_misses)
     yield Statistic("transactions-fetched", -1, snapshot.fetched)
     yield Statistic("cache-bytes", -1, snapshot.cache_bytes)
-    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:CLIENTS_TOLD]:
+    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:CLIENTS_LISTED]:
         yield Statistic(f"client-lag.{client}", -1, lag)
 
 

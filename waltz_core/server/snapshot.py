@@ -19,7 +19,7 @@ RESPONSE_BOUNDS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 300, 500, 10
 """Milliseconds: the upper bounds of the buckets into which appends are counted."""
 
 _HOT_LOCKS = 8  # of each partition
-CLIENTS_TOLD = 100  # those with the largest lags
+CLIENTS_LISTED = 100  # those with the largest lags
 
 
 @record
@@ -194,7 +194,7 @@ def _process_statistics(snapshot: ServerSnapshot) -> Iterator[Statistic]:
         yield Statistic(f"{UNUSABLE}{storage}", -1, trouble)
     for text, count in snapshot.awaited:
         yield Statistic(f"{AWAITED}{text}", -1, count)
-    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:CLIENTS_TOLD]:
+    for client, lag in sorted(snapshot.client_lags, key=lambda item: -item[1])[:CLIENTS_LISTED]:
         yield Statistic(f"client-lag.{client}", -1, lag)
 
 

@@ -11,7 +11,7 @@ from struct import Struct, error
 from waltz_core.wire.primitives import decode_text, encode_text
 
 NO_NAMES = b""
-UNTOLD = b"\xff\xff\xff\xff"
+UNNAMED = b"\xff\xff\xff\xff"
 _SIZE = Struct(">i")
 _ID = Struct(">q")
 
@@ -70,6 +70,6 @@ def unpack_names(packed: bytes, count: int) -> list[tuple[str, int] | None]:
 
 
 def _name(packed: bytes, at: int, end: int) -> tuple[str, int] | None:
-    if end - at <= len(UNTOLD):
+    if end - at <= len(UNNAMED):
         return None
     return decode_text(packed[at + 4 : end - 8]), _ID.unpack_from(packed, end - 8)[0]

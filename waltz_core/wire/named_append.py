@@ -7,7 +7,7 @@ from zlib import crc32
 
 from waltz_core.base.errors import ProtocolError
 from waltz_core.wire.client_messages import NamedAppendRequest
-from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_end
+from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, name_end
 from waltz_core.wire.primitives import read_count, short, verify
 
 TYPE = 34
@@ -43,7 +43,7 @@ def encode_named_append(message: NamedAppendRequest, out: bytearray) -> None:
             out += _INT.pack(len(locks))
             for lock_hash in locks:
                 end = name_end(names, at) if names else 0
-                if end - at <= len(UNTOLD):
+                if end - at <= len(UNNAMED):
                     out += _LOCK.pack(lock_hash, 0)
                 else:
                     out += _LOCK.pack(lock_hash, 1)
@@ -114,7 +114,7 @@ def _decode_any(buffer: bytes, start: int, end: int) -> tuple[NamedAppendRequest
     data = buffer[at:stop]
     checksum = _INT.unpack_from(buffer, stop)[0]
     verify(data, checksum)
-    packed = b"".join(names) if any(name != UNTOLD for name in names) else NO_NAMES
+    packed = b"".join(names) if any(name != UNNAMED for name in names) else NO_NAMES
     return NamedAppendRequest(req_id, mark, lists[0], lists[1], lists[2], header, data, checksum, packed), stop + 4
 
 
@@ -141,7 +141,7 @@ def _lock(buffer: bytes, at: int, end: int) -> tuple[int, bytes, int]:
     lock_hash, named = _LOCK.unpack_from(buffer, at)
     at += 5
     if named != 1:
-        return lock_hash, UNTOLD, at
+        return lock_hash, UNNAMED, at
     if end - at < 4:
         raise short(at, end, 4)
     size = _INT.unpack_from(buffer, at)[0]

@@ -132,7 +132,7 @@ class ZooKeeper:
         def expired() -> None:
             if node.frozen and self.sessions.get(node.name) == session:
                 self._close(session)
-                self._told_lost(node, session)
+                self._notice_lost(node, session)
 
         self.world.after(node.zk_session_ms, expired)
 
@@ -142,9 +142,9 @@ class ZooKeeper:
         if session is None:
             return
         self._close(session)
-        self.world.after(notice_ms, lambda: self._told_lost(node, session))
+        self.world.after(notice_ms, lambda: self._notice_lost(node, session))
 
-    def _told_lost(self, node: SimNode, session: int) -> None:
+    def _notice_lost(self, node: SimNode, session: int) -> None:
         if self.sessions.get(node.name) != session:
             return
         del self.sessions[node.name]
@@ -174,7 +174,7 @@ class ZooKeeper:
             if self.tree.has_session(session):
                 self._reply(node, ZkStateChanged(ZkState.CONNECTED, session))
             else:
-                self._told_lost(node, session)
+                self._notice_lost(node, session)
 
         self.world.after(node.zk_session_ms, lost)
         self.world.after(for_ms, back)

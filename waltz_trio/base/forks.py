@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weakref import WeakMethod, WeakSet
 
 _SOCKETS: WeakSet[socket.socket] = WeakSet()
-_TOLD: set[WeakMethod[Callable[[], None]]] = set()
+_CALLBACKS: set[WeakMethod[Callable[[], None]]] = set()
 
 
 def keep_from_child(sock: socket.socket) -> None:
@@ -21,16 +21,16 @@ def keep_from_child(sock: socket.socket) -> None:
     _SOCKETS.add(sock)
 
 
-def tell_in_child(method: Callable[[], None]) -> None:
+def call_in_child(method: Callable[[], None]) -> None:
     """Have a method called in a forked child, once its sockets are closed, as long as its object lives."""
-    _TOLD.add(WeakMethod(method, _TOLD.discard))
+    _CALLBACKS.add(WeakMethod(method, _CALLBACKS.discard))
 
 
 def _in_child() -> None:
     for sock in list(_SOCKETS):
         sock.close()
-    for told in list(_TOLD):
-        method = told()
+    for reference in list(_CALLBACKS):
+        method = reference()
         if method is not None:
             method()
 

@@ -28,7 +28,7 @@ from waltz_core.base.log import PROBE_MARK
 from waltz_core.base.record import record
 from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit
 from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_alike, take_plain
-from waltz_core.wire.lock_names import NO_NAMES, UNTOLD, name_at
+from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, name_at
 from waltz_trio.client.answers import Answers
 from waltz_trio.client.arguments import APPENDS, as_payload, check_codec, not_an_append, not_awaited, several, whole
 from waltz_trio.client.arguments import mark as mark_of
@@ -241,7 +241,7 @@ class Appends:
         if self._homes is not None:
             self._check_homes(partition, taken)
         names = b"".join(taken) if len(taken) > 1 else taken[0] if taken else NO_NAMES
-        if names == UNTOLD:
+        if names == UNNAMED:
             names = NO_NAMES
         mark = self._mark_for(partition) if based_on is None and (write or read) else None
         return data, header, RowLocks(mark, write, read, adds, names)
@@ -279,7 +279,7 @@ class Appends:
         assert homes is not None
         for lock in locks:
             home = homes.setdefault(lock, partition)
-            if home != partition and lock != UNTOLD and not _is_ours(lock):
+            if home != partition and lock != UNNAMED and not _is_ours(lock):
                 self._homes = None
                 self._life.report(
                     Level.WARNING,

@@ -36,7 +36,7 @@ _ALL: dict[AtWork, None] = {}  # of this process; a thread puts or takes one at 
 class AtWork:
     """A method of a view, at work inside the block. Made for every one: what only an answer needs is found then."""
 
-    __slots__ = ("_args", "_method", "_works", "ended", "partition", "since", "told")
+    __slots__ = ("_args", "_method", "_works", "ended", "partition", "report_after", "since")
 
     def __init__(self, works: Works, partition: int, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._works = works
@@ -44,7 +44,7 @@ class AtWork:
         self._method = method
         self._args = args
         self.since = time.monotonic()
-        self.told = SLOW_AFTER  # seconds after which the log says it next
+        self.report_after = SLOW_AFTER  # seconds; doubles with each line in the log
         self.ended = False
 
     def __enter__(self) -> AtWork:
@@ -54,7 +54,7 @@ class AtWork:
     def __exit__(self, *_: object) -> None:
         self.ended = True
         del _ALL[self]
-        if time.monotonic() - self.since >= _NAMED_FROM or self.told > SLOW_AFTER:
+        if time.monotonic() - self.since >= _NAMED_FROM or self.report_after > SLOW_AFTER:
             self._works.took_long(self)
 
     def __str__(self) -> str:
@@ -110,9 +110,9 @@ class Works:
         return AtWork(self, partition, method, args)
 
     def took_long(self, work: AtWork) -> None:
-        """Something has returned that somebody was told of, or will be."""
+        """Something has returned that was reported, or may be named by a call that ran out of time."""
         self._last[work.partition] = time.monotonic(), f"{work}, ran for {work.seconds:.1f} s"
-        if work.told > SLOW_AFTER:
+        if work.report_after > SLOW_AFTER:
             self._report(Level.INFO, f"{work}, has returned after {work.seconds:.0f} s")
 
     def now(self, partition: int | None = None) -> list[AtWork]:
@@ -151,10 +151,10 @@ class Works:
         while not over.wait(pause):
             pause = SLOW_AFTER
             for work in self.now():
-                if work.seconds >= work.told:
-                    work.told *= 2
+                if work.seconds >= work.report_after:
+                    work.report_after *= 2
                     self._report(Level.WARNING, f"{work}, has not returned for {work.seconds:.0f} s: {_ADVICE}")
-                pause = min(pause, max(0.0, work.told - work.seconds))
+                pause = min(pause, max(0.0, work.report_after - work.seconds))
 
 
 def of_run(run: trio.lowlevel.TrioToken | None) -> str:

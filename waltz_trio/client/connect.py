@@ -20,7 +20,7 @@ from waltz_core.base.record import record
 from waltz_core.client.membership import Membership, ServerMembership, ZkMembership
 from waltz_core.client.settings import ClientSettings
 from waltz_trio.base.background import background
-from waltz_trio.base.forks import tell_in_child
+from waltz_trio.base.forks import call_in_child
 from waltz_trio.base.log import reporter, warn_once
 from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.blocks import Block
@@ -99,7 +99,7 @@ async def run_client(setup: Setup, instrument: Instrument | None = None) -> Asyn
         recorded_batches=setup.config.number("debug.flightRecorder"),
     )
     client._life.halt = driver.kill
-    tell_in_child(client._in_child)
+    call_in_child(client._in_child)
     beside: list[Callable[[], Awaitable[object]]] = []
     if setup.zookeeper is not None:
         client._life.look_closer = partial(_look_at_zookeeper, setup.zookeeper[0])

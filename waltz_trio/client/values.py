@@ -14,7 +14,7 @@ from waltz_core.base.errors import PayloadInvalidError, UnknownHeaderError, Walt
 from waltz_core.base.lock import Lock, id_hash, name_hash
 from waltz_core.base.record import record
 from waltz_core.client.retry import Retry as Retry
-from waltz_core.wire.lock_names import UNTOLD, pack_text
+from waltz_core.wire.lock_names import UNNAMED, pack_text
 from waltz_trio.client.arguments import check_codec, check_lock_id, explain_locks, whole
 from waltz_trio.client.codecs import Codec, Codecs, Raw, shown
 
@@ -258,7 +258,7 @@ def lock_hashes(
             # Both halves are signed 32-bit integers, and so is what xor makes of them; small ids are their own hash.
             hashes.append(hash_of_name ^ (number if 0 <= number < _SMALL else id_hash(number)))
             if names is not None:
-                names.append(packed + _pack_id(number) if packed else UNTOLD)
+                names.append(packed + _pack_id(number) if packed else UNNAMED)
             if len(hashes) > count_max:
                 break
     except Exception as error:

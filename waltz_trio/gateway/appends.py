@@ -20,7 +20,7 @@ from waltz_core.gateway.keyed import (
     Event,
     LookUp,
     Lost,
-    MarkTold,
+    MarkAnswered,
     Refused,
     Searched,
     Send,
@@ -104,7 +104,7 @@ class Appends:
         while True:
             match machine.step(event):
                 case AskMark():
-                    event = MarkTold(await cluster.committed_mark(partition))
+                    event = MarkAnswered(await cluster.committed_mark(partition))
                 case LookUp(first, last):
                     event = Searched(await self._search(run, first, last))
                 case Send(based_on):

@@ -36,7 +36,7 @@ from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.store import open_znode_store
 
 GROUP = "waltz-server"
-_SILENCE_TOLD_EVERY = 60.0  # seconds
+_REPORT_EVERY = 60.0  # seconds between lines about a silent ZooKeeper
 _RECENT_MS = 1_000  # so old may be what /health and /metrics show: a snapshot costs time of the machine
 _METRICS = 18  # of a partition, about
 
@@ -127,7 +127,7 @@ class ServerProcess(NodeProcess):
         return plugins
 
     def _background(self) -> Iterable[Callable[[], Awaitable[object]]]:
-        return (self._tell_silence,) if self.archive is None else (self._tell_silence, self.archive.run)
+        return (self._report_silence,) if self.archive is None else (self._report_silence, self.archive.run)
 
     @asynccontextmanager
     async def _serving(self, driver: NodeDriver, tls: ServerTls, nursery: trio.Nursery) -> AsyncIterator[None]:
@@ -184,17 +184,17 @@ class ServerProcess(NodeProcess):
         if self._driver is not None:
             self._driver.post_all(events)
 
-    async def _tell_silence(self) -> None:
+    async def _report_silence(self) -> None:
         """Say that ZooKeeper does not answer, which looks like nothing at all from outside."""
         patience = self._parsed.connect_timeout
-        told_at: float | None = None
+        reported_at: float | None = None
         while True:
             await trio.sleep(patience)
             now = trio.current_time()
             if self._zk_connected:
-                told_at = None
-            elif now - self._zk_lost_at >= patience and (told_at is None or now - told_at >= _SILENCE_TOLD_EVERY):
-                told_at = now
+                reported_at = None
+            elif now - self._zk_lost_at >= patience and (reported_at is None or now - reported_at >= _REPORT_EVERY):
+                reported_at = now
                 where = "inside this process" if self._znodes else self.config.text("zookeeper.connectString")
                 self.report(Level.WARNING, f"no connection to ZooKeeper {where} for {now - self._zk_lost_at:.0f} s")
 

@@ -24,7 +24,7 @@ from waltz_core.gateway.keyed import (
     Key,
     LookUp,
     Lost,
-    MarkTold,
+    MarkAnswered,
     Refused,
     Searched,
     Send,
@@ -94,14 +94,14 @@ def test_locks_of_the_caller_are_based_on_his_mark_and_a_conflict_is_final() -> 
 def test_a_mark_that_is_not_known_to_be_committed_is_asked_for() -> None:
     it = machine(None, 6)
     assert it.step(Begun(5)) == AskMark()
-    assert it.step(MarkTold(6)) == Send(6)
+    assert it.step(MarkAnswered(6)) == Send(6)
 
 
 @pytest.mark.parametrize("key", [None, KEY])
 def test_a_mark_ahead_of_the_log_would_switch_locks_off(key: Key | None) -> None:
     it = machine(key, 6)
     assert it.step(Begun(-1)) == AskMark()
-    problem = it.step(MarkTold(5))
+    problem = it.step(MarkAnswered(5))
     assert isinstance(problem, Problem)
     assert (problem.code, problem.outcome, problem.more) == ("mark-ahead", Outcome.REFUSED, (("mark", 5),))
 
@@ -116,7 +116,7 @@ def test_a_repeat_finds_the_transaction_that_carries_its_key() -> None:
     it = machine()
     assert it.step(Begun(9)) == Send(4)
     assert it.step(Refused(5)) == AskMark()
-    assert it.step(MarkTold(9)) == LookUp(5, 9)
+    assert it.step(MarkAnswered(9)) == LookUp(5, 9)
     assert it.step(Searched(Carrier(5, same=True))) == Done(5, repeated=True)
 
 
@@ -124,7 +124,7 @@ def test_another_request_with_the_key_is_told_which_transaction_has_it() -> None
     it = machine()
     it.step(Begun(9))
     it.step(Refused(5))
-    it.step(MarkTold(9))
+    it.step(MarkAnswered(9))
     problem = it.step(Searched(Carrier(5, same=False)))
     assert isinstance(problem, Problem)
     assert (problem.code, problem.more) == ("key-reused", (("id", 5),))
@@ -134,10 +134,10 @@ def test_a_refusal_by_chance_is_tried_again_from_where_the_search_ended() -> Non
     it = machine()
     it.step(Begun(9))
     it.step(Refused(8))
-    assert it.step(MarkTold(7)) == LookUp(5, 8), "the log may have grown since the mark was told"
+    assert it.step(MarkAnswered(7)) == LookUp(5, 8), "the log may have grown since the mark was told"
     assert it.step(Searched(None)) == Send(8)
     assert it.step(Refused(9)) == AskMark()
-    assert it.step(MarkTold(12)) == LookUp(9, 12), "what was searched is not searched again"
+    assert it.step(MarkAnswered(12)) == LookUp(9, 12), "what was searched is not searched again"
     assert it.step(Searched(None)) == Send(12)
 
 
@@ -145,7 +145,7 @@ def test_with_locks_of_the_caller_a_refusal_is_his_to_decide_on() -> None:
     it = machine(KEY, 4)
     it.step(Begun(9))
     it.step(Refused(8))
-    it.step(MarkTold(9))
+    it.step(MarkAnswered(9))
     problem = it.step(Searched(None))
     assert isinstance(problem, Problem)
     assert problem.code == "lock-conflict"
@@ -165,7 +165,7 @@ def test_a_key_too_old_to_search_behind_it_is_not_guessed_about() -> None:
     it = machine(window=10)
     assert it.step(Begun(100)) == Send(4)
     assert it.step(Refused(99)) == AskMark()
-    problem = it.step(MarkTold(100))
+    problem = it.step(MarkAnswered(100))
     assert isinstance(problem, Problem)
     assert (problem.code, problem.outcome) == ("key-too-old", Outcome.UNKNOWN)
 
@@ -174,7 +174,7 @@ def test_a_refusal_by_what_was_searched_already_searches_nothing() -> None:
     it = machine()
     it.step(Begun(4))
     it.step(Refused(4))
-    assert it.step(MarkTold(4)) == Send(4)
+    assert it.step(MarkAnswered(4)) == Send(4)
 
 
 # ---- many attempts at once -----------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class World:
             attempt = self.rng.choice(waiting)
             match attempt.effect:
                 case AskMark():
-                    self.tell(attempt, MarkTold(self.mark))
+                    self.tell(attempt, MarkAnswered(self.mark))
                 case LookUp(first, last):
                     assert first <= last <= self.mark
                     carriers = [at for at in range(first, last + 1) if self.log[at]]
