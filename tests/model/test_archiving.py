@@ -10,6 +10,7 @@ from tests import versions_0132
 from tests.model.cluster import SimCluster
 from tests.model.test_log_start import ask
 from tests.model.test_server import Client, session_of
+from waltz_core.base.edge import Level
 from waltz_core.server.archive_calls import ArchiveEqual, ArchivePolicy
 from waltz_core.server.archiving import Stage
 from waltz_core.wire import client_messages as messages
@@ -251,6 +252,36 @@ def test_an_answer_to_what_an_earlier_store_session_asked_is_not_believed() -> N
     server.post(ArchiveEqual(question))
     cluster.world.run(cluster.world.now + 1_000)
     assert (archive_of(cluster).trouble, stage_of(cluster)) == ("", Stage.LOOK)
+
+
+def complaints(cluster: SimCluster) -> list[str]:
+    """What the log says of archiving that fails."""
+    texts = [report.text for _, report in cluster.servers[0].reports if report.level >= Level.WARNING]
+    return [text for text in texts if "it is tried again" in text]
+
+
+def test_a_read_that_ends_with_its_store_session_is_begun_again_without_a_word() -> None:
+    cluster = opened({"keep": 0, "after_ms": 100}, server_options={"checkpoint_interval": 5})
+    fill(cluster)  # a store session has five transactions
+    archived(cluster)
+    assert complaints(cluster) == []
+    freed(cluster, 20)
+
+
+def test_a_read_that_no_replica_answers_in_an_open_session_is_said_once() -> None:
+    cluster = opened({"after_ms": 60_000}, server_options={"checkpoint_interval": 10_000})
+    cluster.world.tolerates = lambda text: True  # storage nodes say that a record is damaged
+    client = fill(cluster, 5)
+    for storage in cluster.replicas:
+        path = next(name for name in storage.disk.disk.files() if name.endswith(".seg"))
+        storage.disk.disk.flip(path, storage.disk.disk.content(path).index(b"3" * 9))
+    for number in range(5, 10):
+        client.append(b"%d" % number * 9)
+    until(cluster, lambda: archive_of(cluster).trouble != "")
+    cluster.world.run(cluster.world.now + 20_000)
+    (text,) = complaints(cluster)
+    assert "transaction 3 cannot be read (storage0:7000, storage1:7000, storage2:7000)" in text
+    assert cluster.vault.records[0] == []
 
 
 def test_an_answer_that_is_lost_archives_nothing_twice() -> None:

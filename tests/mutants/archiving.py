@@ -11,6 +11,13 @@ _KILLS = ("tests/model/test_archive_kills.py",)
 
 ARCHIVING = (
     Mutant(
+        "a read that no replica answers is never reported",
+        "server.archiving",
+        "            if final:\n",
+        "            if not final:\n",
+        _TESTS,
+    ),
+    Mutant(
         "records are freed that no archive was compared with",
         "server.archiving",
         "            case ArchiveFailed(reason=reason):\n",

@@ -222,13 +222,16 @@ class Archiving:
 
     # ---- answers -----------------------------------------------------------------------------
 
-    def read(self, now: int, note: RecordsRead | ReadFailed) -> None:
-        """A replica has answered the read of a piece."""
+    def read(self, now: int, note: RecordsRead | ReadFailed, *, final: bool) -> None:
+        """A replica has answered the read of a piece, or none could; not `final`: as the store session has ended."""
         if note.token != self._token:
             return
         self._token = None
         if isinstance(note, ReadFailed):
-            self._failed(now, note.reason)
+            if final:
+                self._failed(now, note.reason)
+            else:
+                self._void()
             return
         records = note.records[: self._stop - self._at]
         partition_id, file_first, first = self._partition_id, self._first, self._at

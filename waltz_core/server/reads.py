@@ -121,7 +121,7 @@ class Reads:
             case BulkRead.PAYLOADS if isinstance(note, ReadFailed):
                 self._answer(self._fetches.failed(note, final=self._final))
             case BulkRead.ARCHIVE if self._archiving is not None and not isinstance(note, HeadersRead):
-                self._archiving.read(now, note)
+                self._archiving.read(now, note, final=self._final)
             case BulkRead.RANGE:
                 answer = (
                     self._ranges.failed(note, final=self._final)
