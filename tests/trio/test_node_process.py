@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import trio
 
+from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
+from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.config.config import Config
+from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.node.process import NodeProcess
+from waltz_trio.node.proxy import ProxyProcess
 from waltz_trio.node.server import ServerProcess
 from waltz_trio.node.storage_node import StorageProcess
+from waltz_trio.zk.admin import create_cluster
+from waltz_trio.zk.client import open_znode_client
+from waltz_trio.zk.embedded import open_embedded_znodes
 
 SERVER = {
     "cluster.root": "/test",
@@ -61,3 +70,29 @@ async def test_a_storage_node_reads_its_whole_configuration_before_it_asks_zooke
     del config[key]
     assert f"parameter not found: {key}" in await problem(StorageProcess(Config(config)))
     assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "prefix"),
+    [
+        (ServerProcess, {**SERVER, "server.port": 0}, "server."),
+        (StorageProcess, STORAGE, "storage."),
+        (ProxyProcess, {**SERVER, "cluster.root": "/own", "server.port": 0, "proxy.upstream.root": "/test"}, "server."),
+    ],
+)
+async def test_an_expired_certificate_is_said_at_start(
+    kind: type[NodeProcess], values: dict[str, object], prefix: str, nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    pair = issue(make_ca("test"), "old", ["127.0.0.1"], timedelta(minutes=-30))
+    path = tmp_path / "old.pem"
+    path.write_bytes(pair.key + b"\n" + pair.certificate)
+    own = {f"{prefix}ssl.certificate": str(path), "storage.directory": str(tmp_path)}
+    async with open_embedded_znodes() as store, open_znode_client(store) as client:
+        await create_cluster(client, cluster_paths("/test"), "test", 2)
+        process = kind(Config({**values, **own}), store)
+        said: list[tuple[Level, str]] = []
+        process.report = lambda level, text: said.append((level, text))
+        await nursery.start(process.run)
+        expired = [level for level, text in said if f"{prefix}ssl.certificate" in text and "has expired on" in text]
+        assert expired == [Level.WARNING]
+        process.cancel()

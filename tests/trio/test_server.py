@@ -6,19 +6,15 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from waltz_core.base.edge import Level
 from waltz_core.base.errors import ConfigError
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_core.zookeeper.znodes import ReplicaAssignments, encode_replica_assignments
 from waltz_trio.config.config import Config
-from waltz_trio.net.certificates import issue, make_ca
 from waltz_trio.node.server import ServerProcess
 from waltz_trio.zk.admin import create_cluster, read_servers
 from waltz_trio.zk.client import ZnodeClient, open_znode_client
@@ -289,18 +285,3 @@ async def test_why_a_storage_node_cannot_be_used_is_said_at_once_and_in_the_heal
         assert len([text for text in told if "Connection refused" in text]) == 1
         server.cancel()
         nursery.cancel_scope.cancel()
-
-
-async def test_an_expired_certificate_is_said_at_start(nursery: trio.Nursery, tmp_path: Path) -> None:
-    pair = issue(make_ca("test"), "old", ["127.0.0.1"], timedelta(minutes=-30))
-    path = tmp_path / "old.pem"
-    path.write_bytes(pair.key + b"\n" + pair.certificate)
-    async with cluster() as (store, _):
-        server = ServerProcess(Config({**SETTINGS, "server.ssl.certificate": str(path)}), store)
-        said: list[tuple[Level, str]] = []
-        server.report = lambda level, text: said.append((level, text))
-        await nursery.start(server.run)
-        assert [level for level, text in said if "server.ssl.certificate" in text and "has expired on" in text] == [
-            Level.WARNING
-        ]
-        server.cancel()

@@ -81,7 +81,7 @@ class _Renewed(ABC):
             try:
                 self._context = self._make()
                 self._report_change(Level.INFO, f"{prefix}*: changed files are in use for new connections")
-                for problem in _expiry_problems(self.settings):
+                for problem in expiry_warnings(self.settings):
                     self._report_change(Level.WARNING, problem)
             except ConfigError as error:  # certificate and key are two files: between their changes they do not fit
                 self._report_change(
@@ -157,7 +157,7 @@ class ClientTls(_Renewed):
         self._pins: dict[Endpoint, bytes] | None = None
         super().__init__(settings)
         if warn is not None:
-            for problem in _expiry_problems(settings):
+            for problem in expiry_warnings(settings):
                 warn(problem)
         if settings.trusts and settings.verify is not False:
             return
@@ -340,7 +340,12 @@ def _pem_pair(certificate: bytes, key: bytes, password: str | None, name: str) -
     return KeyPair(certificate, plain_key(key, password, name))
 
 
-def _expiry_problems(settings: TlsSettings) -> list[str]:
+def expiry_warnings(settings: TlsSettings) -> list[str]:
+    """Certificates of a TLS group that peers refuse, or will refuse soon.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
     pair = _own_pair(settings)
     if pair is None and settings.ca is None:
         return []

@@ -29,7 +29,7 @@ from waltz_trio.config.roles import access_warning, read_roles
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import Handler, HttpServer
-from waltz_trio.net.tls import ClientTls, FileVersion, ServerTls, version
+from waltz_trio.net.tls import ClientTls, FileVersion, ServerTls, expiry_warnings, version
 from waltz_trio.node.graphite import report_to_graphite
 from waltz_trio.node.otel import OtelExporter
 from waltz_trio.node.settings import NodeSettings
@@ -83,6 +83,8 @@ class NodeProcess(ABC):
         with self._scope:
             node = self._parse()
             server_tls, client_tls = ServerTls(node.tls, self.report), self._client_tls(node)
+            for expiry in expiry_warnings(node.tls):  # a proxy shows others than those it dials with
+                self._warn(expiry)
             self._roles = node.roles
             warning = access_warning(node.tls, node.roles)
             if self._znodes is None and warning:  # a cluster in one process is for trying
