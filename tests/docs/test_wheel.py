@@ -100,6 +100,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy: building writes into the tree.
 
     With what is installed here instead of an environment fetched for it, and without optimising what nobody measures.
+    Debug symbols are asked for, as most builds of Python do.
     """
     tree = tmp_path_factory.mktemp("tree")
     for name in (*PACKAGES, "examples", "tests/docs"):
@@ -107,7 +108,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
-    run(*build, "-w", tree / "dist", tree, CFLAGS="-O0")
+    run(*build, "-w", tree / "dist", tree, CFLAGS="-O0 -g")
     (found,) = (tree / "dist").glob("*.whl")
     return found
 
@@ -126,6 +127,12 @@ def test_the_wheel_holds_the_packages_and_says_that_they_are_typed(wheel: Path) 
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+
+
+def test_the_compiled_loops_come_without_debug_symbols(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        (loops,) = (name for name in content.namelist() if name.endswith(".so"))
+        assert b".debug_info" not in content.read(loops)
 
 
 def test_the_base_is_what_a_client_needs(programs: Path) -> None:
