@@ -13,7 +13,8 @@ import waltz_trio as trio_front
 from waltz_asyncio.bridge import Awaited, Block, call, documented, enter, leave, look, must_be_awaited
 from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
-from waltz_sync.portal import Held, Portal
+from waltz_sync.held import Held
+from waltz_sync.portal import Portal
 from waltz_trio.client.application import ApplicationStatus
 from waltz_trio.client.arguments import KEYS, listed, rows_of
 from waltz_trio.client.values import Append, Key, Receipt, Retry

@@ -15,7 +15,8 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 import trio
 
-from waltz_sync.portal import Held, Portal
+from waltz_sync.held import Held
+from waltz_sync.portal import Portal
 from waltz_trio.client.arguments import not_awaited
 
 T = TypeVar("T")

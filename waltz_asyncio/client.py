@@ -13,7 +13,8 @@ from waltz_asyncio.feed import Feed
 from waltz_asyncio.pending import Pending, PendingMany
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
-from waltz_sync.portal import Held, Portal
+from waltz_sync.held import Held
+from waltz_sync.portal import Portal
 from waltz_trio.client.arguments import APPENDS, listed
 from waltz_trio.client.connect import ConfigLike
 from waltz_trio.client.instrument import Instrument

@@ -5,7 +5,8 @@ shows how.
 """
 
 from waltz_sync.application import Application
-from waltz_sync.client import Client, open_client
+from waltz_sync.client import Client
+from waltz_sync.connect import open_client
 from waltz_sync.feed import Batches, Feed
 from waltz_sync.pending import Pending, PendingMany, Submission
 from waltz_trio import (

@@ -10,8 +10,10 @@ from typing import Generic, Literal, TypeVar, TypeVarTuple
 
 import waltz_trio as trio_front
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
+from waltz_sync.blocks import Block
+from waltz_sync.held import Held
 from waltz_sync.pending import Submission
-from waltz_sync.portal import Block, Held, Portal
+from waltz_sync.portal import Portal
 from waltz_trio.client.application import ApplicationStatus
 from waltz_trio.client.arguments import KEYS, listed, rows_of
 from waltz_trio.client.parts import held_up

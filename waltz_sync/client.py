@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from types import TracebackType
 from typing import Literal, TypeVar
 
 import waltz_trio as trio_front
 from waltz_core.base.errors import LockConflictError, NotCommittedError
 from waltz_core.client.calls import PartitionStatus
 from waltz_sync.application import Application
-from waltz_sync.feed import Feed
+from waltz_sync.blocks import Block
+from waltz_sync.callers import check_timeout
+from waltz_sync.feed import Feed, FeedBlock
+from waltz_sync.held import Held
 from waltz_sync.pending import Pending, PendingMany
-from waltz_sync.portal import Block, Held, Portal, check_timeout
+from waltz_sync.portal import Portal
 from waltz_trio.client.arguments import APPENDS, listed
-from waltz_trio.client.connect import ConfigLike
-from waltz_trio.client.instrument import Instrument
 from waltz_trio.client.values import Append, Receipt, Tail, Transaction
 from waltz_trio.client.views import View
 
@@ -34,7 +34,6 @@ _FLUSH_LATE = "some appends have no outcome yet; they stay under way, and flush(
 _READY_LATE = "not every partition is mounted; `status` says why. Mounting goes on"
 _READ_LATE = "not all of them could be read in time; ask for fewer, or give it more time"
 _MARK_LATE = "no server could tell the committed mark; `status` says what the partition waits for"
-_OPEN_LATE = "the cluster has not answered"
 
 
 class Client:
@@ -75,7 +74,7 @@ class Client:
         """
         check_timeout(timeout)
         manager = self._portal.look(self._client.feed, partition, after=after, prefetch=prefetch, select=select)
-        return _FeedBlock(self, Held(self._portal, manager, self._held), timeout)
+        return FeedBlock(self._portal, Held(self._portal, manager, self._held), self._feeds, timeout)
 
     def read(self, partition: int, first: int, last: int, *, timeout: float | None = None) -> list[Transaction]:
         """Transactions `first` to `last`, both included, with their payloads; no feed is needed, nor disturbed.
@@ -283,92 +282,3 @@ class Client:
         feed = self._feeds.get(partition) if isinstance(partition, Hashable) else None
         if feed is not None:
             feed._tell_mark()
-
-
-class _FeedBlock(Block[Feed]):
-    """A feed, while it is open."""
-
-    _line = "with client.feed(...) as feed:"
-
-    def __init__(self, client: Client, held: Held[trio_front.Feed], timeout: float | None) -> None:
-        self._client = client
-        self._held = held
-        self._timeout = timeout
-        self._feed: Feed | None = None
-
-    def __enter__(self) -> Feed:
-        feed = self._held.enter(None, "")
-        self._feed = found = Feed(self._client._portal, feed, self._timeout)
-        self._client._portal.post(self._client._feeds.__setitem__, found.partition, found)
-        return found
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        portal = self._client._portal
-        if portal.forked:
-            return
-        assert self._feed is not None
-        portal.post(self._client._feeds.pop, self._feed.partition, None)
-        self._held.leave(error)
-
-
-class _ClientBlock(Block[Client]):
-    """A client, while its thread runs."""
-
-    def __init__(self, config: ConfigLike, instrument: Instrument | None, timeout: float | None) -> None:
-        self._config = config
-        self._instrument = instrument
-        self._timeout = timeout
-        self._portal: Portal | None = None
-        self._held: Held[trio_front.Client] | None = None
-
-    def __enter__(self) -> Client:
-        if self._portal is not None:
-            raise RuntimeError("a client is entered once: call `open_client` again")
-        self._portal = portal = Portal()
-        portal.check()
-        check_timeout(self._timeout)
-        portal.start()
-        try:
-            manager = trio_front.open_client(self._config, instrument=self._instrument)
-            self._held = Held(portal, manager, None)
-            return Client(portal, self._held.enter(self._timeout, _OPEN_LATE), self._held)
-        except BaseException:
-            portal.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._portal is not None
-        assert self._held is not None
-        if self._portal.forked:
-            return  # the parent's client goes on
-        try:
-            self._held.leave(error)
-        finally:
-            self._portal.stop()
-
-
-def open_client(
-    config: ConfigLike, *, instrument: Instrument | None = None, timeout: float | None = None
-) -> Block[Client]:
-    """Connect to a cluster: `with open_client("client.yml") as client: ...`.
-
-    Entered when the cluster has answered (`client.connectTimeout`); partitions are mounted when they are used.
-    Everything of the client runs in one thread, which ends with the block. Leaving the block normally waits for
-    appends under way (`client.closeTimeout`); nothing is left running.
-
-    Args:
-        config: path of a YAML file, a mapping of its keys, or `waltz://host:port[?ca=PATH][&verify=on|ca|off]`.
-        instrument: gets what the client does, for metrics; called in the client's thread.
-        timeout: seconds to wait for the cluster.
-
-    Raises:
-        TimeoutError: the cluster did not answer within `timeout`.
-        ConfigError: the configuration cannot be used.
-        ClientFailedError: the cluster does not answer or cannot be used, or the client broke.
-        RuntimeError: a task of Trio or asyncio runs here.
-    """
-    return _ClientBlock(config, instrument, timeout)

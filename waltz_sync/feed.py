@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from types import TracebackType
 from typing import NoReturn
 
 import waltz_trio as trio_front
 from waltz_core.base.errors import ClientClosedError
+from waltz_sync.blocks import Block
+from waltz_sync.held import Held
 from waltz_sync.portal import Portal
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.values import Batch, Transaction
@@ -156,3 +159,32 @@ class Batches:
     def __next__(self) -> Batch:
         """The next batch; errors as `Feed.__next__`."""
         return self._feed._next_batch(self._count_max, self._count_max, self._timeout)
+
+
+class FeedBlock(Block[Feed]):
+    """A feed, while it is open; meanwhile it is in `feeds`, which the Trio thread alone touches."""
+
+    _line = "with client.feed(...) as feed:"
+
+    def __init__(
+        self, portal: Portal, held: Held[trio_front.Feed], feeds: dict[int, Feed], timeout: float | None
+    ) -> None:
+        self._portal = portal
+        self._held = held
+        self._feeds = feeds
+        self._timeout = timeout
+        self._feed: Feed | None = None
+
+    def __enter__(self) -> Feed:
+        self._feed = feed = Feed(self._portal, self._held.enter(None, ""), self._timeout)
+        self._portal.post(self._feeds.__setitem__, feed.partition, feed)
+        return feed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._portal.forked:
+            return
+        assert self._feed is not None
+        self._portal.post(self._feeds.pop, self._feed.partition, None)
+        self._held.leave(error)

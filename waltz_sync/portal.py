@@ -1,6 +1,7 @@
-"""The Trio thread of one client, and the way into it: calls that wait, and blocks that a task holds open.
+"""The Trio thread of one client, and the way into it: calls that wait.
 
-`waltz_asyncio` goes the same way, and waits without blocking its thread.
+`waltz_asyncio` goes the same way, and waits without blocking its thread. Blocks, which a task holds open, are in
+`held.py`.
 
 A call is a task in that thread. Whoever waits for it either gets its outcome or, by a time-out or a KeyboardInterrupt,
 cancels it and waits until it has ended, so that nothing continues unseen.
@@ -11,19 +12,17 @@ from __future__ import annotations
 import contextvars
 import math
 import os
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import ClientClosedError, ClientError, ClientFailedError, WrongProcessError
+from waltz_sync.callers import after, check_plain_thread, check_timeout
 from waltz_trio.base.log import reporter
 from waltz_trio.client.at_work import CALLS_NO_CLIENT, inside, of_run
 
@@ -36,53 +35,6 @@ _GRACE = 5.0  # seconds that a call may take to end, once its time is over, befo
 _LONG = 1e6  # seconds from which on a wait counts as one without end
 _SOMETHING = "a function of the application, or its database, has not returned"
 _ADVICE = "nothing goes on behind the back of a caller. Let such functions end by themselves"
-
-
-def check_plain_thread() -> None:
-    """See that the caller may block its thread.
-
-    Raises:
-        RuntimeError: a task of Trio or asyncio runs here, and every other task would stand still meanwhile.
-    """
-    if trio.lowlevel.in_trio_run():
-        raise RuntimeError(
-            "waltz_sync blocks its thread, but Trio runs here: use waltz_trio (async with, await), or call from a "
-            "thread: await trio.to_thread.run_sync(...)"
-        )
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or asyncio._get_running_loop() is None or _in_notebook():
-        return
-    raise RuntimeError(
-        "waltz_sync blocks its thread, but asyncio runs here, and its loop would stand still: call from a thread: "
-        "await asyncio.to_thread(...)"
-    )
-
-
-def _in_notebook() -> bool:
-    """A cell runs inside the kernel's loop, which waits for every cell anyway."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
-
-
-def check_timeout(timeout: float | None) -> float:
-    """Seconds, without end for None.
-
-    Raises:
-        TypeError: not a number.
-        ValueError: less than nothing.
-    """
-    if timeout is None:
-        return math.inf
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is a number of seconds, or None to wait without end, found {timeout!r}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout is at least 0 seconds, found {timeout!r}")
-    return float(timeout)
-
-
-def after(timeout: float | None, late: str | Callable[[], str]) -> Callable[[], str]:
-    """What a TimeoutError says, made when the time is over."""
-    return lambda: f"after {timeout} s: {late if isinstance(late, str) else late()}"
 
 
 class Portal:
@@ -206,7 +158,7 @@ class Portal:
             except BaseException as raised:
                 error = raised
             finally:
-                self._waiting.discard(future)
+                self.forget(future)
             future.set_exception(error)
 
         self.begin(run, future)
@@ -283,6 +235,15 @@ class Portal:
             for future in self._waiting:
                 future.set_exception(self.closed())
 
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """In the Trio thread: start a task that nobody waits for."""
+        assert self._tasks is not None
+        self._tasks.start_soon(task)
+
+    def forget(self, future: Future[Any]) -> None:
+        """In the Trio thread: a task that `begin` has started settles its future now."""
+        self._waiting.discard(future)
+
     async def _main(self) -> None:
         async with trio.open_nursery() as self._tasks:
             self._token = trio.lowlevel.current_trio_token()
@@ -292,175 +253,3 @@ class Portal:
     def _cancel(self) -> None:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
-
-
-class Held(Generic[T]):
-    """An async block that a task of its own holds open, so that it is entered and left in the same task.
-
-    It may end by itself: a block of this package does when one of its background tasks failed.
-    """
-
-    def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T], inside: Held[Any] | None) -> None:
-        """`inside`: the block around this one, which ends this one when it is left."""
-        self._portal = portal
-        self._manager = manager
-        self._inside = inside
-        self._children: set[Held[Any]] = set()
-        self._scope = trio.CancelScope()
-        self._leave: trio.Event | None = None
-        self._entered: Future[T] = Future()
-        self._over: trio.Event | None = None
-        self.ended: Future[BaseException | None] = Future()
-        self._body: BaseException | None = None  # what the body raised
-        self.ended.add_done_callback(self._on_ended)
-
-    def enter(self, timeout: float | None, late: str | Callable[[], str]) -> T:
-        """Enter the block; if that fails, nothing is left behind.
-
-        Raises:
-            TimeoutError: the time is over.
-        """
-        self._portal.check()
-        seconds = check_timeout(timeout)
-        entered = self.begin(seconds, after(timeout, late))
-        try:
-            return entered.result()
-        except BaseException:
-            if self.cancel():
-                self._portal.patient_result(self.ended, 0)
-            raise
-
-    def begin(self, seconds: float = math.inf, late: Callable[[], str] = str) -> Future[T]:
-        """Start the task that enters the block; the future is settled once it is entered, or will not be."""
-
-        def too_late() -> None:
-            if not self._entered.done():
-                self._entered.set_exception(TimeoutError(late()))
-                self._scope.cancel()
-
-        async def run() -> None:
-            if seconds != math.inf:
-                self._portal.post(self._watch, seconds, too_late)
-            await self._run()
-
-        self._portal.begin(run, self.ended)
-        return self._entered
-
-    def cancel(self) -> bool:
-        """End the task; False when the thread has ended before."""
-        return self._portal.post(self._scope.cancel)
-
-    def leave(self, error: BaseException | None) -> None:
-        """Leave the block, by an exception of its body or normally; raises what the block raises instead of it."""
-        trace = None if error is None else error.__traceback__
-        try:
-            self.let_go(error)
-            raised = self.ended.result()
-        except BaseException:
-            if self.cancel():
-                wait([self.ended])
-            raise
-        self.judge(error, trace, raised)
-
-    def let_go(self, error: BaseException | None) -> None:
-        """The body has ended, by an exception of its own or normally; `ended` says what the block makes of it."""
-        self._portal.post(self._let_go, error)
-
-    @staticmethod
-    def judge(error: BaseException | None, trace: TracebackType | None, raised: BaseException | None) -> None:
-        """Raise what the block raised, unless it is the body's own exception, or that one says it already."""
-        if raised is error:
-            if error is not None:
-                error.__traceback__ = trace
-            return
-        if raised is None:
-            return
-        if error is None or isinstance(error, ClientClosedError | ClientFailedError):
-            raise raised  # that of the body came of it
-        error.add_note(f"meanwhile the block ended by {raised!r}")
-
-    def _on_ended(self, ended: Future[BaseException | None]) -> None:
-        if not self._entered.done():
-            self._entered.set_exception(ended.exception() or ended.result() or self._portal.closed())
-
-    def _watch(self, seconds: float, then: Callable[[], None]) -> None:
-        async def sleep() -> None:
-            with trio.move_on_after(seconds):
-                assert self._over is not None
-                await self._over.wait()
-                return
-            then()
-
-        tasks = self._portal._tasks
-        assert tasks is not None
-        tasks.start_soon(sleep)
-
-    def _let_go(self, error: BaseException | None) -> None:
-        self._body = error
-        if self._leave is not None:
-            self._leave.set()
-
-    async def _run(self) -> None:
-        self._leave, self._over = trio.Event(), trio.Event()
-        if self._inside is not None:
-            self._inside._children.add(self)
-        raised: BaseException | None = None
-        try:
-            with self._scope:
-                await self._hold(self._leave)
-        except trio.Cancelled:
-            raised = self._portal.closed()
-            raise
-        except BaseException as error:
-            raised = error
-        finally:
-            if self._inside is None and raised is not self._body and isinstance(raised, Exception):
-                self._portal.failure = raised
-            self._over.set()
-            if self._inside is not None:
-                self._inside._children.discard(self)
-            self._portal._waiting.discard(self.ended)
-            self.ended.set_result(raised)
-
-    async def _hold(self, leave: trio.Event) -> None:
-        async with self._manager as found:
-            if not self._entered.done():
-                self._entered.set_result(found)
-            try:
-                await leave.wait()
-            finally:
-                with trio.CancelScope(shield=True):
-                    for child in list(self._children):
-                        child._scope.cancel()
-                        assert child._over is not None
-                        await child._over.wait()
-            if self._body is not None:
-                raise self._body
-
-
-class Block(Generic[T]):
-    """What `with` enters: every other use of it is an error that shows the right line."""
-
-    _line = "with open_client(...) as client:"
-
-    def __enter__(self) -> T:
-        raise NotImplementedError
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> NoReturn:
-        raise TypeError(f"waltz_sync is for plain threads, without `async`; write: {self._line}")
-
-    async def __aexit__(self, *_: object) -> None:
-        """Never reached; `async with` looks for it before it enters."""
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # asked for by copy, inspect and the like
-            raise AttributeError(name)
-        raise AttributeError(f"{type(self).__name__} has no {name!r} before it is entered; write: {self._line}")

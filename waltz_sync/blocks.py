@@ -1,0 +1,36 @@
+"""What `with` enters here, and errors for every other use of it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Generic, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+class Block(Generic[T]):
+    """What `with` enters: every other use of it is an error that shows the right line."""
+
+    _line = "with open_client(...) as client:"
+
+    def __enter__(self) -> T:
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError(f"waltz_sync is for plain threads, without `async`; write: {self._line}")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Never reached; `async with` looks for it before it enters."""
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for by copy, inspect and the like
+            raise AttributeError(name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r} before it is entered; write: {self._line}")
