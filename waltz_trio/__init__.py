@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from waltz_trio.client.client import Client
     from waltz_trio.client.codecs import Codec, Codecs, Json, Raw, Utf8
     from waltz_trio.client.connect import open_client
+    from waltz_trio.client.dict_view import DictView
     from waltz_trio.client.events import Avro, Events, MsgPack, Protobuf, UnknownEvent
     from waltz_trio.client.feed import Batches, Feed
     from waltz_trio.client.instrument import Instrument, TimedInstrument
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from waltz_trio.client.prometheus import PrometheusInstrument
     from waltz_trio.client.sqlite_view import SqliteView
     from waltz_trio.client.values import TAIL, Append, Batch, Key, Receipt, Retry, Transaction
-    from waltz_trio.client.views import ApplyError, DictView, KeyedView, Keys, View
+    from waltz_trio.client.views import ApplyError, KeyedView, Keys, View
 
 __all__ = [
     "TAIL",
@@ -124,6 +125,7 @@ _MODULES = (
     "waltz_trio.client.codecs",
     "waltz_trio.client.events",
     "waltz_trio.client.views",
+    "waltz_trio.client.dict_view",
     "waltz_trio.client.sqlite_view",
     "waltz_trio.client.postgres_view",
     "waltz_trio.client.mysql_view",
