@@ -15,8 +15,8 @@ from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
-from waltz_trio.client.application import ApplicationStatus
 from waltz_trio.client.arguments import KEYS, listed, rows_of
+from waltz_trio.client.parts import ApplicationStatus
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.views import View
 

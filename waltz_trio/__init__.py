@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from waltz_core.base.lock import Lock
     from waltz_core.client.calls import PartitionStatus, Phase
-    from waltz_trio.client.application import Application, ApplicationStatus
+    from waltz_trio.client.application import Application
     from waltz_trio.client.calls import Submission
     from waltz_trio.client.client import Client
     from waltz_trio.client.codecs import Codec, Codecs, Json, Raw, Utf8
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from waltz_trio.client.many import Outcomes, PendingMany
     from waltz_trio.client.mysql_view import MySqlView
     from waltz_trio.client.otel import OpenTelemetryInstrument
+    from waltz_trio.client.parts import ApplicationStatus
     from waltz_trio.client.pending import Pending
     from waltz_trio.client.postgres_view import PostgresView
     from waltz_trio.client.prometheus import PrometheusInstrument

@@ -801,8 +801,8 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a slot is lost with an error of decide",
-        "waltz_trio.client.application",
-        "            self._tell(part, *map(Withdrawn, left))\n",
+        "waltz_trio.client.submits",
+        "            self._stepper.tell(part, *map(Withdrawn, left))\n",
         "            pass\n",
         _APPLICATION,
     ),
@@ -816,7 +816,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a fresh read is any read",
         "waltz_trio.client.application",
-        'mark = await self._reach(part, None) if flag(fresh, "fresh") else -1',
+        'mark = await self._marks.reach(part, None) if flag(fresh, "fresh") else -1',
         "mark = -1",
         _APPLICATION,
     ),

@@ -437,7 +437,7 @@ async def test_a_server_that_does_not_answer_keeps_nobody_who_leaves() -> None:
                     nursery.start_soon(call)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
-            assert bank._part(0).submitter.waiting == 0
+            assert bank._parts[0].submitter.waiting == 0
         assert not client._reads._marks
 
 

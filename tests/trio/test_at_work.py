@@ -17,7 +17,7 @@ import trio
 
 import waltz_trio as waltz
 from tests.trio.small_cluster import small_cluster
-from waltz_trio.client import application, at_work
+from waltz_trio.client import at_work, submits
 
 
 def note(txn: waltz.Transaction, db: sqlite3.Cursor) -> None:
@@ -86,7 +86,7 @@ async def test_a_function_of_the_view_that_waits_for_its_view_is_refused(tmp_pat
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_work, "SLOW_AFTER", 0.01)
-    monkeypatch.setattr(application, "_GRACE", 0.01)
+    monkeypatch.setattr(submits, "_GRACE", 0.01)
 
 
 @pytest.mark.usefixtures("soon")

@@ -5,12 +5,11 @@ What a submit and a batch do next is decided by `waltz_core.client.materialized`
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from itertools import starmap
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, TypeVarTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, TypeVarTuple
 
 import trio
 
@@ -18,35 +17,28 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import (
     ApplyFailedError,
     KeyReusedError,
-    PartitionUnavailableError,
     RetriesExhaustedError,
 )
-from waltz_core.base.record import record
 from waltz_core.client.materialized import VIEW_RETRY, MaterializedPartition
 from waltz_core.client.submit_calls import (
-    Decide,
-    MarkReached,
-    MarkWanted,
-    SubmitBegun,
     ViewApplied,
     ViewPaused,
-    Withdrawn,
 )
-from waltz_trio.base.background import Background, background
-from waltz_trio.client.arguments import KEYS, at_least_1, check_decide, flag, listed, rows_of, whole
-from waltz_trio.client.arguments import mark as mark_of
-from waltz_trio.client.at_work import CALLS_NO_CLIENT, Works, inside
+from waltz_trio.base.background import background
+from waltz_trio.client.arguments import at_least_1, flag
 from waltz_trio.client.blocks import AsyncOnly
-from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
+from waltz_trio.client.calls import Submission
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.feed import Feed
-from waltz_trio.client.parts import Part, end_of, ended, outcome_of, unavailable
+from waltz_trio.client.marks import Marks
+from waltz_trio.client.parts import ApplicationStatus, Part, Parts, ended, status_of
 from waltz_trio.client.stepping import Stepper
+from waltz_trio.client.submits import Options, Submits
 from waltz_trio.client.values import Append, Key, Receipt, Retry
 from waltz_trio.client.view_access import ViewAccess
-from waltz_trio.client.views import KeyedView, View, check_view
+from waltz_trio.client.views import View, check_view
 
 if TYPE_CHECKING:
     import typing_extensions  # type checkers know it; nothing needs it when a program runs
@@ -58,92 +50,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _POISON = ("stop", "pause")
-_GRACE = 5.0  # seconds that a cancelled submit may wait for its `decide` before a line of the log says so
-_PROGRESS_EVERY = 10.0  # seconds between two lines of the log while a view catches up
-
-
-@record
-class ApplicationStatus:
-    """What an application is doing with one partition."""
-
-    partition: int
-    applied_mark: int
-    committed_mark: int  # the highest that the server has told this application, -1 before it did
-    in_flight: int  # submits that hold a slot
-    waiting: int  # submits that wait for a slot
-    gated: int  # submits that wait behind another one that wants the same lock
-    view_down: str | None  # why the view does not take transactions right now
-    paused: str | None  # the transaction that could not be applied, with on_poison="pause"
-    at_work: str | None  # the function that the view runs right now, and since when
-
-
-@record
-class _Options:
-    """How to submit."""
-
-    partition: int
-    until: str
-    decline: str
-    retry: Retry
-
-    def say(self, partition: int, until: str, decline: str, retry: Retry) -> bool:
-        return (
-            type(partition) is int
-            and self.partition == partition
-            and self.until == until
-            and self.decline == decline
-            and self.retry is retry
-        )
-
-    def check(self) -> None:
-        if self.until not in ("committed", "applied"):
-            raise ValueError(f"until is 'committed' or 'applied', not {self.until!r}")
-        if self.decline not in ("confirmed", "local"):
-            raise ValueError(f"decline is 'confirmed' or 'local', not {self.decline!r}")
-        if not isinstance(self.retry, Retry):
-            raise TypeError(f"expected a Retry, found {shown(self.retry)}; write retry=Retry(attempts=3)")
-
-    def begun(self, call: Call) -> SubmitBegun:
-        hashed = None if call.key is None else call.key.hashed
-        return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed)
-
-
-_NO_OPTIONS = _Options(-1, "committed", "confirmed", Retry())
-
-
-def _status(part: Part, works: Works) -> ApplicationStatus:
-    submitter = part.submitter
-    return ApplicationStatus(
-        part.partition,
-        submitter.applied_mark,
-        submitter.committed_mark,
-        submitter.in_flight,
-        submitter.queued,
-        submitter.gated,
-        part.down,
-        None if part.paused is None else str(part.paused),
-        works.longest(part.partition),
-    )
-
-
-async def _decided(part: Part, works: Works, report: Callable[[Level, str], None]) -> None:
-    """Wait until the view has run the `decide` that it runs now; a line of the log says so where that takes long."""
-    with trio.move_on_after(_GRACE):
-        await part.decided.wait()
-        return
-    work = works.longest(part.partition) or f"a decide of partition {part.partition}"
-    report(Level.WARNING, f"a submit that was cancelled waits for its end: {work}")
-    await part.decided.wait()
-
-
-def _key_of_call(view: View[Any], part: Part, args: tuple[Any, ...], decline: str, key: str | Key) -> KeyOfCall:
-    keys = getattr(view, "keys", None)
-    if keys is None:
-        raise ValueError(f"a submit with a key needs a view that remembers keys: {type(view).__name__}(..., keys=...)")
-    if decline != "confirmed":
-        raise ValueError("a submit with a key confirms its declines: leave decline='local' out")
-    whole_key = key if isinstance(key, Key) else Key(key, args)
-    return KeyOfCall(cast(KeyedView[Any], view), keys, part.partition, whole_key)
 
 
 class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Generic[S]):
@@ -169,24 +75,28 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         if on_poison not in _POISON:
             raise ValueError(f"on_poison is one of {', '.join(_POISON)}, not {on_poison!r}")
         self.view = view
-        self._engine, self._timed = engine, engine.timed
+        self._engine = engine
         self._batch_limit = at_least_1(batch_limit, "batch_limit")
         max_in_flight = at_least_1(max_in_flight, "max_in_flight")
         self._on_poison = on_poison
         self._catch_up = flag(catch_up, "catch_up")
         self._rng = engine.rng
-        self._parts = {partition: self._make_part(partition, max_in_flight) for partition in partitions}
+        machines = [(partition, MaterializedPartition(-1, max_in_flight, engine.rng)) for partition in partitions]
+        self._parts = Parts(engine.life, view, starmap(Part, machines))
         self._stepper = Stepper(engine, self._parts.values())
         self._tell = self._stepper.tell
-        self._access = ViewAccess(view, engine.rng, engine.instrument, lambda *line: engine.life.report(*line))
+        self._report: Callable[[Level, str], None] = lambda level, text: engine.life.report(level, text)
+        self._access = ViewAccess(view, engine.rng, engine.instrument, self._report)
         self._decisions = Decisions(engine, view, self._access, self._tell)
+        self._submits = Submits(engine, view, self._parts, self._stepper, self._decisions, self._access.works)
+        self._marks = Marks(self._parts, self._tell, self._report)
         self._block: AbstractAsyncContextManager[None] | None = None
-        self._last_options = _NO_OPTIONS  # most submits are alike
 
     async def __aenter__(self) -> Application[S]:
         if self._block is not None:
             raise RuntimeError("an application is entered once: call `client.materialize` again")
         self._block = self._run()
+        self._parts.entered = True
         await self._block.__aenter__()
         return self
 
@@ -201,7 +111,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         try:
             async with AsyncExitStack() as stack, background("the application") as tasks:
                 stack.enter_context(self._access.works.watched())
-                self._stepper.tasks = tasks
+                self._stepper.tasks, self._parts.running = tasks, True
                 for part in self._parts.values():
                     mark = await self._access.patiently(part, self.view.load_mark, part.partition)
                     self._tell(part, ViewApplied(mark))
@@ -214,10 +124,10 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
                 tasks.start_soon(self._stepper.keep_time)
                 tasks.start_soon(self._stepper.take_along)
                 if self._catch_up:
-                    await self._reach_the_log(tasks)
+                    await self._marks.reach_the_log(tasks)
                 yield
         finally:
-            self._stepper.tasks = None
+            self._stepper.tasks, self._parts.running = None, False
             for part in self._parts.values():
                 self._tell(part, ViewPaused())  # nobody is left waiting; appends under way keep their outcomes
                 self._decisions.unreadable(part, list(part.undecided), ended())
@@ -267,46 +177,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             PartitionUnavailableError: the partition is paused.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
-        self._engine.appends.unstarted += 1
-        options = self._last_options
-        if not options.say(partition, until, decline, retry):
-            options = _Options(partition, until, decline, retry)
-        return self._submit(options, decide, args, key, submission)
-
-    async def _submit(
-        self,
-        options: _Options,
-        decide: Callable[..., Any],
-        args: tuple[Any, ...],
-        key: str | Key | None,
-        submission: Submission | None,
-    ) -> Receipt | None:
-        self._engine.appends.unstarted -= 1
-        if options is not self._last_options:
-            options.check()
-            self._last_options = options
-        if not callable(decide):
-            check_decide(decide)
-        if submission is not None and not isinstance(submission, Submission):
-            raise TypeError(f"expected a Submission, found {shown(submission)}; write submission=Submission()")
-        part = self._open_part(options.partition)
-        call = self._call(part, options, None, decide, args, key)
-        if submission is not None:
-            submission._call = call
-        try:
-            self._stepper.post(part, options.begun(call))
-            while not call.ended:
-                if isinstance(call.effect, Decide) and call.awaits:
-                    call.effect = None
-                    await self._decisions.alone(part, call)
-                else:
-                    await call.parked()
-                if call.error is not None:
-                    raise call.error
-        finally:
-            if not call.ended or self._timed is not None:
-                await self._leave(part, [call])
-        return outcome_of(part, call)
+        return self._submits.submit(decide, args, partition, until, decline, retry, key, submission)
 
     async def submit_many(
         self,
@@ -340,63 +211,8 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             ValueError: another number of keys than of arguments; else as `submit`. What was not sent yet is dropped,
                 what was sent stays under way.
         """
-        options = _Options(partition, until, decline, retry)
-        options.check()
-        check_decide(decide)
-        if inspect.iscoroutinefunction(decide):
-            raise TypeError("submit_many takes a plain function, found `async def`; use submit")
-        part, waiter, wanted = self._open_part(partition), Waiter(), rows_of(arguments)
-        named: list[str | Key | None] = [None] * len(wanted) if keys is None else listed(keys, KEYS)
-        if len(named) != len(wanted):
-            raise ValueError(f"{len(wanted)} submits need as many keys, found {len(named)}")
-        pairs = zip(wanted, named, strict=True)
-        calls = [self._call(part, options, waiter, decide, args, key) for args, key in pairs]
-        try:
-            self._tell(part, *map(options.begun, calls))
-            await waiter.wait()
-        finally:
-            await self._leave(part, calls)
-        outcomes: list[Receipt | RetriesExhaustedError | KeyReusedError | None] = []
-        for call in calls:
-            try:
-                outcomes.append(outcome_of(part, call))
-            except (RetriesExhaustedError, KeyReusedError) as error:
-                outcomes.append(error)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return outcomes
-
-    def _call(
-        self,
-        part: Part,
-        options: _Options,
-        together: Waiter | None,
-        decide: Callable[..., Any],
-        args: tuple[Any, ...],
-        key: str | Key | None,
-    ) -> Call:
-        keyed = None if key is None else _key_of_call(self.view, part, args, options.decline, key)
-        call = Call(decide, args, keyed, together)
-        if self._timed is not None:
-            call.timing = self._timed.submit_began(part.partition)
-        return call
-
-    async def _leave(self, part: Part, calls: Sequence[Call]) -> None:
-        """Nobody waits for these any more; appends that were sent stay under way.
-
-        A `decide` that runs is waited for: nothing goes on behind the back of a caller that was cancelled.
-        """
-        if self._timed is not None:
-            for call in calls:
-                self._timed.submit_ended(call.timing, *end_of(call))
-        left = [call for call in calls if not call.ended]
-        for call in left:
-            call.ended = True
-            part.undecided.pop(call, None)
-        if left:
-            self._tell(part, *map(Withdrawn, left))
-            if not set(left).isdisjoint(part.deciding):
-                with trio.CancelScope(shield=True):
-                    await _decided(part, self._access.works, self._engine.life.report)
+        options = Options(partition, until, decline, retry)
+        return await self._submits.submit_many(decide, arguments, options, keys)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.
@@ -409,27 +225,15 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             PartitionUnavailableError: a partition was paused.
             ClientClosedError: the block of the application has ended.
         """
-        to = None if to is None else mark_of(to, "to")
-        calls = []
-        try:
-            for each in self._parts if partition is None else (partition,):
-                part, call = self._open_part(each), Call()
-                calls.append((part, call))
-                self._tell(part, MarkWanted(call, to))
-            for part, call in calls:
-                await self._reached(part, call)
-        finally:
-            for part, call in calls:
-                self._tell(part, Withdrawn(call))
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._marks.caught_up(partition, to)
 
     def mark(self, partition: int) -> int:
         """The last transaction that the view has applied."""
-        return self._part(partition).submitter.applied_mark
+        return self._parts.known(partition).submitter.applied_mark
 
     def status(self, partition: int) -> ApplicationStatus:
         """What this application is doing with a partition right now."""
-        return _status(self._part(partition), self._access.works)
+        return status_of(self._parts.known(partition), self._access.works)
 
     async def read(
         self, function: Callable[[S, *Ts], T | Awaitable[T]], *args: *Ts, partition: int, fresh: bool = False
@@ -453,8 +257,8 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             raise TypeError(
                 f"expected a function of the state, found {shown(function)}; write read(balance, 7, partition=3)"
             )
-        part = self._open_part(partition)
-        mark = await self._reach(part, None) if flag(fresh, "fresh") else -1
+        part = self._parts.running_one(partition)
+        mark = await self._marks.reach(part, None) if flag(fresh, "fresh") else -1
         failures = 0
         while True:
             found: tuple[T, int] = await self._access.patiently(part, self._access.read, part, function, args)
@@ -463,68 +267,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             failures += 1  # a snapshot older than what this process has applied: of a lagging database
             await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
 
-    def _make_part(self, partition: int, max_in_flight: int) -> Part:
-        return Part(partition, MaterializedPartition(-1, max_in_flight, self._rng))
-
     # ---- inside --------------------------------------------------------------------------------------
-
-    def _part(self, partition: int) -> Part:
-        self._engine.life.check_thread()
-        part = self._parts.get(whole(partition, "a partition"))
-        if part is None:
-            here = ", ".join(map(str, self._parts))
-            text = f"partition {partition} is not materialized here, but {here}"
-            raise ValueError(f"{text}: name it in client.materialize(view, [...])")
-        return part
-
-    def _open_part(self, partition: int) -> Part:
-        part = self._part(partition)
-        work = inside()
-        if work is not None and work.view is self.view:
-            raise RuntimeError(f"this call would wait for {work}, which waits for it: {CALLS_NO_CLIENT}")
-        if self._stepper.tasks is None:
-            if self._block is None:
-                raise RuntimeError("the application is not open: use `async with client.materialize(...) as app`")
-            raise unavailable(part)
-        return part
-
-    async def _reached(self, part: Part, call: Call) -> int:
-        await call.wait()
-        effect, call.effect = call.effect, None  # as `outcome_of` does
-        if isinstance(effect, MarkReached):
-            return effect.mark
-        raise unavailable(part)
-
-    async def _reach(self, part: Part, mark: int | None) -> int:
-        call = Call()
-        self._tell(part, MarkWanted(call, mark))
-        try:
-            return await self._reached(part, call)
-        finally:
-            self._tell(part, Withdrawn(call))
-
-    async def _reach_the_log(self, tasks: Background) -> None:
-        """Catch up with the log as it is now; a partition that is paused on the way is left as it is."""
-        entered = trio.Event()
-        tasks.start_soon(self._tell_progress, entered)
-        calls = [(part, Call()) for part in self._parts.values()]
-        for part, call in calls:
-            self._tell(part, MarkWanted(call, None))
-        for part, call in calls:
-            with contextlib.suppress(PartitionUnavailableError):
-                await self._reached(part, call)
-        entered.set()
-
-    async def _tell_progress(self, entered: trio.Event) -> None:
-        while True:
-            with trio.move_on_after(_PROGRESS_EVERY):
-                await entered.wait()
-                return
-            for part in self._parts.values():
-                applied, committed = part.submitter.applied_mark, part.submitter.committed_mark
-                if applied < committed:
-                    text = f"partition {part.partition}: the view catches up, it has applied {applied} of {committed}"
-                    self._engine.life.report(Level.INFO, text)
 
     async def _follow(self, part: Part, feed: Feed) -> None:
         """Apply one partition's feed until the block ends, or a transaction cannot be applied."""
@@ -534,7 +277,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             except ApplyFailedError as error:
                 if self._on_poison == "stop":
                     raise
-                self._engine.life.report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
+                self._report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
                 part.paused = error
                 self._tell(part, ViewPaused())
                 return

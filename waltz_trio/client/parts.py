@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -15,14 +15,18 @@ from waltz_core.base.errors import (
     PartitionUnavailableError,
     RetriesExhaustedError,
 )
+from waltz_core.base.record import record
 from waltz_core.client.applier import Commit, Poisoned, TakeNext
 from waltz_core.client.calls import PartitionStatus, Phase
 from waltz_core.client.materialized import Event, MaterializedPartition
 from waltz_core.client.submit_calls import GaveUp, KeyReused, OutcomeUnknown, SubmitDone
 from waltz_core.client.submitter import Submitter
-from waltz_trio.client.at_work import Works
+from waltz_trio.client.arguments import whole
+from waltz_trio.client.at_work import CALLS_NO_CLIENT, Works, inside
 from waltz_trio.client.calls import Call
+from waltz_trio.client.life import Life
 from waltz_trio.client.values import Receipt
+from waltz_trio.client.views import View
 
 if TYPE_CHECKING:
     from waltz_trio.client.pending import Pending
@@ -64,8 +68,83 @@ class Part:
         return self._for_view.popleft()
 
 
+class Parts(dict[int, Part]):
+    """Those of one application, and whether they can be used."""
+
+    def __init__(self, life: Life, view: View[Any], parts: Iterable[Part]) -> None:
+        super().__init__((part.partition, part) for part in parts)
+        self.entered = False  # the block of the application has been
+        self.running = False  # it has not ended
+        self._life = life
+        self._view = view
+
+    def known(self, partition: int) -> Part:
+        """One of them.
+
+        Raises:
+            ValueError: it is none of them.
+        """
+        self._life.check_thread()
+        part = self.get(whole(partition, "a partition"))
+        if part is None:
+            here = ", ".join(map(str, self))
+            text = f"partition {partition} is not materialized here, but {here}"
+            raise ValueError(f"{text}: name it in client.materialize(view, [...])")
+        return part
+
+    def running_one(self, partition: int) -> Part:
+        """One of them, for a call that waits.
+
+        Raises:
+            ValueError: it is none of them.
+            RuntimeError: the call would wait for its own end, or the block was not entered.
+            ClientClosedError: the block has ended.
+            PartitionUnavailableError: so it has, and the partition was paused.
+        """
+        part = self.known(partition)
+        work = inside()
+        if work is not None and work.view is self._view:
+            raise RuntimeError(f"this call would wait for {work}, which waits for it: {CALLS_NO_CLIENT}")
+        if not self.running:
+            if not self.entered:
+                raise RuntimeError("the application is not open: use `async with client.materialize(...) as app`")
+            raise unavailable(part)
+        return part
+
+
 def _nobody(pending: Pending) -> None:
     """Before there is anybody who sends."""
+
+
+@record
+class ApplicationStatus:
+    """What an application is doing with one partition."""
+
+    partition: int
+    applied_mark: int
+    committed_mark: int  # the highest that the server has told this application, -1 before it did
+    in_flight: int  # submits that hold a slot
+    waiting: int  # submits that wait for a slot
+    gated: int  # submits that wait behind another one that wants the same lock
+    view_down: str | None  # why the view does not take transactions right now
+    paused: str | None  # the transaction that could not be applied, with on_poison="pause"
+    at_work: str | None  # the function that the view runs right now, and since when
+
+
+def status_of(part: Part, works: Works) -> ApplicationStatus:
+    """How it stands with a partition."""
+    submitter = part.submitter
+    return ApplicationStatus(
+        part.partition,
+        submitter.applied_mark,
+        submitter.committed_mark,
+        submitter.in_flight,
+        submitter.queued,
+        submitter.gated,
+        part.down,
+        None if part.paused is None else str(part.paused),
+        works.longest(part.partition),
+    )
 
 
 class Tell(Protocol):
