@@ -475,7 +475,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "nobody says which function has not returned",
         "waltz_trio.client.at_work",
-        "                if work.seconds >= work.told:\n",
+        "                if work.seconds >= work.report_after:\n",
         "                if False:\n",
         ("tests/trio/test_at_work.py",),
     ),
