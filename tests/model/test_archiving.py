@@ -257,7 +257,7 @@ def test_an_answer_to_what_an_earlier_store_session_asked_is_not_believed() -> N
 def complaints(cluster: SimCluster) -> list[str]:
     """What the log says of archiving that fails."""
     texts = [report.text for _, report in cluster.servers[0].reports if report.level >= Level.WARNING]
-    return [text for text in texts if "it is tried again" in text]
+    return [text for text in texts if "archiving is retried" in text]
 
 
 def test_a_read_that_ends_with_its_store_session_is_begun_again_without_a_word() -> None:

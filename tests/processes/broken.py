@@ -541,7 +541,7 @@ BREAKS: dict[str, Break] = {
         ("archive-trouble", "archive-trouble"),
         archive_at("server-0", "server-1", place="file"),
         both_put_right,
-        evidence=lambda cluster: "appends go on, nothing is freed",
+        evidence=lambda cluster: "appends continue, nothing is freed",
     ),
     "the archive hangs": Break(
         ("archive-behind",), archive_hangs, archived_in_bulk, evidence=lambda cluster: "whole files"

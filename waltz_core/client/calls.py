@@ -25,7 +25,7 @@ class Open:
     """Use a partition: mount it, and deliver its feed from `mark` + 1 if `deliver`.
 
     `mark` None starts at the tail: only what is committed from now on. A partition that is open
-    already goes on; `deliver` then starts (or moves) the delivery.
+    already stays open; `deliver` then starts (or moves) the delivery.
     """
 
     partition: int
@@ -35,7 +35,7 @@ class Open:
 
 @record
 class StopFeed:
-    """Deliver no more. The partition is given up if nobody has appended to it."""
+    """Stop delivering. The partition is given up if nobody has appended to it."""
 
     partition: int
 

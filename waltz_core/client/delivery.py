@@ -45,7 +45,7 @@ class Delivery:
 
     @property
     def cursor(self) -> int:
-        """The mark from which the feed must go on."""
+        """The mark from which the feed must continue."""
         if self.active and not self.gap and not self.at_tail:
             return min(self.delivered, self.seen)
         return self.seen
@@ -67,7 +67,7 @@ class Delivery:
         self.at_tail = False
 
     def stop(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         self.active = self.gap = self.at_tail = False
 
     def hand_on(self, run: list[FeedData], before: int) -> None:

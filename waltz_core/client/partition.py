@@ -104,7 +104,7 @@ class ClientPartition:
         """Begin, or begin to deliver; None = at the tail."""
         delivery, phase = self._delivery, self._standing.phase
         if phase is Phase.BEFORE_START and deliver and mark is not None and mark > delivery.seen:
-            # Whoever opens it has got what the log has no more from elsewhere; no append is unresolved.
+            # The caller has what the log lost from another source; no append is unresolved.
             delivery.active, delivery.gap = True, False
             self._begin(now, mark)
         elif phase is Phase.CLOSED:
@@ -130,7 +130,7 @@ class ClientPartition:
             self._mounting.mount(now)
 
     def stop_feed(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         self._window.stop()
 
     def close(self, now: int) -> None:

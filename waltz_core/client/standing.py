@@ -84,7 +84,7 @@ class Standing:
         return _REQ_ID(self._client_id, self.generation, self.partition, sequence)  # type: ignore[return-value]
 
     def report(self, text: str) -> None:
-        """Tell an operator that nobody can go on here."""
+        """Tell the operator that this partition cannot continue."""
         self._out.put(Report(Level.ERROR, f"partition {self.partition}: {text}"))
 
     def since_ms(self, now: int) -> int:

@@ -436,7 +436,7 @@ class Submitter:
     # ---- what a submit waits for ---------------------------------------------------------------------
 
     def _enter(self, wait: _Wait, stage: _Stage, resumes_at: int | None = None, *, limited: bool = True) -> None:
-        """Go to another stage; what was waited for in the last one is waited for no more."""
+        """Enter another stage; waits of the last one are dropped."""
         if wait.entries:
             for timetable, entry in wait.entries:
                 timetable.remove(entry)

@@ -6,9 +6,9 @@ room and no append waits for its outcome: then the feed is *parked*, until half 
 append is submitted.
 
 So a transaction comes once to be delivered, and at most once before that to judge an append. A server with windows cuts
-mounts short too (*cut*): such a mount ends before the server's mark, and leaves us *behind*. An append may not leave
-then, as it would be refused for locks that its client might have known: whoever has one to send mounts on and on until
-a mount reaches the mark. Others go on with windows.
+mounts short too (*cut*): such a mount ends before the server's mark, and leaves us *behind*. No append may be
+sent then, since it would be refused for locks that its client could have known. A client that has one to send repeats
+the mount until it reaches the mark; any other client continues with windows.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Window:
         self._waiting += 1
 
     def waited(self) -> None:
-        """A reader waits no more."""
+        """A reader has stopped waiting."""
         self._waiting -= 1
 
     # ---- the feed --------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _troubles(view: ClusterView, server: ServerView) -> Iterator[Finding]:
         yield Finding(
             "archive-trouble",
             f"server {server.name} cannot archive, or read through the archive, partition{'s' * (len(partitions) > 1)} "
-            f"{ranges_text(partitions)}: {reason}; appends go on, nothing is freed",
+            f"{ranges_text(partitions)}: {reason}; appends continue, nothing is freed",
             _way_out(reason),
             because=because,
             settles=True,
@@ -74,7 +74,7 @@ def _way_out(reason: str) -> str:
         )
     return (
         "check archive.location of the server: whether it is there, may be written, has room, and its credentials; "
-        "whether it is whole: waltz spark verify --archive LOCATION; the server goes on by itself"
+        "whether it is whole: waltz spark verify --archive LOCATION; the server resumes by itself"
     )
 
 

@@ -214,7 +214,7 @@ def _disks(view: ClusterView) -> Iterator[Finding]:
                 "disk-full",
                 f"storage node {node.name} has {node.disk_free:,} bytes left and refuses appends "
                 f"(it keeps {node.disk_reserve or 0:,} in reserve)",
-                "free space or enlarge the file system of its storage.directory; it goes on by itself",
+                "free space or enlarge the file system of its storage.directory; it resumes by itself",
                 about=(findings.storage(node.name),),
             )
 
@@ -408,7 +408,7 @@ def _healed_by(server: ServerView, partition_id: int, reason: str) -> str:
     verify = f"waltz cluster verify -c CONFIG -p {partition_id}"
     if _JOURNAL in reason:
         return (
-            f"check disk, room and rights of server.journal.directory of {server.name}; it goes on by itself, which "
+            f"check disk, room and rights of server.journal.directory of {server.name}; it resumes by itself, which "
             f"{verify} shows"
         )
     return f"{verify}; look at the log of {server.name}"

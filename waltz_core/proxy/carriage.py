@@ -158,7 +158,7 @@ class Carriage:
     # ---- upstream ------------------------------------------------------------------------------
 
     def mounted(self, is_open: bool) -> None:
-        """The mount upstream has changed: every answer that was owed for a flush is owed no more."""
+        """The mount upstream has changed: flushes under way get no answer, so what waits for them asks again."""
         self.open = is_open
         self._asked_at = None
         for flush in self._asked.values():

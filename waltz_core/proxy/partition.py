@@ -142,7 +142,7 @@ class ProxyPartition:
         self.source.reached(self.mark)
 
     def log_begins(self, start: int) -> None:
-        """What is below is on storage nodes no more; whether the server has it from an archive is asked."""
+        """Storage nodes have given up what is below; ask whether the server can read it from an archive."""
         floor = self._log_start.floor
         if self._log_start.rises(start):
             self._log_start.archived = floor  # until the answer

@@ -1,6 +1,6 @@
 """Requests to a proxy: who may speak for which client, and what it answers itself.
 
-What changes the cluster is not for a proxy: it is refused, and the text says who is to be asked.
+A proxy refuses every request that would change the cluster, and names the process to send it to.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ class Archiving:
     def _works(self, now: int) -> None:
         self.trouble = ""
         if self._attempts.succeeded():
-            self._out.put(Report(Level.INFO, f"{self._where}: it goes on, archived up to {self.end - 1}"))
+            self._out.put(Report(Level.INFO, f"{self._where}: archiving works again, up to {self.end - 1}"))
 
     @property
     def _where(self) -> str:
@@ -329,7 +329,7 @@ class Archiving:
         doing = self.stage.value
         self.trouble = reason
         if self._attempts.failed(reason):
-            rest = "nothing is freed, appends go on; it is tried again"
+            rest = "nothing is freed, appends continue; archiving is retried"
             self._out.put(Report(Level.WARNING, f"{self._where}: {reason} ({doing}); {rest}"))
         self._void()
         self._again_at = self._attempts.pause(now)

@@ -1,10 +1,10 @@
 """Whose client id is whose, where clients show certificates.
 
-A client id is a number that its owner says; whoever mounts with it and a higher connection number takes over. That
-is how a client returns after a lost connection, and also how anybody stalls somebody else. So the first connection
-that mounts with an id claims it for the name in its certificate. While one connection with the claim lives, other
-names are refused; the same name takes over at once, as `Members` says. Without certificates all names are equal (the
-empty one), and so everybody may take over, as in 0.13.2.
+A client id is a number that the client itself names; a mount with it and a higher connection number takes over. That
+is how a client returns after a lost connection, and also how anybody could stall another client. So the first
+connection that mounts with an id claims it for the name in its certificate. While one connection with the claim lives,
+other names are refused; the same name takes over at once, as `Members` says. Without certificates all names are equal
+(the empty one), and so everybody may take over, as in 0.13.2.
 
 The claim belongs to one server process: clients mount on every server that owns partitions of theirs.
 """

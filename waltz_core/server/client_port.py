@@ -377,7 +377,7 @@ class ClientPort:
         return conn
 
     def _decode_more(self) -> None:
-        """The next piece of those of whom nothing decoded waits."""
+        """Decode the next piece of each connection that has no decoded requests left."""
         for conn in self._starving():
             del self._behind[conn.conn]
             self._put_in_turn(conn, self._decode(conn, b"", _PIECE))

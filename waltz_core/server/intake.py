@@ -1,4 +1,4 @@
-"""Which appends may be queued at all: of whom, under which request ids, for which generation, how large.
+"""Which appends may be queued: from which client, under which request ids, for which generation, how large.
 
 What is refused here never meets the lock table. A plain append that is refused is not answered, as in 0.13.2: its
 client learns by the feed, a flush or its next mount that it is not there.

@@ -393,11 +393,11 @@ class Ownership:
         self.session.close(now, reason)
 
     def stuck_changed(self, now: int, reason: str) -> None:
-        """Recovery waits, or goes on."""
+        """Recovery waits, or continues."""
         self.reason = reason
         self._alarms.set(PartitionDue.LOOK, now + _LOOK_MS if reason else None)
         level = Level.WARNING if reason else Level.INFO
-        self._report(level, f"recovery waits: {reason}" if reason else "recovery goes on")
+        self._report(level, f"recovery waits: {reason}" if reason else "recovery continues")
 
     def ended(self, now: int, reason: str, *, recovered: bool, fence: int | None, planned: bool) -> None:
         """The session is over; the next one begins at once after a long life, or when its end was `planned`."""

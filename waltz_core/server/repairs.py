@@ -91,7 +91,7 @@ class Repairs:
         self._set_alarm()
 
     def ports_read(self, event: ZkDone | ZkFailed, asked: PortsRead) -> None:
-        """The admin ports are known, or will not be; a repair that was given up meanwhile needs them no more."""
+        """The admin ports are known, or cannot be read; a repair that was given up meanwhile ignores them."""
         key = asked.partition_id, asked.replica
         job = self._jobs.get(key)
         if job is None or job.ticket != event.ticket:

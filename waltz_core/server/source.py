@@ -1,4 +1,4 @@
-"""Where a partition's feeds and reads come from, as those who give them out see it.
+"""Where feeds and reads of a partition get their transactions from.
 
 A server reads its replicas through a store session (`Ownership`), a proxy its upstream server (`waltz_core/proxy`).
 """

@@ -1,4 +1,4 @@
-"""Records copied from one replica to another: which of them are sound, and who was asked in vain."""
+"""Records copied from one replica to another: which of them are sound, and which sources could not give them out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a forked child must not use: each such thing hears of the fork there, before anything else runs.
+"""What a forked child must not use: sockets are closed there, and their users called, before anything else runs.
 
 A child has copies of the sockets of its parent. Whatever it sends on one spoils the parent's connection, and as long as
-it has one open, the connection outlives the parent. So sockets are closed first, without a word to the peer; what used
-them hears of it then.
+it has one open, the connection outlives the parent. So sockets are closed first, without sending
+anything; then the objects that used them are called.
 """
 
 from __future__ import annotations

@@ -360,7 +360,7 @@ class Appends:
             raise not_awaited(self.unstarted)
 
     def end(self, error: ClientError) -> None:
-        """Nothing has an outcome any more: whoever waits hears it."""
+        """Fail every append and flush that waits: the client has ended, no outcome will come."""
         for pending in list(self.unjudged):
             self.on_failed(Failed(pending.partition, pending, Reason.CLOSED))
         for partition, token in self._rows.unjudged():

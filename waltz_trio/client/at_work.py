@@ -4,7 +4,7 @@
                    └── after `SLOW_AFTER` seconds: a line of the log, and again after twice the time, and so on
 
 `apply`, `decide` and `read` run in a thread or, where the view is not threaded, in the event loop, which stands still
-meanwhile. So a thread of its own looks at them: whatever stands still, somebody says why.
+meanwhile. So a separate thread watches them: it can report what blocks, even when the event loop is what blocks.
 """
 
 from __future__ import annotations

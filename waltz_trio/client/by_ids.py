@@ -76,7 +76,7 @@ class ReadsByIds:
         self._answers.give(effect.token, effect)
 
     def end(self, error: ClientError) -> None:
-        """Nothing is read any more: whoever waits hears it."""
+        """Fail every read that waits: the client has ended."""
         self._answers.fail(error)
 
 

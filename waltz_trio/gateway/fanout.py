@@ -1,9 +1,9 @@
-"""One feed of a partition for all who follow its end, and feeds of their own for those who are behind.
+"""One feed of a partition for all readers at its end, and a separate feed for each reader that is behind.
 
-The window decides who is which (`waltz_core/gateway/window.py`). A reader begins with a feed of its own, joins the
-window where that begins, and leaves it when it has fallen behind. The window is made by the first reader that reaches
-the end of the log, and goes with the last one. If its feed breaks, all who have joined end with its error, as each of
-them would have with a feed of its own.
+The window decides which reader is which (`waltz_core/gateway/window.py`). A reader begins with a separate feed, joins
+the window where that begins, and leaves it when it has fallen behind. The window is made by the first reader that
+reaches the end of the log, and ends with the last one. If its feed breaks, all readers in it end with its error, as
+each of them would have with a separate feed.
 """
 
 from __future__ import annotations

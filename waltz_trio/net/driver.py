@@ -90,7 +90,7 @@ class NodeDriver:
         self.znodes: ZnodeStore | None = None
         self._zk_requests: list[ZkRequest] = []
         self._client_tls = client_tls
-        self._roles = roles  # of those whom this process dials; the machine has them for those who connect
+        self._roles = roles  # for peers that this process dials; the machine checks those that connect
         self._afterwards = afterwards
         self._table: dict[type, Perform] = {
             Send: self._on_send,
@@ -103,7 +103,7 @@ class NodeDriver:
             **(plugins or {}),
         }
         self._channels: dict[int, Channel] = {}
-        self._hosts: dict[int, tuple[Port, tuple[str, ...]]] = {}  # dialed: what must answer there, names of who does
+        self._hosts: dict[int, tuple[Port, tuple[str, ...]]] = {}  # dialed: port, names of its certificate
         self._dials: dict[int, tuple[trio.CancelScope, list[str]]] = {}
         self._touched: list[Channel] = []
         self._listeners: list[socket] = []
@@ -151,7 +151,7 @@ class NodeDriver:
         self._listeners.clear()
 
     def finish(self, event: Any) -> None:
-        """Post one last event, and step at once, for who is being cancelled and cannot wait for the pump."""
+        """Post one last event and step at once: the caller is being cancelled and cannot wait for the pump."""
         self.post(event)
         self.pump.run_once()
 
@@ -299,7 +299,7 @@ class NodeDriver:
         await self._run_channel(channel)
 
     def change_roles(self, roles: Roles) -> None:
-        """Other rules hold, for those who connect and for those whom this process has dialed."""
+        """Apply changed rules to peers that connect, and to those that this process has dialed."""
         self._roles = roles
         self.post(RolesChanged(roles))
         for conn, (port, names) in list(self._hosts.items()):

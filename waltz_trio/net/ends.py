@@ -28,7 +28,7 @@ class EndWatch:
             self._ended[descriptor] = ended
 
     def forget(self, descriptor: int) -> None:
-        """Watch a socket no more."""
+        """Stop watching a socket."""
         if self._ended.pop(descriptor, None) is not None:
             assert self._epoll is not None
             if not self._epoll.closed:

@@ -92,14 +92,16 @@ class Stream:
     content_type: str
     feed: Callable[[Send], Awaitable[None]]
     headers: tuple[tuple[str, str], ...] = ()
-    owner: str = ""  # who has a part of the readers that a port takes on
+    owner: str = ""  # caller that the reader counts for, where a port limits readers
 
 
 @record
 class Upgrade:
-    """The connection goes on in another protocol: `serve` has it, what was read behind the request, the count of what
-    its caller sends, and what waits for a turn in which work of some cost is done; it returns what was wrong with the
-    peer, if anything was."""
+    """The connection switches to another protocol, which `serve` speaks.
+
+    `serve` gets the stream, the bytes read behind the request, the count of what the caller sends, and a function that
+    waits for a turn to do work of some cost. It returns what was wrong with the peer, empty if nothing was.
+    """
 
     serve: Callable[[trio.abc.Stream, bytes, Held, Turn], Awaitable[str]]
     owner: str = ""  # as of a stream
@@ -379,7 +381,7 @@ class _Connection:
         self._turns, self.number, self._delayed = turns, number, delayed
 
     def belongs_to(self, owner: str) -> None:
-        """Whose requests come over it, as far as is known; empty: whoever is at its address."""
+        """Set the owner of the requests; empty: not known, so the address stands for it."""
         self.owner = owner or self._address
 
     async def _turn(self, cost: int, *, request: bool = False) -> None:

@@ -11,10 +11,10 @@ _LONGEST_PAUSE = 0.25
 
 
 class Drops:
-    """The pauses of who waits for the rest of something small: bytes gather meanwhile, and wake nobody one by one.
+    """Pauses between reads of something small that arrives in pieces, so that not every byte wakes a task.
 
-    What comes in one piece meets no pause, and what comes in two a millisecond; all together are shorter than what it
-    took so far. Peers that send a byte at a time on many connections else keep a process busy.
+    One piece causes no pause, two cause one of a millisecond; together the pauses are shorter than the time that the
+    bytes took so far. Without them, peers that send single bytes on many connections would keep a process busy.
     """
 
     def __init__(self) -> None:

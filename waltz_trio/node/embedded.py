@@ -179,7 +179,7 @@ class EmbeddedCluster:
             slot.process = None
             slot.over.set()
         if not slot.expected:
-            raise WaltzError(f"{slot.name} cannot go on: {reason or 'it ended by itself'}")
+            raise WaltzError(f"{slot.name} cannot continue: {reason or 'it ended by itself'}")
 
     async def _kill(self, slot: _Slot[P]) -> None:
         if slot.process is not None:

@@ -239,7 +239,7 @@ class JournalDirectory:
             self._system.close(handle)
 
     def _leave(self, partition_id: int) -> None:
-        """Write no more to the file of a partition."""
+        """Stop writing to the file of a partition."""
         file = self._files.pop(partition_id, None)
         if file is None:
             return

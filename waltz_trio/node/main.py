@@ -75,5 +75,5 @@ async def run_until_signal(process: Process) -> int:
         raise_descriptors()
         reason = await process.run()
         if reason:
-            process.report(Level.ERROR, f"the process cannot go on: {reason}")
+            process.report(Level.ERROR, f"the process cannot continue: {reason}")
     return 1 if reason else 0

@@ -189,7 +189,7 @@ class NodeProcess(ABC):
     # ---- what they have in common ----------------------------------------------------------------
 
     def _client_tls(self, node: NodeSettings) -> ClientTls:
-        """What it shows to those whom it dials: the same as to those who dial it."""
+        """The certificate shown to peers that it dials: by default the one shown to peers that dial it."""
         return ClientTls(node.tls, self._warn)
 
     def _make_otel(self, node: NodeSettings) -> OtelExporter | None:

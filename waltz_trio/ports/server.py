@@ -56,7 +56,7 @@ class ServerPort(ToolPort[wire.ClientMessage]):
         return (await self._expect(2, request, wire.AddPreferredPartitionResponse)).result
 
     async def remove_preferred(self, partitions: Collection[int]) -> bool:
-        """Prefer this server no more; False if it refused."""
+        """Stop preferring this server for partitions; False if it refused."""
         request = wire.RemovePreferredPartitionRequest(self._req_id(), tuple(partitions))
         return (await self._expect(2, request, wire.RemovePreferredPartitionResponse)).result
 
