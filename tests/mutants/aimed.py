@@ -1180,6 +1180,20 @@ AIMED: tuple[Mutant, ...] = (
         _SEAL_PLACES,
     ),
     Mutant(
+        "a tile that a run has removed is taken for one that was tampered with",
+        "waltz_spark.seal.sealing",
+        "                if signed == before:\n",
+        "                if signed is not None:\n",
+        _SEAL,
+    ),
+    Mutant(
+        "a partial tile is read again after a run has removed it",
+        "waltz_spark.seal.tiles",
+        "kept = self._kept if width == WIDTH else self._partial",
+        "kept = self._kept",
+        _SEAL,
+    ),
+    Mutant(
         "two runs seal in one folder",
         "waltz_spark.seal.places",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",

@@ -14,8 +14,14 @@ import pytest
 import waltz_trio as waltz
 from tests.spark.logs import make_log, make_records, random_payloads, write_control, write_segments
 from tests.spark.running import Log
-from waltz_core.operations.merkle import ProofError
-from waltz_core.operations.transparency import ConsistencyProof, InclusionProof, parse_checkpoint
+from waltz_core.operations.merkle import HASH_SIZE, ProofError
+from waltz_core.operations.transparency import (
+    Checkpoint,
+    ConsistencyProof,
+    InclusionProof,
+    SignedCheckpoint,
+    parse_checkpoint,
+)
 from waltz_core.storage.record_codec import HEAD_SIZE, encode_record
 from waltz_spark.archive.archive import plan_archive, run_archive
 from waltz_spark.audit.coverage import FAILED, PASSED, UNPROVEN
@@ -24,7 +30,7 @@ from waltz_spark.base.runners import Here
 from waltz_spark.read.options import parse_options
 from waltz_spark.seal import sealing
 from waltz_spark.seal.keys import Signer, load_signer, load_verifier, make_key
-from waltz_spark.seal.places import Folder
+from waltz_spark.seal.places import Folder, open_seal
 from waltz_spark.seal.sealing import (
     PartitionSeal,
     SealedLog,
@@ -34,7 +40,7 @@ from waltz_spark.seal.sealing import (
     prove_record,
     seal,
 )
-from waltz_spark.seal.tiles import tile_name
+from waltz_spark.seal.tiles import WIDTH, Growth, Tiles, tile_name, write_checkpoint
 from waltz_trio.base import durable
 from waltz_trio.cli.main import main
 
@@ -342,6 +348,52 @@ def test_while_a_run_seals_in_a_folder_another_is_refused_and_changes_nothing(
         assert [row.verdict for row in compared(folder, tmp_path / "log", signer)] == [PASSED] * 3, "it only reads"
     assert main(words) == 0
     assert files_of(folder) != before
+
+
+def test_while_a_run_removes_what_it_has_outgrown_a_seal_is_read_and_compared(
+    tmp_path: Path, folder: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tile that a run has removed since is not one that was tampered with."""
+    log = {extra: tmp_path / f"log-{extra}" for extra in (0, 20, 300)}
+    for extra, directory in log.items():
+        make_log(directory, payloads(extra), threshold=9000)
+    sealed(folder, log[0], signer)
+    original, runs = Folder.checkpoint, iter((20, 300))
+
+    def overtaken(place: Folder) -> SignedCheckpoint | None:
+        """Between the checkpoint and its tiles another run comes, twice."""
+        signed, extra = original(place), next(runs, None)
+        if extra is not None:
+            monkeypatch.setattr(Folder, "checkpoint", original)
+            assert [row.verdict for row in sealed(folder, log[extra], signer)] == [PASSED] * 3
+            monkeypatch.setattr(Folder, "checkpoint", overtaken)
+        return signed
+
+    monkeypatch.setattr(Folder, "checkpoint", overtaken)
+    rows = compared(folder, log[300], signer)
+    assert [(row.verdict, row.size) for row in rows] == [(PASSED, 1000), (PASSED, 0), (PASSED, 600)], rows
+    assert next(runs, None) is None
+
+
+def test_tiles_whose_root_was_read_need_no_file_that_a_run_removes(folder: Path, signer: Signer) -> None:
+    leaves = [str(number).encode().ljust(HASH_SIZE) for number in range(70 * WIDTH)]
+    places = open_seal(str(folder))
+    with places.writing():
+        growth, old_size = Growth(Tiles(places.of(0), 0)), 0
+        for size in (len(leaves) - 300, len(leaves)):
+            for leaf in leaves[old_size:size]:
+                growth.add(leaf)
+            tiles = growth.finish()
+            root = tiles.root()
+            if old_size:
+                before = Tiles(places.of(0), old_size)
+                before.root()
+            write_checkpoint(places.of(0), signer.sign(Checkpoint("example.com", size, root)), old_size)
+            growth, old_size = Growth(tiles), size
+    before.check()
+    assert [before.leaf(index) for index in range(before.size)] == leaves[: before.size]
+    with pytest.raises(ProofError, match="is missing"):
+        Tiles(places.of(0), before.size).root()
 
 
 def test_a_folder_in_which_no_seal_can_be_kept_is_named(directory: Path, tmp_path: Path, signer: Signer) -> None:

@@ -126,8 +126,17 @@ class SealedLog:
         """
         place = self.place_of(partition)
         signed = place.checkpoint()
-        if signed is None:
-            return None
+        while signed is not None:
+            try:
+                return signed, self._tiles_of(place, partition, signed, key)
+            except ProofError:
+                # A run that seals may have removed the partial tiles of this checkpoint since it was read.
+                before, signed = signed, place.checkpoint()
+                if signed == before:
+                    raise
+        return None
+
+    def _tiles_of(self, place: Place, partition: int, signed: SignedCheckpoint, key: VerifierKey) -> Tiles:
         checkpoint = signed.checkpoint
         if checkpoint.origin != self.origin(partition):
             raise ProofError(f"{place} seals {checkpoint.origin}, the log is {self.origin(partition)}")
@@ -135,7 +144,7 @@ class SealedLog:
         tiles = Tiles(place, checkpoint.size)
         if tiles.root() != checkpoint.root:
             raise ProofError(f"{place}: the tiles do not lead to the root of the checkpoint: one of them was changed")
-        return signed, tiles
+        return tiles
 
 
 # ---- sealing -------------------------------------------------------------------------------------

@@ -31,10 +31,11 @@ class Tiles:
 
     def __init__(self, place: Place, size: int) -> None:
         self.place, self.size = place, size
-        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # full ones, the oldest first
+        self._partial: dict[tuple[int, int], bytes] = {}  # kept for good: a run that seals may remove their files
 
     def root(self) -> bytes:
-        """The root over all leaves.
+        """The root over all leaves; every partial tile is read for it, so nothing else is missed later.
 
         Raises:
             ProofError: a tile is missing or damaged.
@@ -71,11 +72,13 @@ class Tiles:
 
     def tile(self, level: int, index: int) -> bytes:
         """The hashes of a tile, end to end; errors as `root`."""
-        known = self._kept.get((level, index))
+        at = level, index
+        known = self._kept.get(at) or self._partial.get(at)
         if known is None:
             width = min(WIDTH, (self.size >> _HEIGHT * level) - index * WIDTH)
             known = self._read(tile_name(level, index, width), width)
-            self._kept[level, index] = known
+            kept = self._kept if width == WIDTH else self._partial
+            kept[at] = known
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return known
