@@ -147,8 +147,8 @@ ARCHIVING = (
     Mutant(
         "a trouble of the archive is shown for ever",
         "server.archiving",
-        '        self.trouble = ""\n        if self._attempts.succeeded():\n            self._out.put(Report(Level.INFO, f"{self._where}: it goes on',
-        '        if self._attempts.succeeded():\n            self._out.put(Report(Level.INFO, f"{self._where}: it goes on',
+        '        self.trouble = ""\n        if self._attempts.succeeded():\n            self._out.put(Report(Level.INFO, f"{self._where}: archiving works again',
+        '        if self._attempts.succeeded():\n            self._out.put(Report(Level.INFO, f"{self._where}: archiving works again',
         (
             "tests/model/test_archiving.py::test_while_the_archive_is_away_nothing_is_freed_appends_go_on_and_readers_below_wait",
         ),
