@@ -21,6 +21,7 @@ _STORAGE_NODE = ("tests/unit/storage/test_node.py",)
 _STATES = ("tests/trio/test_states.py",)
 _VIEWS = ("tests/trio/test_views.py",)
 _DATABASES = ("tests/views/test_databases.py",)
+_AHEAD = ("tests/views/test_sent_ahead.py",)
 _METRICS = ("tests/trio/test_metrics.py",)
 _NETS = ("tests/driver_nets/test_driver_nets.py",)
 _NET = ("tests/trio/test_net.py", "tests/trio/test_hostile_peers.py")
@@ -791,6 +792,27 @@ AIMED: tuple[Mutant, ...] = (
         "        if self.guarded:\n            self._check(sql)\n",
         "",
         _DATABASES,
+    ),
+    Mutant(
+        "an error of a statement that was sent ahead is forgotten where apply catches it",
+        "waltz_trio.client.mysql_pipeline",
+        "            yield\n            self.settle()\n",
+        "            yield\n            self._take_answers()\n",
+        _AHEAD,
+    ),
+    Mutant(
+        "a statement that answers with rows is sent ahead",
+        "waltz_trio.client.mysql_pipeline",
+        "(?!.*\\bRETURNING\\b)",
+        "",
+        _AHEAD,
+    ),
+    Mutant(
+        "a batch that broke its connection is sent ahead again",
+        "waltz_trio.client.sql_view",
+        "                    self._direct = max(self._direct, 1)",
+        "                    self._direct = max(self._direct, 0)",
+        _AHEAD,
     ),
     Mutant(
         "a rebuild that was cut off counts as done",

@@ -3,7 +3,7 @@
 Statements that end a transaction there, as every change of a table's definition does, are refused while the
 application's code runs. Connections do not commit by themselves: when a deadlock has made the server roll a
 transaction back and `apply` has caught the error, what it does next belongs to another transaction, and is not
-committed.
+committed. How statements of `apply` are sent to MariaDB without waiting is in `mysql_pipeline.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pymysql.cursors
 from pymysql.constants import CLIENT
 
 from waltz_core.base.errors import ConfigError, StateReadOnlyError
+from waltz_trio.client.mysql_pipeline import Cursor, Pipelined
 
 ERRORS: tuple[type[Exception], ...] = (pymysql.err.Error,)
 
@@ -55,7 +56,7 @@ _TRANSIENT = frozenset(
 )
 
 
-class _Connection(pymysql.connections.Connection):  # type: ignore[type-arg,misc,unused-ignore]
+class _Connection(Pipelined):
     guarded = False
     reads = False
 
@@ -131,7 +132,10 @@ class MySqlSession:
         given = {"charset": "utf8mb4", "connect_timeout": 10, "read_timeout": 120, "write_timeout": 120, **options}
         try:
             self._connection = _Connection(
-                **given, autocommit=False, client_flag=CLIENT.MULTI_STATEMENTS if claims else 0
+                **given,
+                autocommit=False,
+                client_flag=CLIENT.MULTI_STATEMENTS if claims else 0,
+                cursorclass=Cursor,
             )
         except pymysql.err.OperationalError as error:
             if claims and error.args and error.args[0] in _NEVER:
@@ -185,11 +189,13 @@ class MySqlSession:
     @contextlib.contextmanager
     def foreign(self, deferred: bool = False) -> Iterator[None]:
         """The application's code runs."""
-        self._connection.guarded = True
+        connection = self._connection
+        connection.guarded = True
         try:
-            yield
+            with connection.deferred() if deferred and connection.can_defer else contextlib.nullcontext():
+                yield
         finally:
-            self._connection.guarded = False
+            connection.guarded = False
 
 
 def code_of(error: Exception) -> int:

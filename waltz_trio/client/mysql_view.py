@@ -45,6 +45,7 @@ class MySqlView(SqlView["Cursor"]):
     """
 
     _atomic_definitions = False
+    _defers = True
     _add_mark = "INSERT IGNORE INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, -1)"
     _put_mark = (
         "INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES (?, ?) "

@@ -42,6 +42,11 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+_TOGETHER = 32  # statements
+_BYTES_TOGETHER = 64 << 10  # of their values
+_CAN_GATHER = all(hasattr(psycopg.Pipeline, name) for name in ("_enqueue_sync", "_communicate_gen"))
+
+
 class _Connection(psycopg.Connection[Any]):
     guarded = False
     pipelined: psycopg.Pipeline | None = None
@@ -124,6 +129,32 @@ class Cursor(psycopg.Cursor[Any]):
         return super().description
 
 
+class _Gathered(psycopg.Pipeline):
+    """Sends statements in groups.
+
+    psycopg looks after each statement whether the connection takes more and has answers, which costs more than a small
+    statement does. libpq keeps statements until there are 64 KiB of them, and answers can wait.
+    """
+
+    _count = 0  # statements since the last look
+    _size = 0  # of their values
+    _due = False
+
+    def _enqueue_sync(self) -> None:
+        super()._enqueue_sync()
+        self._due = True
+
+    def _communicate_gen(self) -> Any:
+        while self.command_queue:
+            command = self.command_queue.popleft()
+            self._count += 1
+            self._size += _size_of(command)
+            command()
+        if self._due or self._count >= _TOGETHER or self._size >= _BYTES_TOGETHER:
+            self._count, self._size, self._due = 0, 0, False
+            yield from super()._communicate_gen()
+
+
 class PostgresSession:
     """One connection."""
 
@@ -193,11 +224,21 @@ class PostgresSession:
         """The application's code runs."""
         connection = self._connection
         try:
+            if deferred and _CAN_GATHER:
+                connection._pipeline = _Gathered(connection)  # which `pipeline` enters then
             with connection.pipeline() if deferred else contextlib.nullcontext() as connection.pipelined:
                 connection.guarded = True
                 yield
         finally:
             connection.guarded, connection.pipelined = False, None
+
+
+def _size_of(command: Any) -> int:
+    """Bytes of the values of what psycopg sends; where that cannot be seen, as many as make a group."""
+    try:
+        return sum(len(value) for value in command.args[1] if value is not None)
+    except (AttributeError, IndexError, TypeError):
+        return _BYTES_TOGETHER
 
 
 def in_error(cursor: Cursor) -> bool:

@@ -18,7 +18,8 @@ deadlock), an `apply` that swallowed the error must not go on in the next one.
 A batch is first applied together: by `apply_many`, where the application has one, or with statements that are sent
 without waiting for each answer, where the driver can do that. Where that fails, it is rolled back, and the batch is
 applied one transaction at a time, with an answer to each statement: `apply` sees its own errors, and the transaction
-that fails is known.
+that fails is known. An `apply` that needs its answers, as one that catches errors does, gets them at once from then on,
+for many batches; so does one batch after a lost connection, which may have broken by what was sent ahead.
 
 What differs by database is in the sessions: how a transaction begins, how the application's code is kept from ending
 it, which errors are worth another try.
@@ -72,6 +73,7 @@ T = TypeVar("T")
 
 _PATIENCE_MAX = 86_400  # seconds: drivers count in milliseconds, of 32 bits
 _AT_ONCE = 1000  # transactions, while a view catches up from an archive
+_DIRECT = 1000  # batches with an answer to each statement, after one that needed them
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 
@@ -151,6 +153,7 @@ class SqlView(ABC, Generic[C]):
         self._writers: Sessions[C] = Sessions(lambda: self._connect(False), errors)
         self._readers: Sessions[C] = Sessions(lambda: self._connect(True), errors)
         self._marks: dict[int, int] = {}  # what this process has seen stored
+        self._direct = 0  # batches from here on, each of whose statements gets its answer at once
 
     def seed(self, partition: int, mark: int, load: Callable[[C], None]) -> None:
         """Set data and mark together, so that a new view need not begin at the start of the log."""
@@ -300,16 +303,20 @@ class SqlView(ABC, Generic[C]):
     def _together_first(self, work: Callable[[bool], T]) -> T:
         """Do it together, and one transaction at a time if that fails."""
         failed: Exception | None = None
-        if self._defers or self.apply_many is not None:
+        if self.apply_many is not None or (self._defers and not self._direct):
             try:
                 return work(True)
             except Exception as error:
                 if not isinstance(error, (TogetherError, ApplyError, *self._errors)) or self.is_transient(error):
+                    self._direct = max(self._direct, 1)  # what lost the connection may be what was sent ahead
                     raise
                 failed = error
         result = work(False)
+        self._direct = max(self._direct - 1, 0)
         if isinstance(failed, TogetherError):
             warn_together(failed)
+        elif failed is not None:
+            self._direct = _DIRECT
         return result
 
     def _commit(self, batch: Batch, together: bool) -> int:
