@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -82,3 +83,4 @@ def plant(mutant: Mutant) -> None:
     assert mutant.fullname not in sys.modules, "already imported"
     os.environ["WALTZ_SPEEDUPS"] = "0"  # the bug may be in a loop of which a compiled twin would run instead
     sys.meta_path.insert(0, _Finder(mutant))
+    importlib.import_module(mutant.fullname)  # before pytest, whose own hook would read the file itself

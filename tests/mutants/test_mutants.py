@@ -95,3 +95,17 @@ print(hunt.run_tests([{str(slow)!r}]))
     assert done.returncode == 0, done.stderr
     assert "Found(by='test'" in done.stdout
     assert "test_slow" in done.stdout
+
+
+def test_a_bug_is_in_the_module_before_pytest_can_read_it_again() -> None:
+    """Where `pip install .` has left its egg-info, pytest loads the modules that it names by a hook of its own."""
+    program = """
+import sys
+from tests.mutants.corpus import CORPUS
+from tests.mutants.planted import _Loader, plant
+
+plant(CORPUS[0])
+assert type(sys.modules[CORPUS[0].fullname].__loader__) is _Loader
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
