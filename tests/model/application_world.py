@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from tests.model.invariants.application import check_call, check_end, check_sent
+from tests.model.invariants.application import check_call, check_end, check_paused, check_sent
 from waltz_core.client.applier import (
     Applied,
     ApplyFailed,
@@ -45,6 +45,7 @@ from waltz_core.client.submit_calls import (
     StateUnreadable,
     SubmitBegun,
     SubmitDone,
+    Unavailable,
     Withdrawn,
     judge,
 )
@@ -146,7 +147,9 @@ class Member:
     def __init__(self, world: ApplicationWorld, database: Database) -> None:
         self.world, self.database = world, database
         self.expected = database.mark  # what this process has seen stored
-        self.machine = MaterializedPartition(database.mark, world.rng.randint(1, 5), world.rng, Retry(cap=0.2))
+        self.machine = MaterializedPartition(
+            database.mark, world.rng.randint(1, 5), world.rng, Retry(cap=0.2), pauses=world.pauses
+        )
         self.deciding: list[Call] = []
         self.decided: dict[Call, InFlight] = {}  # what waits to be sent, or waited in vain
         self.heard: dict[int, int] = {}  # lock → the last transaction of this process that took it
@@ -156,6 +159,8 @@ class Member:
         self.answer: Applied | ApplyFailed | ViewDown | None = None  # of the view, on its way
         self.batch = (-1, -2)
         self.idle = True
+        self.poison: set[int] = set()  # what this process can never apply
+        self.paused = False  # by it
         self.dead = False
 
     # ---- the machine ---------------------------------------------------------------------------------
@@ -183,10 +188,15 @@ class Member:
                     self.idle = True
                 case Poisoned(transaction_id):
                     assert self.expected == transaction_id - 1, "everything before it was kept"
-                    self.crash("cannot apply")  # the block ends, and somebody starts the program again
-                    return
+                    if not self.machine.pauses:
+                        self.crash("cannot apply")  # the block ends, and somebody starts the program again
+                        return
+                    self.paused = True
+                    self.world.counts["paused"] += 1
                 case _:
                     self.world.ended(effect.token, effect)
+        if self.paused:
+            check_paused(self.world, self)
 
     # ---- what may happen to it -----------------------------------------------------------------------
 
@@ -228,7 +238,9 @@ class Member:
             if world.chance(0.01):
                 self.crash("in a commit")
                 return
-            if world.chance(0.04):
+            if transaction_id in self.poison or world.chance(0.04):
+                if world.stubborn.random() < 0.3:
+                    self.poison.add(transaction_id)
                 self.answer = ApplyFailed(transaction_id)
                 return
             move = world.log[transaction_id]
@@ -299,6 +311,8 @@ class ApplicationWorld:
         self.calls: list[Call] = []
         self.window = rng.choice((5, 40, 10_000))
         self.faulty = True
+        self.stubborn = Random(f"{seed}/poison")
+        self.pauses = self.stubborn.random() < 0.5
         self.loss = rng.choice((0.0, 0.05, 0.3))
         self.crashes = rng.choice((0.0, 0.002, 0.01))
         self.databases = [Database(self.window)]
@@ -389,7 +403,7 @@ class ApplicationWorld:
             case SubmitDone():
                 self.counts["submitted"] += 1
                 self.counts["keyed"] += call.key is not None
-            case GaveUp() | KeyReused() | MarkReached() | OutcomeUnknown():
+            case GaveUp() | KeyReused() | MarkReached() | OutcomeUnknown() | Unavailable():
                 self.counts[type(effect).__name__] += 1
         check_call(self, call)
 
@@ -421,6 +435,9 @@ class ApplicationWorld:
                     self.submit(again, reborn)
 
     def _go_on(self) -> None:
+        for member in self.members[:]:
+            if member.paused and (not self.faulty or self.rng.random() < 0.02):
+                member.crash("paused")  # somebody has mended `apply`, and starts the program again
         choices: list[Callable[[], None]] = [choice for member in self.members for choice in member.choices()]
         choices += [self._fly] * bool(self.flying)
         if choices and self.rng.random() < 0.9:

@@ -36,7 +36,8 @@ def test_the_seeds_reach_what_they_are_for() -> None:
         counts.update(world.counts)
     for name in ("applied", "submitted", "declined", "keyed", "keyed again", "keys found", "KeyReused", "GaveUp"):
         assert counts[name] > 50, name
-    for name in ("between two steps", "in a commit", "behind a commit", "view regressed"):
+    assert counts["Unavailable"] > 50
+    for name in ("between two steps", "in a commit", "behind a commit", "view regressed", "cannot apply", "paused"):
         assert counts[f"crashes: {name}"] > 5, name
 
 

@@ -21,6 +21,7 @@ _STORAGE_NODE = ("tests/unit/storage/test_node.py",)
 _STATES = ("tests/trio/test_states.py",)
 _VIEWS = ("tests/trio/test_views.py",)
 _DATABASES = ("tests/views/test_databases.py",)
+_PAUSES = ("tests/unit/client/test_materialized.py", "tests/model/test_application_layer.py")
 _AHEAD = ("tests/views/test_sent_ahead.py",)
 _METRICS = ("tests/trio/test_metrics.py",)
 _NETS = ("tests/driver_nets/test_driver_nets.py",)
@@ -85,6 +86,20 @@ AIMED: tuple[Mutant, ...] = (
         "            elif queue[-1].mode == mode != BOTH:\n                queue[-1].members",
         "            elif queue[0].mode == mode != BOTH:\n                queue[0].members",
         _LOCKS_OF_SUBMITS,
+    ),
+    Mutant(
+        "who waits for a paused partition does not hear of it",
+        "client.materialized",
+        "            if isinstance(effect, Poisoned) and self.pauses:\n",
+        "            if False:\n",
+        _PAUSES,
+    ),
+    Mutant(
+        "a pause is heard before what the view has applied",
+        "client.materialized",
+        "                of_the_view.append(ViewPaused())\n",
+        "                of_the_view.insert(0, ViewPaused())\n",
+        _PAUSES,
     ),
     # ---- submits decided together ---------------------------------------------------------------------------------
     Mutant(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from itertools import starmap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, TypeVarTuple
 
@@ -78,11 +77,13 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         self._engine = engine
         self._batch_limit = at_least_1(batch_limit, "batch_limit")
         max_in_flight = at_least_1(max_in_flight, "max_in_flight")
-        self._on_poison = on_poison
         self._catch_up = flag(catch_up, "catch_up")
         self._rng = engine.rng
-        machines = [(partition, MaterializedPartition(-1, max_in_flight, engine.rng)) for partition in partitions]
-        self._parts = Parts(engine.life, view, starmap(Part, machines))
+        parts = []
+        for partition in partitions:
+            machine = MaterializedPartition(-1, max_in_flight, engine.rng, pauses=on_poison == "pause")
+            parts.append(Part(partition, machine))
+        self._parts = Parts(engine.life, view, parts)
         self._stepper = Stepper(engine, self._parts.values())
         self._tell = self._stepper.tell
         self._report: Callable[[Level, str], None] = lambda level, text: engine.life.report(level, text)
@@ -275,9 +276,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             try:
                 await self._access.apply(part, batch, self._tell)
             except ApplyFailedError as error:
-                if self._on_poison == "stop":
+                if part.paused is None:
                     raise
                 self._report(Level.ERROR, f"{error}: {error.__cause__!r}; the partition is paused")
-                part.paused = error
-                self._tell(part, ViewPaused())
                 return

@@ -39,8 +39,8 @@ class Part:
         self.partition = partition
         self.machine = machine
         self.poison: BaseException | None = None  # what `apply` raised last
+        self.failure: ApplyFailedError | None = None  # that a transaction cannot be applied
         self.down: str | None = None
-        self.paused: ApplyFailedError | None = None
         self.posted: list[Event] = []  # events for the next step of the machine
         self.undecided: dict[Call, None] = {}  # who waits to be decided, or just is
         self.woken: trio.Event | None = None
@@ -55,8 +55,16 @@ class Part:
         """Who waits for what."""
         return self.machine.submitter
 
+    @property
+    def paused(self) -> ApplyFailedError | None:
+        """Why nothing more is applied, while the application goes on."""
+        return self.failure if self.machine.pauses else None
+
     def for_view(self, effect: Commit | TakeNext | Poisoned) -> None:
         """What is to be done with the batch that the view is given."""
+        if isinstance(effect, Poisoned):  # known before anybody hears that the partition is paused
+            self.failure = ApplyFailedError(self.partition, effect.transaction_id, repr(self.poison))
+            self.failure.__cause__ = self.poison
         self._for_view.append(effect)
         self._has_work.set()
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import trio
 
 from waltz_core.base.edge import Level
-from waltz_core.base.errors import ApplyFailedError
 from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
 from waltz_core.client.materialized import VIEW_RETRY
 from waltz_trio.client.at_work import AtWork, Works, enter
@@ -116,8 +115,9 @@ class ViewAccess:
             match await part.next_for_view():
                 case Commit(last_id):
                     tell(part, await self._commit(part, batch, last_id))
-                case Poisoned(transaction_id):
-                    raise ApplyFailedError(part.partition, transaction_id, repr(part.poison)) from part.poison
+                case Poisoned():
+                    assert part.failure is not None
+                    raise part.failure
                 case TakeNext():
                     return
 

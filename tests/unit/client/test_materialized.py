@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
 from waltz_core.client.materialized import APPLY_ATTEMPTS, Effect, Event, MaterializedPartition
 from waltz_core.client.retry import Retry
@@ -13,8 +15,9 @@ from waltz_core.client.submit_calls import Decide, MarkReached, MarkWanted, Subm
 class Desk:
     """A machine and its clock."""
 
-    def __init__(self) -> None:
-        self.machine = MaterializedPartition(-1, 5, random.Random(1), Retry(base=0.01, jitter=0.0))
+    def __init__(self, *, pauses: bool = False) -> None:
+        retry = Retry(base=0.01, jitter=0.0)
+        self.machine = MaterializedPartition(-1, 5, random.Random(1), retry, pauses=pauses)
         self.now = 0
 
     def tell(self, *events: Event) -> list[Effect]:
@@ -61,11 +64,17 @@ def test_a_deadline_of_the_submitter_alone_leaves_the_view_as_it_is() -> None:
     assert desk.tell() == []
 
 
-def test_a_transaction_that_cannot_be_applied_ends_with_the_driver_who_says_what_follows() -> None:
-    desk = Desk()
-    desk.tell(MarkWanted("reader", 5), BatchArrived(0, 5))
-    said: list[Effect] = []
-    for _ in range(APPLY_ATTEMPTS):
-        said = desk.tell(ApplyFailed(0)) or desk.wake()
-    assert said == [Poisoned(0)]
-    assert desk.tell(ViewPaused()) == [Unavailable("reader")]
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_transaction_that_cannot_be_applied_pauses_the_partition_where_it_shall(pauses: bool) -> None:
+    desk = Desk(pauses=pauses)
+    desk.tell(MarkWanted("reader", 5), MarkWanted("another", 1), BatchArrived(0, 5))
+    for _ in range(APPLY_ATTEMPTS - 1):
+        assert desk.tell(ApplyFailed(2)) == []
+        assert desk.wake() == [Commit(5)]
+    assert desk.tell(ApplyFailed(2)) == [Commit(1)]
+    said = desk.tell(Applied(1), SubmitBegun("late", Retry()))
+    if pauses:
+        assert said == [Poisoned(2), MarkReached("another", 1), Unavailable("reader"), Unavailable("late")]
+    else:
+        assert said == [Poisoned(2), MarkReached("another", 1), Decide("late")]
+        assert desk.tell(ViewPaused()) == [Unavailable("reader")], "the block has ended"

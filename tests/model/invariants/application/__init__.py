@@ -11,13 +11,14 @@ from tests.model.invariants.application import (
     keys,
     marks,
     nobody_forgotten,
+    pauses,
     receipts,
     retries,
     sending,
 )
 
 if TYPE_CHECKING:
-    from tests.model.application_world import ApplicationWorld, Call, InFlight
+    from tests.model.application_world import ApplicationWorld, Call, InFlight, Member
 
 
 def check_sent(world: ApplicationWorld, append: InFlight) -> None:
@@ -31,8 +32,13 @@ def check_sent(world: ApplicationWorld, append: InFlight) -> None:
 
 def check_call(world: ApplicationWorld, call: Call) -> None:
     """Judge a call that has just ended; errors as `check_sent`."""
-    for promise in (receipts, declines, retries, keys, marks):
+    for promise in (receipts, declines, retries, keys, marks, pauses):
         promise.check(world, call)
+
+
+def check_paused(world: ApplicationWorld, member: Member) -> None:
+    """Judge a process whose partition is paused; errors as `check_sent`."""
+    pauses.check_step(world, member)
 
 
 def check_end(world: ApplicationWorld) -> None:
