@@ -22,8 +22,8 @@ from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import AppendRequest, FeedRequest, FeedSuspended, MountRequest, MountResponse
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 from waltz_core.wire.primitives import checksum_of
-from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.client import Client
+from waltz_trio.client.encoding import ClientLimits
 from waltz_trio.client.values import Append
 
 IN_FLIGHT = 1000

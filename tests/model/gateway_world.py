@@ -33,9 +33,9 @@ from waltz_core.gateway.topics import KEY_FIELD, Place, Topic, Topics
 from waltz_testing.simulation.cluster import ROOT, SimCluster
 from waltz_testing.simulation.virtual import VirtualDriver, run_virtually
 from waltz_testing.simulation.world import SimNode
-from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import client_on
+from waltz_trio.client.encoding import ClientLimits
 from waltz_trio.config.gateway import GatewaySettings
 from waltz_trio.gateway.service import Gateway
 from waltz_trio.net.http import Request, Response, Send, Stream

@@ -338,14 +338,14 @@ AIMED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody warns of a lock in two partitions",
-        "waltz_trio.client.appends",
+        "waltz_trio.client.encoding",
         "home = homes.setdefault(lock, partition)",
         "home = homes[lock] = partition",
         ("tests/trio/test_arguments.py",),
     ),
     Mutant(
         "the limit of locks counts each kind for itself",
-        "waltz_trio.client.appends",
+        "waltz_trio.client.encoding",
         "lock_hashes(append.read, names, limit - len(write))",
         "lock_hashes(append.read, names, limit)",
         ("tests/trio/test_arguments.py",),

@@ -232,8 +232,8 @@ async def test_locks_that_are_remembered_are_bounded() -> None:
         for start in range(0, 30_000, 10_000):
             locks = [("account", number) for number in range(start, start + 10_000)]
             await client.append(0, waltz.Append(b"", append=locks))
-        assert client._appends._homes is not None
-        assert len(client._appends._homes) == 10_000
+        assert client._appends.encoder._homes is not None
+        assert len(client._appends.encoder._homes) == 10_000
 
 
 # ---- what ended a whole client, or said nothing that helps -------------------------------------------

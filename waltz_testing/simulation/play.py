@@ -34,9 +34,9 @@ from waltz_testing.simulation.virtual import VirtualDriver, run_virtually
 from waltz_testing.simulation.watch import WatchedView
 from waltz_testing.simulation.world import SimNode
 from waltz_trio import Append, Application, Receipt, View
-from waltz_trio.client.appends import ClientLimits
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import client_on
+from waltz_trio.client.encoding import ClientLimits
 
 _RESTART_MS = 200
 _PATIENCE_S = 300.0  # simulated, after the last fault: a task that still waits then would never end

@@ -3,11 +3,10 @@
     append, send ──► submit ──Submit──────► the machine ──Committed, Failed──► settled
     send_many ──► columns ──SubmitMany──────┘
 
-`submit` is the hot path: it checks what the caller gave, turns a value into bytes and locks into hashes, and posts one
-event. Everything of it runs per append, so what can be looked at once is: the types of arguments by identity, the names
-of locks only where there are any. Appends of one call (`send_many`) go into columns; most of them are plain, and cost
-no Python statement of their own. What is under way is bounded by bytes (`client.sendWindow`): `send` and `send_many`
-wait at the bound, and let other tasks run now and then below it.
+`submit` is the hot path: it has an append turned into what travels (`encoding.py`), and posts one event. Appends of one
+call (`send_many`) go into columns; most of them are plain, and cost no Python statement of their own. What is under way
+is bounded by bytes (`client.sendWindow`): `send` and `send_many` wait at the bound, and let other tasks run now and
+then below it.
 
 A coroutine of `append`, `send` or `submit` that nobody awaits appends nothing. Each is counted from its making to its
 first step, so that a forgotten `await` is an error when the client ends.
@@ -22,41 +21,25 @@ from typing import Any, cast
 import trio
 from trio_util import RepeatedEvent
 
-from waltz_core.base.edge import Level
 from waltz_core.base.errors import ClientError
 from waltz_core.base.log import PROBE_MARK
-from waltz_core.base.record import record
 from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit
 from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_alike, take_plain
-from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, name_at
 from waltz_trio.client.answers import Answers
-from waltz_trio.client.arguments import APPENDS, as_payload, check_codec, not_an_append, not_awaited, several, whole
+from waltz_trio.client.arguments import APPENDS, not_awaited, several
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.codecs import Raw
+from waltz_trio.client.encoding import ClientLimits, Encoder
 from waltz_trio.client.instrument import Instrument, TimedInstrument
 from waltz_trio.client.life import Life
 from waltz_trio.client.many import PendingMany, SentRows
 from waltz_trio.client.pending import Pending
-from waltz_trio.client.values import Append, Receipt, lock_hashes
+from waltz_trio.client.values import Append, Receipt
 
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
-_INT_31 = 1 << 31
 _INT_63 = 1 << 63
 _ROWS = 512  # appends of one call that are handed on together
 _ROW_BYTES = 1 << 20  # and their payloads
-_HOMES_KEPT = 10_000  # locks whose partition is remembered
-_OUR_LOCKS = "waltz."  # locks of this package's own protocols, such as a sink's, are taken in every partition
-_NO_HASHES: tuple[int, ...] = ()
-
-
-@record
-class ClientLimits:
-    """What an application may have under way; sizes in bytes."""
-
-    max_in_flight: int = 5  # unresolved submits per partition
-    send_window: int = 8 << 20  # unresolved payload above which `send` waits
-    payload_size_max: int = 16 << 20
-    locks_max: int = 10_000  # of one append
 
 
 class Appends:
@@ -70,16 +53,15 @@ class Appends:
         self._rows = SentRows(life)
         self.unstarted = 0  # calls of `append`, `send` and `submit` that nobody has awaited
         self._life = life
-        self._mark_for = mark_for  # a partition's mark for appends with locks that name none
+        self.encoder = Encoder(life, limits, mark_for)
+        self._encode = self.encoder.row
         self._send_window = limits.send_window
         self._payload_size_max = limits.payload_size_max
-        self._locks_max = limits.locks_max
         self._instrument = instrument
         self._timed = instrument if isinstance(instrument, TimedInstrument) else None
         self._room = RepeatedEvent()
         self._settled: trio.Event | None = None
         self._sends = 0
-        self._homes: dict[bytes, int] | None = {}  # lock → its partition; None: somebody was warned already
         self._appended: set[int] = set()
         self._flushes: Answers[None] = Answers()
 
@@ -130,7 +112,7 @@ class Appends:
                 size += taken
                 if at < len(appends) and size < _ROW_BYTES:
                     append = appends[at]
-                    data, header, locks = self.row(partition, append, based_on)
+                    data, header, locks = self._encode(partition, append, based_on)
                     if append.result is not None:
                         many._results[len(many) + len(columns)] = append.result
                     columns.add(header, data, locks)
@@ -202,12 +184,12 @@ class Appends:
             and (type(based_on) is not int or not -1 <= based_on < _INT_63)
         ):
             based_on = mark_of(based_on, "based_on")
-        return self.launch(partition, self.row(partition, append, based_on), append.result, based_on, submit)
+        return self.launch(partition, self._encode(partition, append, based_on), append.result, based_on, submit)
 
     def launch(
         self, partition: int, row: tuple[bytes, int, RowLocks], result: Any, based_on: int | None, submit: object
     ) -> Pending:
-        """Send what `row` has made of an append."""
+        """Send what the encoder has made of an append."""
         data, header, locks = row
         write, names = locks.write, locks.names
         if based_on is None:
@@ -221,75 +203,6 @@ class Appends:
         read, adds, checksum = locks.read, locks.append, signed_crc(data)
         self._life.post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
-
-    def row(self, partition: int, append: Append, based_on: int | None) -> tuple[bytes, int, RowLocks]:
-        """Payload, header and locks of an append, as they travel."""
-        if type(append) is not Append and not isinstance(append, Append):
-            raise not_an_append(append)
-        value = append.value
-        if type(append.codec) is Raw and type(value) is bytes and len(value) <= self._payload_size_max:
-            data = value
-        else:
-            data = self.payload(append)
-        header = append.header if type(append.header) is int else whole(append.header, "a header")
-        if not -_INT_31 <= header < _INT_31:
-            raise ValueError(f"a header has 32 bits, from -2**31 to 2**31 - 1, found {header}")
-        if not (append.write or append.read or append.append):
-            return data, header, NO_LOCKS
-        taken: list[bytes] = []
-        write, read, adds = self._hashes(append, taken)
-        if self._homes is not None:
-            self._check_homes(partition, taken)
-        names = b"".join(taken) if len(taken) > 1 else taken[0] if taken else NO_NAMES
-        if names == UNNAMED:
-            names = NO_NAMES
-        mark = self._mark_for(partition) if based_on is None and (write or read) else None
-        return data, header, RowLocks(mark, write, read, adds, names)
-
-    def payload(self, append: Append) -> bytes:
-        try:
-            data = append.codec.dumps(append.value)
-        except (TypeError, AttributeError):
-            check_codec(append.codec)
-            raise
-        if type(data) is not bytes:
-            data = as_payload(data, append.codec)
-        if len(data) > self._payload_size_max:
-            raise ValueError(
-                f"payload of {len(data)} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
-            )
-        return data
-
-    def _hashes(self, append: Append, names: list[bytes]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Write, read and append locks as they travel; `names` gets all of their names, in this order."""
-        limit = self._locks_max
-        try:
-            write = lock_hashes(append.write, names, limit) if append.write else _NO_HASHES
-            read = lock_hashes(append.read, names, limit - len(write)) if append.read else _NO_HASHES
-            adds = lock_hashes(append.append, names, limit - len(write) - len(read)) if append.append else _NO_HASHES
-        except ValueError:
-            if len(names) <= limit:
-                raise
-            raise ValueError(f"more than {limit} locks in one append (server.locksMax)") from None
-        return write, read, adds
-
-    def _check_homes(self, partition: int, locks: list[bytes]) -> None:
-        """Warn, once in the life of this client, of a lock that goes to two partitions and so protects nothing."""
-        homes = self._homes
-        assert homes is not None
-        for lock in locks:
-            home = homes.setdefault(lock, partition)
-            if home != partition and lock != UNNAMED and not _is_ours(lock):
-                self._homes = None
-                self._life.report(
-                    Level.WARNING,
-                    f"lock {name_at(lock, 0)} is used in partitions {home} and {partition}, but a lock holds within "
-                    "one partition: it protects neither from the other. Append what must not conflict to one "
-                    "partition, such as partition_of(KEY). Said once for each client",
-                )
-                return
-        while len(homes) > _HOMES_KEPT:
-            del homes[next(iter(homes))]
 
     # ---- outcomes --------------------------------------------------------------------------------------
 
@@ -366,11 +279,6 @@ class Appends:
         for partition, token in self._rows.unjudged():
             self.on_failed(Failed(partition, token, Reason.CLOSED))
         self._flushes.fail(error)
-
-
-def _is_ours(lock: bytes) -> bool:
-    named = name_at(lock, 0)
-    return named is not None and named[0].startswith(_OUR_LOCKS)
 
 
 def _gives_again(append: Append) -> bool:

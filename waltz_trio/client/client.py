@@ -32,12 +32,13 @@ from waltz_core.client.calls import (
 from waltz_core.client.membership import Membership
 from waltz_core.client.node import ClientNode
 from waltz_core.client.settings import ClientSettings
-from waltz_trio.client.appends import Appends, ClientLimits
+from waltz_trio.client.appends import Appends
 from waltz_trio.client.application import Application
 from waltz_trio.client.arguments import mark as mark_of
 from waltz_trio.client.arguments import whole
 from waltz_trio.client.blocks import Block
 from waltz_trio.client.by_ids import ReadsByIds
+from waltz_trio.client.encoding import ClientLimits
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.feed import Feed
 from waltz_trio.client.instrument import Instrument

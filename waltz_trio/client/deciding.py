@@ -118,10 +118,10 @@ class Decisions:
         if type(append) is not Append and not isinstance(append, Append):
             raise _no_decision(append)
         if call.key is not None:
-            append = call.key.carried_by(append, self._engine.appends.payload(append))
+            append = call.key.carried_by(append, self._engine.appends.encoder.payload(append))
         if self._engine.life.closing:
             self._engine.life.check_open(part.partition)
-        call.row = self._engine.appends.row(part.partition, append, mark)
+        call.row = self._engine.appends.encoder.row(part.partition, append, mark)
         call.based_on, call.result = mark, append.result
         locks = call.row[2]
         return Decided(call, mark, locks.write, locks.read, locks.append)

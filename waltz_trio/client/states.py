@@ -4,6 +4,8 @@ Dicts, lists and sets are handed out wrapped, at every depth. For `apply`, each 
 how to take it back goes into a journal: a transaction whose `apply` fails in the middle leaves nothing behind, at a
 cost that grows with what it changed, not with the size of the state. Other objects that could be changed in place
 are copied when they are read, so that they can be put back. For `decide` and `read`, every change is refused.
+
+Dict, list and set stand in one file: what they share, and how one hands out the others, is most of each.
 """
 
 from __future__ import annotations
