@@ -777,6 +777,18 @@ CORPUS: tuple[Mutant, ...] = (
         "self._calls.append((following(self._link.sequence), token))",
         "self._calls.append((self._question or following(self._link.sequence), token))",
     ),
+    Mutant(
+        "a refusal of a read is lost when the partition has a new generation",
+        "client.read_link",
+        "req_client(req_id) == self._client_id and req_partition(req_id) == self._partition",
+        "req_id[:12] == self.req_id(0)[:12]",
+    ),
+    Mutant(
+        "a read that was lost is owed for ever while the server answers others",
+        "client.reads",
+        "min(max(owed_since, self.link.last_read) + silence, owed_since + _OWED_FACTOR * silence)",
+        "max(owed_since, self.link.last_read) + silence",
+    ),
     # ---- submits ----------------------------------------------------------------------------------------------
     Mutant(
         "a decline is believed as it is",

@@ -93,7 +93,7 @@ class MarkReads:
 
     def refused(self, now: int, req_id: ReqId) -> bool:
         """The server cannot say what is committed, for want of a quorum: ask again after a pause."""
-        if self._question is None or req_id != self._link.req_id(self._question):
+        if req_sequence(req_id) != self._question or not self._link.is_ours(req_id):
             return False
         self._question = None
         self.again_at = now + self._settings.not_ready_ms

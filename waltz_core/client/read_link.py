@@ -1,9 +1,13 @@
-"""The rpc connection that reads of one partition use, and their request ids."""
+"""The rpc connection that reads of one partition use, and their request ids.
+
+A request keeps the generation under which it was sent, and so does its answer, while the partition may have moved on
+to the next one. Reads do not depend on it: what tells them apart is the sequence number, which only grows.
+"""
 
 from __future__ import annotations
 
 from waltz_core.base.contract import Tickets
-from waltz_core.base.ids import ReqId, make_req_id, req_sequence
+from waltz_core.base.ids import ReqId, make_req_id, req_client, req_partition
 from waltz_core.client.link import Link
 
 _SEQUENCE_MAX = (1 << 31) - 1
@@ -37,8 +41,8 @@ class ReadLink(Tickets):
         return make_req_id(self._client_id, self.generation, self._partition, sequence)
 
     def is_ours(self, req_id: ReqId) -> bool:
-        """Whether it is of a request that this generation may have sent."""
-        return req_id == self.req_id(req_sequence(req_id))
+        """Whether it is of a request about this partition, under any generation."""
+        return req_client(req_id) == self._client_id and req_partition(req_id) == self._partition
 
 
 def following(sequence: int) -> int:

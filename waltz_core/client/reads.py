@@ -3,7 +3,8 @@ committed mark (`MarkReads`).
 
 They need no mount, share one connection and one sequence of request ids, and outlive every connection: what was not
 answered over one is asked again over the next. A server that owes payloads or records and sends nothing at all is
-given up; one that owes a mark is asked again, and suspected.
+given up, and so is one, later, that answers everything else: what it was asked for may be lost. One that owes a mark is
+asked again, and suspected.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from waltz_core.client.payload_reads import PayloadReads
 from waltz_core.client.read_link import ReadLink
 from waltz_core.client.record_reads import RecordReads
 from waltz_core.wire.client_messages import ErrorCode, ErrorResponse, RecordRangeResponse
+
+_OWED_FACTOR = 4  # of the silence: as long may a server owe the reads of one partition while it answers others
 
 
 class PartitionReads:
@@ -112,8 +115,12 @@ class PartitionReads:
         return max(owed_since, self.link.last_read) + self._settings.suspect_ms
 
     def _silent_at(self) -> int | None:
-        """When the server has owed a payload or records for so long that it must be gone."""
+        """When the server has owed a payload or records for so long that it must be gone, or has lost the request.
+
+        While a read is owed the client asks who serves what, so that answers come also where none comes to the read.
+        """
         owed_since = earliest(self.payloads.owed_since(), self.records.owed_since())
         if owed_since is None or self.link is None:
             return None
-        return max(owed_since, self.link.last_read) + self._settings.silence_ms
+        silence = self._settings.silence_ms
+        return min(max(owed_since, self.link.last_read) + silence, owed_since + _OWED_FACTOR * silence)

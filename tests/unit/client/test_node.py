@@ -292,6 +292,23 @@ def test_a_read_that_is_never_answered_costs_a_silent_servers_connection() -> No
     assert len(desk.closed) == 1
 
 
+def test_a_read_that_is_never_answered_costs_the_connection_although_the_server_answers_other_reads() -> None:
+    desk = Desk()
+    desk.step(Fetch(0, (3,)))
+    desk.connect()
+    desk.take(RPC)
+    for number in range(120):
+        assert not desk.closed, number
+        desk.step(Fetch(1, (number,)))
+        (other,) = desk.take(RPC)
+        desk.send(data(other, b""), kind=RPC)
+        desk.wait(1_000)
+    assert len(desk.closed) == 1
+    desk.wait(3_000)
+    desk.connect()
+    assert [request.transaction_id for request in desk.take(RPC)] == [3]
+
+
 def test_a_payload_with_a_wrong_checksum_costs_the_connection_and_is_read_again() -> None:
     desk = Desk()
     desk.step(Fetch(0, (3,)))

@@ -102,6 +102,15 @@ def test_a_range_that_is_refused_is_asked_for_one_by_one(code: ErrorCode) -> Non
     assert [one.transaction_id for one in singles] == [*range(6)]
 
 
+def test_a_range_that_is_refused_once_the_partition_has_a_new_generation_is_asked_for_one_by_one() -> None:
+    desk = reading([*range(6)])
+    (run,) = desk.take(RPC)
+    desk.change(((A, ((0, 2), (1, 1))),))
+    assert desk.take(RPC) == []
+    desk.send(ErrorResponse(run.req_id, ErrorCode.NOT_READY, "it opens"), kind=RPC)
+    assert [one.transaction_id for one in desk.take(RPC)] == [*range(6)]
+
+
 def test_an_empty_answer_is_not_asked_for_again_and_again() -> None:
     desk = reading([*range(6)])
     (run,) = desk.take(RPC)

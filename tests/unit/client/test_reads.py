@@ -72,11 +72,12 @@ def test_a_range_that_is_refused_goes_one_by_one() -> None:
     bench = ReadsBench()
     bench.reads.payloads.fetch(NOW, range(4))
     bench.work()
-    no_such = ErrorResponse(req(1, 2), ErrorCode.NOT_READY, "later")
-    assert not bench.reads.on_refused(NOW, no_such), "no request of this generation"
+    no_such = ErrorResponse(req(2), ErrorCode.NOT_READY, "later")
+    assert not bench.reads.on_refused(NOW, no_such), "no request with this number"
     assert bench.work() == ([], [])
-    assert bench.reads.on_refused(NOW, ErrorResponse(req(1), ErrorCode.CORRUPT, "lost"))
-    singles = [TransactionDataRequest(req(2 + number), number) for number in range(4)]
+    bench.reads.place(NOW, bench.link, 2)
+    assert bench.reads.on_refused(NOW, ErrorResponse(req(1), ErrorCode.CORRUPT, "lost")), "of the generation before"
+    singles = [TransactionDataRequest(req(2 + number, 2), number) for number in range(4)]
     assert bench.work() == ([], singles)
 
 

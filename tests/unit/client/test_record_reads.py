@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from tests.unit.client.desk import Desk
+from tests.unit.client.desk import A, Desk
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.log import Record
 from waltz_core.client.calls import CloseClient, ForgetRecords, ReadRecords, RecordsCarried
@@ -55,6 +55,15 @@ def test_what_is_refused_for_good_ends_the_read_with_the_reason() -> None:
     assert desk.send(error, kind=RPC) == [RecordsCarried(0, "a", None, -1, error)]
     assert desk.wait(60_000) == []
     assert desk.take(RPC) == []
+
+
+def test_a_read_that_is_refused_once_the_partition_has_a_new_generation_is_asked_again() -> None:
+    desk = reading()
+    asked = question(desk)
+    desk.change(((A, ((0, 2), (1, 1))),))
+    assert desk.send(ErrorResponse(asked.req_id, ErrorCode.NOT_READY, "it opens"), kind=RPC) == []
+    desk.wait(1_000)
+    assert (question(desk).first_id, desk.closed) == (10, [])
 
 
 def test_a_server_that_cannot_answer_yet_is_asked_again_and_so_is_the_next_connection() -> None:

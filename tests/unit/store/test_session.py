@@ -299,6 +299,10 @@ def test_a_late_replica_joins_and_is_sent_what_it_lacks() -> None:
     (append,), notes = desk.flush()
     assert isinstance(append, StorageAppend)
     assert (append.replica, append.batch, notes) == (C, batch, [ReplicaJoined(C, 9)])
+    for token in range(3):
+        desk.session.read_records(0, token, 4, 1)
+    reads, _ = desk.flush()
+    assert {effect.replica for effect in reads if isinstance(effect, StorageCall)} == {A, B, C}, "it is read from, too"
 
 
 # ---- the open session ------------------------------------------------------------------------------
