@@ -92,6 +92,16 @@ def _check_patience(busy_timeout: object) -> float:
     return busy_timeout
 
 
+def _check_names(schema: str, table: str, name: str | None) -> None:
+    for what, text in (("schema", schema), ("table", table), ("name", "a name" if name is None else name)):
+        if not isinstance(text, str):
+            raise TypeError(f"{what} is a text, found {shown(text)}")
+    if name is not None and not name.strip():
+        raise ConfigError(f"name={name!r} tells a view from no other: give it one, or leave it out")
+    if not _NAME.match(table):
+        raise ConfigError(f"{table!r} cannot be the name of a table")
+
+
 class SqlView(ABC, Generic[C]):
     """A view in an SQL database. Subclasses connect, and know their database's dialect."""
 
@@ -125,13 +135,7 @@ class SqlView(ABC, Generic[C]):
     ) -> None:
         """`where` names the database in messages; `errors` are what its driver raises."""
         check_keys(keys)
-        for what, text in (("schema", schema), ("table", table), ("name", "a name" if name is None else name)):
-            if not isinstance(text, str):
-                raise TypeError(f"{what} is a text, found {shown(text)}")
-        if name is not None and not name.strip():
-            raise ConfigError(f"name={name!r} tells a view from no other: give it one, or leave it out")
-        if not _NAME.match(table):
-            raise ConfigError(f"{table!r} cannot be the name of a table")
+        _check_names(schema, table, name)
         if flag(rebuild, "rebuild") and not schema.strip():
             raise ConfigError("rebuild=True needs schema=...: it says which tables are made anew")
         if whole(version, "version") < 0:
