@@ -160,7 +160,7 @@ def encode_entry(partition_id: int, first: int, records: Sequence[Record]) -> by
 
 def decode_entry(data: bytes, partition_id: int, place: Place) -> RecordRun | None:
     """The records of an entry; None if it is not, in every byte, the one that was written there."""
-    if len(data) != place.size or len(data) < _HEAD.size:
+    if len(data) != place.size:  # else there is a whole head in it
         return None
     magic, checksum, partition, first, count = _HEAD.unpack_from(data)
     expected = _MAGIC, partition_id, place.first, place.count

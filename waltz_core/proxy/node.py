@@ -228,7 +228,11 @@ class ProxyNode:
         return earliest(self._alarms.next(), self._client.deadline())
 
     def _settle(self, now: int, leaving: list[ProxyEffect]) -> None:
-        """Let the client machine and the touched partitions work until nothing moves any more."""
+        """Let the client machine and the touched partitions work until nothing moves any more.
+
+        What the client machine is told because of its own effects concerns a partition that they have touched. Only the
+        questions of `_on_joined` do not: they wait for the map of servers, which ZooKeeper tells in a later event.
+        """
         self._step_client(now, leaving)
         while work := self._partitions.take():
             for partition in work:
@@ -245,8 +249,6 @@ class ProxyNode:
         for effect in effects:
             self._on_effect(now, effect, leaving)
         self._clients.deliver()
-        if self._for_client:
-            self._step_client(now, leaving)
 
     def _on_effect(self, now: int, effect: Effect, leaving: list[ProxyEffect]) -> None:
         match effect:

@@ -88,6 +88,16 @@ def test_what_is_larger_than_a_file_is_not_kept_and_a_closed_index_keeps_nothing
     assert index.add(0, 0, records(0, 1)) == []
 
 
+def test_a_file_is_filled_to_its_last_byte() -> None:
+    size = len(encode_entry(0, 0, records(0, 1)))
+    index = CacheIndex(FILES * size * 2)
+    assert [index.add(0, first, records(first, 1)) for first in range(4)] == [
+        [CacheWrite(file, encode_entry(0, first, records(first, 1)))] for first, file in enumerate((0, 0, 1, 1))
+    ]
+    assert len(CacheIndex(FILES * size).add(0, 0, records(0, 1))) == 1
+    assert CacheIndex(FILES * size - 1).add(0, 0, records(0, 1)) == []
+
+
 @pytest.mark.parametrize("at", range(len(encode_entry(4, 7, records(7, 2)))))
 def test_a_damaged_byte_anywhere_is_noticed(at: int) -> None:
     entry = bytearray(encode_entry(4, 7, records(7, 2)))

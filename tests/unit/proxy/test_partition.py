@@ -401,3 +401,19 @@ def test_who_is_gone_is_told_nothing_and_his_appends_still_leave() -> None:
     desk.partition.carried(Carried(0, messages.LockFailure(append(NEW, 1).req_id, 4)))
     desk.work()
     assert desk.of(messages.LockFailure) == []
+
+
+def test_reads_of_who_is_gone_are_answered_to_nobody() -> None:
+    desk = Desk(mark=9)
+    who, other = peer(1, NEW), peer(2, NEW + 1)
+    for each, client_id in ((who, NEW), (other, NEW + 1)):
+        desk.says(each, messages.TransactionDataRequest(make_req_id(client_id, -1, 0, 1), 5))
+        desk.says(each, messages.HighWaterMarkRequest(make_req_id(client_id, -1, 0, 2)))
+    assert desk.partition.reads.waiting == 2
+    desk.partition.gone(who)
+    assert desk.partition.reads.waiting == 1
+    desk.answer_read()
+    desk.partition.marked(2, 9)
+    desk.work()
+    for kind in (messages.TransactionDataResponse, messages.HighWaterMarkResponse):
+        assert (len(desk.of(kind, 1)), len(desk.of(kind, 2))) == (0, 1)

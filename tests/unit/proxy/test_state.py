@@ -49,9 +49,12 @@ def test_each_start_numbers_its_connections_above_those_of_the_one_before() -> N
 
 
 def test_blocks_are_taken_behind_the_counter_while_there_are_ids() -> None:
+    assert block_behind(0) == (1, BLOCK_SIZE)
     assert block_behind(10) == (11, 10 + BLOCK_SIZE)
+    id_max = (1 << 31) - 1
+    assert block_behind(id_max - BLOCK_SIZE) == (id_max - BLOCK_SIZE + 1, id_max), "the last block"
     assert STATE.is_short(10 + BLOCK_SIZE // 2 + 1)
-    assert not STATE.is_short(11)
-    for counter in (-5, (1 << 31) - 1):
+    assert not STATE.is_short(10 + BLOCK_SIZE // 2), "half of it is left"
+    for counter in (-5, -1, id_max - BLOCK_SIZE + 1, id_max):
         with pytest.raises(ProtocolError, match="no 65536 client ids"):
             block_behind(counter)

@@ -1,0 +1,290 @@
+"""A proxy as a whole: events in, everything that leaves it in the same step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cluster.coordinators import PATHS, ROOT
+from tests.unit.proxy.node_desk import CLIENT, GENERATION, IDENTITY, MARK, NodeDesk, append, mount, record
+from waltz_core.base.edge import (
+    CloseConn,
+    Dial,
+    Ended,
+    Level,
+    Report,
+    Send,
+    Shutdown,
+    WallClock,
+    Writable,
+    ZkChildren,
+    ZkGet,
+    ZkState,
+    ZkStateChanged,
+)
+from waltz_core.base.ids import make_req_id
+from waltz_core.proxy.cache import CacheData, CacheFailed, CacheRead, CacheWrite, encode_entry
+from waltz_core.proxy.node import BlocksTaken
+from waltz_core.proxy.state import BLOCK_SIZE
+from waltz_core.server.refusals import refusal
+from waltz_core.wire import client_messages as messages
+from waltz_core.zookeeper.znodes import ClusterParams, encode_cluster_params
+
+
+def range_of(conn: int, first: int, last: int = MARK) -> messages.RecordRangeRequest:
+    return messages.RecordRangeRequest(make_req_id(CLIENT + conn, -1, 0, 1), first, last, 0, 0, False)
+
+
+def payload_of(conn: int, transaction_id: int) -> messages.TransactionDataRequest:
+    return messages.TransactionDataRequest(make_req_id(CLIENT + conn, -1, 0, transaction_id), transaction_id)
+
+
+def statistics(number: int) -> messages.StatisticsRequest:
+    return messages.StatisticsRequest(make_req_id(CLIENT + 1, -1, 0, number), -1, ("append-queue-size",))
+
+
+# ---- what leaves in the step in which it became possible ---------------------------------------
+
+
+def test_the_mark_is_asked_for_in_the_step_that_tells_of_a_server() -> None:
+    """Nothing else of a server is wanted yet: the question opens the connection."""
+    desk = NodeDesk()
+    desk.cluster.server()
+    (dial,) = [effect for effect in desk.join() if isinstance(effect, Dial)]
+    assert dial.endpoint.host == "host"
+    desk.connect()
+    assert [type(message) for _, message in desk.asked] == [messages.HighWaterMarkRequest]
+
+
+def test_the_mark_is_asked_for_anew_when_nothing_can_be_read_behind_it() -> None:
+    desk = NodeDesk()
+    desk.join()
+    desk.connect()
+    conn, question = desk.take(messages.HighWaterMarkRequest)
+    desk.say(conn, messages.HighWaterMarkResponse(question.req_id, MARK))
+    _, beginning = desk.serve_range(readable=False)
+    assert (beginning.first_id, beginning.last_id) == (0, -1)
+    out, probe = desk.serve_range(readable=False)
+    assert (probe.first_id, probe.last_id) == (MARK + 1, MARK)
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, conn)]
+    assert [type(message) for _, message in desk.asked] == [messages.HighWaterMarkRequest]
+
+
+def test_the_flush_of_a_mount_leaves_in_the_step_of_the_mount() -> None:
+    desk = NodeDesk()
+    upstream = desk.start()
+    desk.accept(1)
+    out = desk.say(1, mount(1))
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, upstream)]
+    assert [type(message) for _, message in desk.asked] == [messages.FlushRequest]
+    out = desk.answer_flush()
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, 1)]
+    assert desk.read(out, 1) == [messages.MountResponse(mount(1).req_id, messages.PartitionState.READY)]
+
+
+def test_appends_that_waited_leave_as_soon_as_the_upstream_connection_takes_data() -> None:
+    desk = NodeDesk()
+    upstream = desk.start()
+    desk.mounted(1)
+    assert desk.step(Writable(upstream, False)) == []
+    assert desk.say(1, append(1, 1), append(1, 2)) == []
+    assert desk.node.snapshot(desk.now).partitions[0].queued == 2
+
+    out = desk.step(Writable(upstream, True))
+
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, upstream)]
+    assert desk.asked == [(upstream, append(1, 1)), (upstream, append(1, 2))]
+
+
+def test_payloads_above_what_one_step_sends_leave_in_the_next() -> None:
+    desk = NodeDesk(out_bytes_max=1)
+    desk.start()
+    desk.accept(1)
+    desk.say(1, payload_of(1, 5))
+    desk.serve_range()
+    sent = [len(desk.read(desk.say(1, *[payload_of(1, 5)] * 3), 1))]  # all from memory
+    while desk.node.deadline() == desk.now:
+        sent.append(len(desk.read(desk.step(), 1)))
+        assert sent[-1], "it wakes for nothing"
+    assert sent == [1, 1, 1]
+
+
+# ---- where the log begins ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_below_the_log_start_is_read_only_what_the_server_has_from_an_archive(archived: bool) -> None:
+    desk = NodeDesk()
+    desk.start(log_start=4, archived=archived)
+    desk.accept(1)
+    told = desk.read(desk.say(1, range_of(1, 2)), 1)
+    if archived:
+        assert told == []
+        out, read = desk.serve_range(log_start=4)
+        assert (read.first_id, read.last_id) == (2, MARK)
+        (answer,) = desk.read(out, 1)
+        assert isinstance(answer, messages.RecordRangeResponse)
+        assert tuple(answer.records) == tuple(map(record, range(2, MARK + 1)))
+    else:
+        assert desk.asked == []
+        (answer,) = told
+        assert isinstance(answer, messages.ErrorResponse)
+        assert answer.code == messages.ErrorCode.BEFORE_START
+
+
+# ---- what clients append -------------------------------------------------------------------------
+
+
+def test_an_append_with_too_many_locks_is_refused_or_ends_its_connection() -> None:
+    desk = NodeDesk(locks_max=2)
+    upstream = desk.start()
+    desk.mounted(1)
+    text = "an append with 3 locks, more than server.locksMax of this proxy"
+    large = append(1, 1, locks=3, named=True)
+    out = desk.say(1, large, append(1, 2, locks=2))
+    assert desk.read(out, 1) == [refusal(large.req_id, messages.Refusal.TOO_LARGE, text)]
+    assert desk.asked == [(upstream, append(1, 2, locks=2))]
+    desk.asked.clear()
+
+    out = desk.say(1, append(1, 3, locks=3))
+
+    assert [type(effect) for effect in out] == [Report, CloseConn]
+    assert out[1] == CloseConn(1, f"partition 0: {text}")
+    assert desk.asked == []
+
+
+# ---- what tools ask ----------------------------------------------------------------------------
+
+
+def queued(answers: list[messages.ClientMessage]) -> list[float]:
+    sizes = []
+    for answer in answers:
+        assert isinstance(answer, messages.StatisticsResponse)
+        sizes += [each.value for each in answer.statistics]
+    return sizes
+
+
+def test_tools_that_ask_in_one_step_are_answered_from_one_snapshot_and_the_next_from_another() -> None:
+    """It tells of every partition: who asks again and again must not have it taken for each question."""
+    desk = NodeDesk()
+    upstream = desk.start()
+    desk.mounted(1)
+    desk.step(Writable(upstream, False))
+    out = desk.say(1, statistics(1), append(1, 1), statistics(2))
+    assert queued(desk.read(out, 1)) == [0, 0]
+    assert queued(desk.read(desk.say(1, statistics(3)), 1)) == [1]
+
+
+def test_tools_are_told_the_wall_clock_and_how_much_was_read_upstream() -> None:
+    desk = NodeDesk()
+    desk.start()
+    desk.accept(1)
+    assert desk.step(WallClock(500_000)) == []
+    (answer,) = desk.read(desk.say(1, statistics(1)), 1)
+    assert isinstance(answer, messages.StatisticsResponse)
+    assert answer.time_ms == desk.now + 500_000
+    desk.say(1, range_of(1, 5))
+    desk.serve_range()
+    assert desk.node.snapshot(desk.now).fetched == MARK - 4
+
+
+# ---- the disk ----------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fails_ends_the_cache_and_everything_is_read_upstream() -> None:
+    desk = NodeDesk(cache_bytes=1 << 20, data_cache_bytes=0)
+    desk.start()
+    desk.accept(1)
+    desk.say(1, payload_of(1, 5))
+    out, _ = desk.serve_range()
+    entry = encode_entry(0, 5, [record(5)])
+    assert [effect for effect in out if not isinstance(effect, Send)] == [CacheWrite(0, entry)]
+    (read,) = desk.say(1, payload_of(1, 5))
+    assert isinstance(read, CacheRead)
+    assert [type(effect) for effect in desk.step(CacheData(0, read.token, entry))] == [Send]
+    assert desk.node.snapshot(desk.now).cache_bytes == len(entry)
+
+    (line,) = desk.step(CacheFailed("no space left"))
+
+    text = "the cache on the disk is given up: no space left; what it held is read upstream again"
+    assert line == Report(Level.WARNING, text)
+    assert desk.node.snapshot(desk.now).cache_bytes == 0
+    assert [type(effect) for effect in desk.say(1, payload_of(1, 5))] == [Send]
+    out, again = desk.serve_range()
+    assert (again.first_id, again.last_id) == (5, 5)
+    assert [(type(effect), effect.conn) for effect in out] == [(Send, 1)], "and it is not written any more"
+
+
+# ---- its root ----------------------------------------------------------------------------------
+
+
+def test_a_root_that_is_not_there_yet_is_looked_for_again() -> None:
+    desk = NodeDesk()
+    desk.own.remove(PATHS.assignment)
+    desk.zk(ZkStateChanged(ZkState.CONNECTED, desk.own_session))
+    due = desk.node.deadline()
+    assert due is not None
+    desk.now = due
+    out = desk.step()
+    assert out
+    assert {type(effect) for effect in out} <= {ZkGet, ZkChildren}
+
+
+def test_the_generations_of_the_cluster_stand_in_its_root() -> None:
+    desk = NodeDesk()
+    desk.join()
+    assert [server.partitions for server in desk.own.assignment()[0].servers] == [()]
+    desk = NodeDesk()
+    desk.start()
+    assert [server.partitions for server in desk.own.assignment()[0].servers] == [((0, GENERATION),)]
+
+
+def test_clients_may_have_the_ids_of_a_new_block() -> None:
+    desk = NodeDesk()
+    desk.start()
+    desk.accept(1)
+    blocks = (IDENTITY, IDENTITY + BLOCK_SIZE - 1), (200_000, 200_001)
+    assert desk.step(BlocksTaken(blocks)) == []
+    desk.say(1, mount(1, 200_000))
+    assert [type(message) for _, message in desk.asked] == [messages.FlushRequest]
+
+
+def test_a_client_id_that_was_not_given_out_here_is_refused() -> None:
+    desk = NodeDesk()
+    desk.start()
+    desk.accept(1)
+    for client_id in (IDENTITY, IDENTITY + BLOCK_SIZE):
+        conn = client_id - IDENTITY + 5
+        desk.accept(conn)
+        asked = mount(conn, client_id)
+        out = desk.say(conn, asked)
+        problem = f"client id {client_id} was not given out by this proxy: take one where its clients do"
+        assert [type(effect) for effect in out] == [Report, Send]
+        assert out[0].text.startswith("refused: ")
+        assert out[0].text.endswith(problem)
+        assert desk.read(out, conn) == [messages.ErrorResponse(asked.req_id, messages.ErrorCode.NOT_ALLOWED, problem)]
+        assert desk.asked == []
+
+
+def test_another_cluster_upstream_ends_it() -> None:
+    desk = NodeDesk()
+    desk.accept(1)
+    desk.cluster.put(ROOT, encode_cluster_params(ClusterParams("other", 1)))
+    out = desk.join()
+    (ended,) = [effect for effect in out if isinstance(effect, Ended)]
+    assert ended.reason == (
+        "this root is a proxy's of cluster 'test' with 1 partitions, but upstream is 'other' with 1 partitions: "
+        "give it a root of its own"
+    )
+    assert [effect.conn for effect in out if isinstance(effect, CloseConn)] == [1]
+    assert not [effect for effect in out if isinstance(effect, Dial)]
+
+
+def test_asked_to_end_it_leaves_its_root_and_closes_what_clients_have() -> None:
+    desk = NodeDesk()
+    desk.start()
+    desk.accept(1)
+    assert len(desk.own.descriptors()) == 1
+    out = desk.zk(Shutdown())
+    assert [effect.reason for effect in out if isinstance(effect, Ended)] == [""]
+    assert [effect for effect in out if isinstance(effect, CloseConn)] == [CloseConn(1, "the proxy ends")]
+    assert desk.own.descriptors() == {}
