@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+BARE = {
+    **os.environ,
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}  # pytest without all that is installed, which takes seconds
 FOLDERS = sorted({path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")})
 
 
@@ -48,12 +52,11 @@ def test_bad(): assert False
 def test_crowded(): assert ALONE.exists()
 """)
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)]
-    command += ["-p", "no:xdist"]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == 1
+    assert subprocess.run(command, check=False, capture_output=True, env=BARE).returncode == 1
     (tmp_path / "alone").touch()
     noted = tmp_path / "build" / "beside.txt"
     again = [*command, "-p", "tests.beside", "--beside", str(noted), "--last-failed"]
-    assert subprocess.run(again, check=False, capture_output=True, cwd=ROOT).returncode == 1
+    assert subprocess.run(again, check=False, capture_output=True, cwd=ROOT, env=BARE).returncode == 1
     assert noted.read_text().splitlines() == ["test_it.py::test_crowded"]
 
 
@@ -72,8 +75,9 @@ async def test_tasks(process): await trio.sleep_forever()
 def test_next(process): pass
 """)
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)]
-    command += ["-p", "no:xdist", "-o", "timeout=1", "-o", "timeout_method=signal", "-o", "trio_mode=true"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    command += ["-p", "pytest_trio.plugin", "-o", "trio_mode=true"]
+    command += ["-p", "pytest_timeout", "-o", "timeout=1", "-o", "timeout_method=signal"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=BARE)
     assert "2 failed, 1 passed" in done.stdout
     assert "Timeout (>1.0s)" in done.stdout
     assert re.findall(r"^FAILED .*::(\w+)", done.stdout, re.MULTILINE) == ["test_waiting", "test_tasks"]
