@@ -789,6 +789,12 @@ CORPUS: tuple[Mutant, ...] = (
         "min(max(owed_since, self.link.last_read) + silence, owed_since + _OWED_FACTOR * silence)",
         "max(owed_since, self.link.last_read) + silence",
     ),
+    Mutant(
+        "a server whose host is gone is waited for by a client that it owes an id",
+        "client.membership",
+        "            if now - link.last_read >= self._settings.silence_ms:\n",
+        "            if False:\n",
+    ),
     # ---- submits ----------------------------------------------------------------------------------------------
     Mutant(
         "a decline is believed as it is",

@@ -19,7 +19,7 @@ from waltz_core.base.outbox import Outbox
 from waltz_core.client.alarms import ClusterDue
 from waltz_core.client.application_port import ApplicationPort
 from waltz_core.client.calls import ClusterLost, Joined
-from waltz_core.client.connections import Connections
+from waltz_core.client.connections import SILENT, Connections
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.membership import MapChanged, Membership, MembershipNote
@@ -68,6 +68,10 @@ class ClusterPort:
     def confirm_doubts(self, now: int) -> bool:
         """The same, after everyone who doubts was asked again."""
         return self._context.doubts.confirmed(now)
+
+    def give_up(self, now: int, link: Link) -> None:
+        """Close a connection whose server owes an answer and is silent; its loss is reported."""
+        self._connections.drop(now, link, SILENT)
 
     # ---- events ------------------------------------------------------------------------------
 

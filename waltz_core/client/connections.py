@@ -20,6 +20,9 @@ from waltz_core.client.membership import Membership
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.router import ClientRouter, EndpointMap
 
+SILENT = "the server owes an answer and is silent"
+"""Why a connection is given up."""
+
 
 class Connections:
     """Every connection of this client, by its number."""

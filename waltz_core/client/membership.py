@@ -72,6 +72,9 @@ class Servers(Protocol):
     def confirm_doubts(self, now: int) -> bool:
         """The same, after everyone who doubts was asked again."""
 
+    def give_up(self, now: int, link: Link) -> None:
+        """Close a connection whose server owes an answer and is silent; its loss is reported."""
+
 
 class Membership(Protocol):
     """A view of the cluster."""
@@ -336,8 +339,12 @@ class ServerMembership(NullMembership):
         assert self._client is not None
         link = self._client.link_to(server)
         if link is self._link and link.ready and self._asked_at is not None and self._client_id is None:
-            # There is nobody else, and it owes us an id already: asked again on the same connection it refuses.
-            self._asked_at = self._since = now
+            # There is nobody else, and it owes us an id already: asked again on the same connection it refuses. From a
+            # host that lost its power nothing comes any more, not even the end of the connection.
+            if now - link.last_read >= self._settings.silence_ms:
+                self._client.give_up(now, link)
+            else:
+                self._asked_at = self._since = now
             return
         self._link = link
         self._asked_at, self._since = None, now

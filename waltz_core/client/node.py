@@ -40,7 +40,7 @@ from waltz_core.client.alarms import AlarmKey, ClusterDue, Due
 from waltz_core.client.application_port import ApplicationPort
 from waltz_core.client.calls import Call, CloseClient, Effect, PartitionStatus, Submit
 from waltz_core.client.cluster_port import ClusterPort
-from waltz_core.client.connections import Connections
+from waltz_core.client.connections import SILENT, Connections
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.membership import Membership
@@ -141,7 +141,7 @@ class ClientNode:
         else:
             machine = key.machine
             if machine.due(now, key.due) and machine.link is not None:
-                self._connections.drop(now, machine.link, "the server owes an answer and is silent")
+                self._connections.drop(now, machine.link, SILENT)
             self._context.touch(machine)
             if key.due is Due.HURRY:
                 machine.set_alarms(now)
