@@ -157,7 +157,8 @@ class Agent:
                     return calls.ArchiveFailed(ticket, problem)
                 return calls.ArchiveHolds(ticket, 0, len(vault.records[partition]), vault.file_records)
             case calls.ArchiveCompare(ticket=ticket, first=first, records=records, anew=anew):
-                assert anew or self._comparing.get(partition) == first, "it goes on with what it has not begun"
+                # A process that was killed between two pieces begins with the second one, as the real one does.
+                assert anew or self._comparing.get(partition, first) == first, "it goes on with what it has not begun"
                 self._comparing[partition] = first + len(records)
                 if vault.read(partition, first, len(records)) != list(records):
                     return calls.ArchiveFailed(ticket, "it holds other records than the log")

@@ -795,6 +795,12 @@ CORPUS: tuple[Mutant, ...] = (
         "            if now - link.last_read >= self._settings.silence_ms:\n",
         "            if False:\n",
     ),
+    Mutant(
+        "an archive that is silent again before all old questions have failed at one time is waited for",
+        "server.archive",
+        "if self._reset is not None and next(iter(self._owed), self._reset + 1) > self._reset:",
+        "if self._reset is not None and not self._owed:",
+    ),
     # ---- submits ----------------------------------------------------------------------------------------------
     Mutant(
         "a decline is believed as it is",

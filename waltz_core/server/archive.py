@@ -68,7 +68,7 @@ class Archive:
         self._reading = 0  # reads under way
         self._working: dict[int, None] = {}  # partitions whose turn it is to write or check
         self._wanting: dict[int, None] = {}  # those that wait for a turn
-        self._reset = False  # asked for, and not everything under way has failed yet
+        self._reset: int | None = None  # asked for; the last ticket that was owed then, until none up to it is
         self.ready: list[int] = []  # partitions whose turn has come
 
     # ---- turns -------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ class Archive:
         owed = self._owed.pop(event.ticket, None)
         if owed is None:
             return None
-        if not self._owed:
-            self._reset = False
+        if self._reset is not None and next(iter(self._owed), self._reset + 1) > self._reset:
+            self._reset = None  # what is owed now was asked of the archive that was started anew
         if owed.read is not None:
             self._reading -= 1
             self._launch(now)
@@ -143,7 +143,7 @@ class Archive:
 
     def deadline(self) -> int | None:
         """When the oldest answer has been owed for too long."""
-        if self._reset or not self._owed:
+        if self._reset is not None or not self._owed:
             return None
         return next(iter(self._owed.values())).since + self.policy.answer_ms
 
@@ -151,7 +151,7 @@ class Archive:
         """Give up what is owed for too long."""
         deadline = self.deadline()
         if deadline is not None and now >= deadline:
-            self._reset = True
+            self._reset = next(reversed(self._owed))
             reason = f"it has not answered for {self.policy.answer_ms / 1000:.0f} s"
             self._out.put(Report(Level.WARNING, f"archive {self.policy.where}: {reason}; it is started anew"))
             self._out.put(ArchiveReset(reason))

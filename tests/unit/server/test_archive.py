@@ -63,3 +63,18 @@ def test_what_is_owed_for_too_long_is_given_up_once() -> None:
     archive.answered(1_006, ArchiveFailed(ticket, "killed"))
     archive.owe(2_000, 0)
     assert archive.deadline() == 3_000
+
+
+def test_an_archive_that_was_started_anew_and_is_silent_again_is_given_up_again() -> None:
+    """Although reads that had waited were asked before everything older had failed."""
+    archive, out = made(answer_ms=1_000, reads_max=2)
+    for token in range(3):
+        archive.read(0, ReadAsked(0, token, token, 1))
+    archive.due(1_000)
+    archive.answered(1_001, ArchiveFailed(1, "its process ended"))
+    assert archive.deadline() is None, "the second one will fail, too"
+    archive.answered(1_002, ArchiveFailed(2, "its process ended"))
+    out.take()
+    assert archive.deadline() == 2_001
+    archive.due(2_001)
+    assert [type(effect) for effect in out.take()] == [Report, ArchiveReset]
