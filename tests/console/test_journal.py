@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.server.journal_format import CommittedRange, Decision, SessionOpened, Started, Synced, encode_entry
-from waltz_core.wire.client_messages import Conflict, LockKind
 from waltz_trio.console.journal import find_decisions
 
 COUNT = 30_000

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from tests.model.invariants.application import check_call, check_end, check_paused, check_sent
+from waltz_core.base.lock import key_lock
 from waltz_core.client.applier import (
     Applied,
     ApplyFailed,
@@ -26,7 +27,7 @@ from waltz_core.client.applier import (
     ViewDown,
 )
 from waltz_core.client.calls import Failed, Reason
-from waltz_core.client.keys import KeyEntry, KeyTable, key_lock, request_hash
+from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_core.client.materialized import MaterializedPartition
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (

@@ -38,10 +38,10 @@ import attrs
 
 from tests.model.recovery_world import PARTITION, Pending, Storage, make_record, replica_of, writer_of
 from waltz_core.base.log import SessionInfo
+from waltz_core.base.quorum import decide, majority
 from waltz_core.store import recovery_events as rec
-from waltz_core.store.metadata import states_by_storage
-from waltz_core.store.quorum import decide, majority
 from waltz_core.store.recovery import Recovery
+from waltz_core.zookeeper.partition_metadata import states_by_storage
 from waltz_core.zookeeper.znodes import EMPTY_METADATA, UNRESOLVED, PartitionMetadata
 
 

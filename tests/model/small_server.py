@@ -17,6 +17,7 @@ from uuid import UUID
 import attrs
 
 from waltz_core.base.ids import Endpoint, ReqId, req_client, req_generation, req_partition
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.log import Record
 from waltz_core.wire.client_codec import VERSIONS
 from waltz_core.wire.client_messages import (
@@ -26,7 +27,6 @@ from waltz_core.wire.client_messages import (
     ClientCapability,
     ClusterInfoRequest,
     ClusterInfoResponse,
-    Conflict,
     ErrorCode,
     ErrorResponse,
     FeedData,
@@ -38,7 +38,6 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,
     LockFailure,
-    LockKind,
     MountRequest,
     MountResponse,
     NamedAppendRequest,

@@ -9,15 +9,13 @@ import pytest
 
 from tests.lock_names import pack_names
 from tests.model.test_server import Client, opened
-from waltz_core.base.lock import Lock
+from waltz_core.base.lock import Conflict, Lock, LockKind
 from waltz_core.wire.client_messages import (
     AppendRefused,
     AppendRequest,
     Capability,
     ClusterInfoRequest,
-    Conflict,
     LockFailure,
-    LockKind,
     MountRequest,
     MountResponse,
     NamedAppendRequest,

@@ -7,6 +7,7 @@ from typing import Any
 
 from waltz_core.base.edge import ZkCreate, ZkDelete, ZkSet
 from waltz_core.base.ids import ReqId, req_client, req_sequence
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.client.calls import Committed, Deliver, Failed, Fetched, StatusChanged
 from waltz_core.storage import effects as disk
 from waltz_core.wire import client_messages as client
@@ -64,8 +65,8 @@ def client_message(message: Any, clients: Clients) -> str | None:
 
 def _refusal(message: client.AppendRefused) -> str:
     assert message.refusal == client.Refusal.LOCK
-    kind = client.LockKind(message.lock_kind).name.lower()
-    if message.conflict == client.Conflict.TRUE:
+    kind = LockKind(message.lock_kind).name.lower()
+    if message.conflict == Conflict.TRUE:
         return f"its {kind} lock was taken by transaction {message.blocking_id}"
     return f"its {kind} lock was taken by a transaction up to {message.transaction_id}"
 

@@ -168,7 +168,7 @@ CORPUS: tuple[Mutant, ...] = (
         "mark = marks[self._quorum - 1]",
         "mark = marks[max(self._quorum - 2, 0)]",
     ),
-    Mutant("wrong quorum", "store.quorum", "return n // 2 + 1", "return max(1, n // 2)"),
+    Mutant("wrong quorum", "base.quorum", "return n // 2 + 1", "return max(1, n // 2)"),
     Mutant(
         "a suspect counts as not needed as soon as one member ends below it",
         "store.intake",
@@ -266,7 +266,7 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "absent replicas forgotten",
-        "store.quorum",
+        "base.quorum",
         "if support + absent >= quorum and blocked is None:",
         "if support + absent > quorum and blocked is None:",
     ),
@@ -527,13 +527,13 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "closing mark one too high",
-        "store.metadata",
+        "zookeeper.partition_metadata",
         "            state = ReplicaState(replica_id, state.session_id, resolved)",
         "            state = ReplicaState(replica_id, state.session_id, resolved + 1)",
     ),
     Mutant(
         "absent replica named as taking part",
-        "store.metadata",
+        "zookeeper.partition_metadata",
         "            state = ReplicaState(replica_id, state.session_id, resolved)",
         "            state = ReplicaState(replica_id, session_id, UNRESOLVED)",
     ),

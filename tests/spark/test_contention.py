@@ -14,11 +14,11 @@ from tests.lock_names import pack_names
 from tests.spark.logs import make_log
 from tests.spark.test_journal import write_journal
 from waltz_core.base.ids import make_req_id
-from waltz_core.base.lock import Lock
+from waltz_core.base.lock import Conflict, Lock, LockKind
 from waltz_core.base.log import PROBE_MARK
 from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision, Gap
-from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
+from waltz_core.wire.client_messages import Refusal
 from waltz_spark.audit.contention import BINS, count_decisions, table_sizes, together
 from waltz_spark.audit.report import contention_sections
 from waltz_trio.cli.main import main as waltz

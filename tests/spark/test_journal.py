@@ -14,6 +14,7 @@ import pytest
 from tests.lock_names import pack_names
 from tests.spark.logs import KEY, make_records, write_control, write_segments
 from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.server.journal_format import (
     CommittedRange,
     Decision,
@@ -24,7 +25,7 @@ from waltz_core.server.journal_format import (
     Synced,
     encode_entry,
 )
-from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
+from waltz_core.wire.client_messages import Refusal
 from waltz_spark.audit.audit import run_audit
 from waltz_spark.base.errors import JournalError, OptionError
 from waltz_spark.base.runners import Here, OnSpark

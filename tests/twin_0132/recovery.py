@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from waltz_core.base.log import SessionInfo
-from waltz_core.store.metadata import recovered_metadata, same_metadata, states_by_storage
-from waltz_core.store.quorum import decide, majority
+from waltz_core.base.quorum import decide, majority
 from waltz_core.store.recovery_events import (
     AskMax,
     CasDone,
@@ -36,6 +35,7 @@ from waltz_core.store.recovery_events import (
     Truncate,
     WriteRecords,
 )
+from waltz_core.zookeeper.partition_metadata import recovered_metadata, same_metadata, states_by_storage
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _BUSY = (ReplicaPhase.ARRIVING, ReplicaPhase.COPYING, ReplicaPhase.MARKING)

@@ -75,7 +75,7 @@ LEVELS = {
 }
 """The parts of each package, from the bottom; a part imports parts of its own level or below, and no circle."""
 
-ARROWS = {"waltz_core": 41, "waltz_trio": 37, "waltz_spark": 28}
+ARROWS = {"waltz_core": 36, "waltz_trio": 37, "waltz_spark": 28}
 """Imports between parts, each pair counted once, at most: a new one is a decision, not an accident."""
 
 
@@ -113,7 +113,7 @@ def test_the_parts_of_a_package_import_downwards_and_in_no_circle(package: str) 
             del left[part]
 
 
-PACKAGES = (*LEVELS, "waltz_sync", "waltz_asyncio", "waltz_dcb")
+PACKAGES = (*LEVELS, "waltz_sync", "waltz_asyncio", "waltz_dcb", "waltz_testing")
 
 
 def module_imports(package: str) -> dict[str, set[str]]:

@@ -13,11 +13,11 @@ from tests.unit.server.test_appender import append, appender_with, launch, vote
 from tests.vectors.deviations import recovery_rules
 from tests.vectors.reading import Fields, Unit, lines, plain
 from waltz_core.base.log import SessionInfo
+from waltz_core.base.quorum import decide, majority
 from waltz_core.server.append_queue import Sender
 from waltz_core.store import recovery_events as rec
-from waltz_core.store.metadata import states_by_storage
-from waltz_core.store.quorum import decide, majority
 from waltz_core.store.recovery import Recovery
+from waltz_core.zookeeper.partition_metadata import states_by_storage
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _COPY_COUNT: Final = 20  # records per step of 0.13.2

@@ -9,8 +9,8 @@ import attrs
 
 from tests.model.storage_twin import NONE, Rules
 from waltz_core.base.errors import ProtocolError
+from waltz_core.base.quorum import decide, majority
 from waltz_core.cluster.assignment import Member
-from waltz_core.store.quorum import decide, majority
 from waltz_core.wire.frame import HEADER, HEADER_SIZE, HELLO_MAGIC
 from waltz_core.wire.hello import decode_hello
 from waltz_core.wire.table import WireProtocol

@@ -14,6 +14,7 @@ from waltz_core.base.edge import Port
 from waltz_core.base.record import record
 from waltz_core.wire import admin_messages as admin
 from waltz_core.wire import client_messages as client
+from waltz_core.wire.shared import AccessLevel
 
 _LAST_PARTITION = (1 << 31) - 1
 
@@ -187,14 +188,6 @@ class RolesChanged:
     """
 
     roles: Roles
-
-
-class AccessLevel(enum.IntEnum):
-    """How a process decides whom it serves; the statistic `access-level`."""
-
-    EVERYBODY = 0  # every peer that reaches its ports
-    CERTIFICATES = 1  # every peer with a certificate of its authority
-    ROLES = 2  # what the rules say
 
 
 def access_level(roles: Roles, *, certificates_asked: bool) -> AccessLevel:

@@ -1,7 +1,9 @@
-"""A lock as applications name it, and the hash of it that travels."""
+"""A lock as applications name it, the hash of it that travels, and what is said of one that was refused."""
 
 from __future__ import annotations
 
+import enum
+import hashlib
 from struct import unpack
 
 from waltz_core.base.record import record
@@ -9,6 +11,7 @@ from waltz_core.base.record import record
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 _SIGN_32 = 0x80000000
+_KEY_LOCK = "waltz.key"
 
 
 def signed(value: int) -> int:
@@ -42,3 +45,25 @@ class Lock:
     def wire(self) -> int:
         """The signed int32 that goes on the wire (Java: PartitionLocalLock.hashCode)."""
         return signed(name_hash(self.name) ^ id_hash(self.id))
+
+
+def key_lock(key: str) -> Lock:
+    """The lock that an append with a key takes. Its id has 64 bits of a hash: two keys may have to share it."""
+    return Lock(_KEY_LOCK, int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big", signed=True))
+
+
+class Conflict(enum.IntEnum):
+    """Whether a refused lock was really taken."""
+
+    UNKNOWN = 0  # the server does not remember far enough back
+    TRUE = 1  # the blocking transaction holds a write or append lock of the same hash
+    FALSE = 2  # no such transaction behind the client's mark: the lock table was too coarse, or new
+
+
+class LockKind(enum.IntEnum):
+    """Which of the three lists of a request."""
+
+    NONE = -1
+    WRITE = 0
+    READ = 1
+    APPEND = 2

@@ -28,13 +28,10 @@ from typing import Any, cast
 
 import attrs
 
-from waltz_core.base.lock import Lock
 from waltz_core.base.record import record
 
 KEY_SIZE_MAX = 255
 """Bytes of a key in UTF-8: what every database takes as a primary key."""
-
-_LOCK_NAME = "waltz.key"
 
 
 @record
@@ -63,11 +60,6 @@ def check_key(key: object) -> str:
     if not 1 <= size <= KEY_SIZE_MAX:
         raise ValueError(f"a key has 1 to {KEY_SIZE_MAX} bytes, found {size}")
     return key
-
-
-def key_lock(key: str) -> Lock:
-    """The lock that an append with a key takes. Its id has 64 bits of a hash: two keys may have to share it."""
-    return Lock(_LOCK_NAME, int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big", signed=True))
 
 
 def is_kept(transaction_id: int, mark: int, window: int) -> bool:

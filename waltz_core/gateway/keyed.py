@@ -28,9 +28,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias, assert_never
 
-from waltz_core.base.lock import Lock
+from waltz_core.base.lock import Lock, key_lock
 from waltz_core.base.record import record
-from waltz_core.client.keys import key_lock
 from waltz_core.gateway import json_text
 from waltz_core.gateway.problems import Outcome, Problem
 

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 from struct import Struct
 
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.record import record
-from waltz_core.wire.client_messages import Conflict, LockKind
 
 _HASH = Struct("=i").pack
 _HASH_SIZE = 4

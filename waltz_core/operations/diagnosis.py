@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from waltz_core.access.roles import AccessLevel
+from waltz_core.base.quorum import majority
 from waltz_core.operations import findings
 from waltz_core.operations.archives import archives, uncovered
 from waltz_core.operations.doors import gateways
@@ -21,10 +21,9 @@ from waltz_core.operations.findings import Finding, fold, ranges_text
 from waltz_core.operations.regions import proxies
 from waltz_core.operations.replicas import lags, replicas
 from waltz_core.operations.view import ClusterView, ServerView, StorageView
-from waltz_core.store.metadata import is_unknown, states_by_storage
-from waltz_core.store.quorum import majority
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
-from waltz_core.wire.shared import Trouble
+from waltz_core.wire.shared import AccessLevel, Trouble
+from waltz_core.zookeeper.partition_metadata import is_unknown, states_by_storage
 from waltz_core.zookeeper.paths import cluster_paths
 
 CLOCK_MAX_MS = 5_000  # difference of clocks that is reported: log times, certificates and sessions suffer from it

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
 from waltz_core.operations.archives import FILES_BEHIND
 from waltz_core.operations.diagnosis import diagnose, notices
 from waltz_core.operations.doors import GatewayView
 from waltz_core.operations.findings import Finding
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
-from waltz_core.store.quorum import majority
 from waltz_core.wire.client_messages import PartitionStatus, ServedState
 from waltz_core.zookeeper.znodes import UNRESOLVED
 

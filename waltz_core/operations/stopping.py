@@ -15,10 +15,10 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from waltz_core.base.errors import ClusterError
+from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
 from waltz_core.operations.findings import ranges_text
 from waltz_core.operations.view import ClusterView, ReplicaView, ServerView, StorageView
-from waltz_core.store.quorum import majority
 from waltz_core.wire.client_messages import ServedState
 
 

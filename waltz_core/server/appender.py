@@ -32,13 +32,14 @@ from itertools import repeat
 from typing import TypeAlias
 
 from waltz_core.base.ids import req_generation
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.log import RECORD_OVERHEAD
 from waltz_core.base.record import record
 from waltz_core.locks.exact import UNEXPLAINED, ExactLocks, Explanation
 from waltz_core.locks.table import LockTable
 from waltz_core.server.append_queue import Append, AppendQueue, Barrier, Run, Sender, Take, cost_of
 from waltz_core.store.replica_link import Batch
-from waltz_core.wire.client_messages import Conflict, LockKind, NamedAppendRequest, Refusal
+from waltz_core.wire.client_messages import NamedAppendRequest, Refusal
 from waltz_core.wire.storage_codec import encode_records
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waltz_core.access.admission import UNLIMITED, Places
-from waltz_core.access.roles import NO_ROLES, AccessLevel, Roles, access_level
+from waltz_core.access.roles import NO_ROLES, Roles, access_level
 from waltz_core.base.ids import Endpoint
 from waltz_core.base.record import record
 from waltz_core.server.append_queue import PACE, TURN, WINDOW
@@ -13,6 +13,7 @@ from waltz_core.server.journal_format import Mode
 from waltz_core.store.followers import SessionConfig
 from waltz_core.store.pool import VERSIONS as STORAGE_VERSIONS
 from waltz_core.wire.client_codec import VERSIONS
+from waltz_core.wire.shared import AccessLevel
 
 
 @record

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from waltz_core.base.ids import ReqId
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.server.appender import Refused
 from waltz_core.wire.client_messages import (
     AppendRefused,
-    Conflict,
     LockFailure,
-    LockKind,
     NamedAppendRequest,
     Refusal,
 )

@@ -20,8 +20,8 @@ from waltz_core.base.ids import Endpoint, parse_endpoint
 from waltz_core.base.outbox import Emits
 from waltz_core.base.pending import Awaits
 from waltz_core.server.context import ClusterState, PortsRead, StorageAlarm
-from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.dialer import DialerEffect, DialState
 from waltz_core.zookeeper.znodes import decode_connection_metadata
 

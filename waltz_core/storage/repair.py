@@ -26,8 +26,8 @@ from waltz_core.base.edge import Closed
 from waltz_core.base.log import Record, SessionInfo
 from waltz_core.base.record import record
 from waltz_core.storage.notes import AnswersDue, Mended, Range, RepairNote, RepairRecorded, Surveyed
-from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.admin_messages import RepairedRange, RepairOutcome
 from waltz_core.wire.dialer import DialState
 from waltz_core.wire.shared import IdRange

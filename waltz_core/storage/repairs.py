@@ -21,8 +21,8 @@ from waltz_core.storage.peers import Caller
 from waltz_core.storage.refusals import SE, Refusal
 from waltz_core.storage.repair import Repair, RepairResult
 from waltz_core.storage.replica import StorageReplica
-from waltz_core.store.admin_link import AdminLink
 from waltz_core.wire import admin_messages as admin
+from waltz_core.wire.admin_link import AdminLink
 from waltz_core.wire.shared import FailureCode
 
 SOURCES_MAX = 16  # of one repair

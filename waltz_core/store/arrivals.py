@@ -45,7 +45,7 @@ from typing import Final
 
 from waltz_core.base.log import SessionInfo
 from waltz_core.base.record import record
-from waltz_core.store.metadata import is_unknown, last_session
+from waltz_core.zookeeper.partition_metadata import is_unknown, last_session
 from waltz_core.zookeeper.znodes import UNRESOLVED, ReplicaState
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from waltz_core.base.quorum import Decision, decide, majority
 from waltz_core.store.members import Member, Situation
-from waltz_core.store.metadata import last_session
-from waltz_core.store.quorum import Decision, decide, majority
+from waltz_core.zookeeper.partition_metadata import last_session
 
 
 def supporters(at: Situation) -> Iterator[Member]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from waltz_core.base.quorum import majority
 from waltz_core.store.arrivals import Case, Keep, arrival, settled
 from waltz_core.store.levelling import enter
 from waltz_core.store.members import Member, Probe, Situation
-from waltz_core.store.quorum import majority
 from waltz_core.store.recovery_events import AskMax, Effect, ReplicaPhase, Truncate
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from waltz_core.base.errors import StorageError
 from waltz_core.base.ids import ReplicaId
 from waltz_core.base.log import SessionInfo
+from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
-from waltz_core.store.metadata import is_unknown, states_by_storage
-from waltz_core.store.quorum import majority
+from waltz_core.zookeeper.partition_metadata import is_unknown, states_by_storage
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 

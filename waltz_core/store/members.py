@@ -26,10 +26,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from waltz_core.base.quorum import majority
 from waltz_core.store.arrivals import Standing
-from waltz_core.store.metadata import states_by_storage
-from waltz_core.store.quorum import majority
 from waltz_core.store.recovery_events import Effect, ReplicaPhase, ReplicaRefused
+from waltz_core.zookeeper.partition_metadata import states_by_storage
 from waltz_core.zookeeper.znodes import PartitionMetadata, ReplicaState
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ from waltz_core.store.decision import try_to_decide
 from waltz_core.store.intake import arrive, arrived, clear, clear_suspects
 from waltz_core.store.levelling import advance, enter, on_denied, on_read, on_written
 from waltz_core.store.members import Member, Situation
-from waltz_core.store.metadata import recovered_metadata, same_metadata, states_by_storage
 from waltz_core.store.recovery_events import (
     BegunAnew,
     CasDone,
@@ -62,6 +61,7 @@ from waltz_core.store.recovery_events import (
     Tick,
 )
 from waltz_core.store.waiting import reason_to_wait
+from waltz_core.zookeeper.partition_metadata import recovered_metadata, same_metadata, states_by_storage
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 _STUCK_AFTER_MS: Final = 1000  # waiting shorter than this is ordinary and not reported

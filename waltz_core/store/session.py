@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from waltz_core.base.alarms import SetsAlarms
 from waltz_core.base.contract import Tickets
 from waltz_core.base.outbox import Emits, Outbox
+from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
 from waltz_core.store import recovery_events as rec
 from waltz_core.store.calls import (
@@ -53,7 +54,6 @@ from waltz_core.store.copies import SourcesAside, sound_part
 from waltz_core.store.followers import AskSourcesAgain, Followers, SessionConfig
 from waltz_core.store.greetings import GreetAgain, Greetings
 from waltz_core.store.log_start import LogStart
-from waltz_core.store.quorum import majority
 from waltz_core.store.reads import SessionReads
 from waltz_core.store.recovery import Recovery
 from waltz_core.store.replica_link import Batch, LinkState, ReplicaLink

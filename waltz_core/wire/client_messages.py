@@ -305,23 +305,6 @@ class Refusal(enum.IntEnum):
     NOT_ALLOWED = 8  # the client's role does not include writing this partition
 
 
-class Conflict(enum.IntEnum):
-    """Whether a refused lock was really taken."""
-
-    UNKNOWN = 0  # the server does not remember far enough back
-    TRUE = 1  # the blocking transaction holds a write or append lock of the same hash
-    FALSE = 2  # no such transaction behind the client's mark: the lock table was too coarse, or new
-
-
-class LockKind(enum.IntEnum):
-    """Which of the three lists of a request."""
-
-    NONE = -1
-    WRITE = 0
-    READ = 1
-    APPEND = 2
-
-
 @record
 class AppendRefused:
     """Answer to a NamedAppendRequest that is not appended. The last five fields matter for LOCK only."""

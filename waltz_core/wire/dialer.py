@@ -12,7 +12,7 @@ WAITING ◄───────────────┴───────
 ```
 
 One machine for every connection that a node opens to another: a server's to its storage nodes (`store/pool.py`), and
-those to admin ports for repairs (`store/admin_link.py`), which are dialed once. The owner knows what is asked and what
+those to admin ports for repairs (`wire/admin_link.py`), which are dialed once. The owner knows what is asked and what
 an answer means; this knows the connection: its greeting and opening (`PortSession`), the bytes that gather during a
 step, the pauses between dials (`Attempts`), and the reason why there is no connection.
 

@@ -82,6 +82,14 @@ class Trouble(enum.IntEnum):
     PROTOCOL = 5  # it sends what such a port never sends
 
 
+class AccessLevel(enum.IntEnum):
+    """How a process decides whom it serves; the statistic `access-level`."""
+
+    EVERYBODY = 0  # every peer that reaches its ports
+    CERTIFICATES = 1  # every peer with a certificate of its authority
+    ROLES = 2  # what the rules say
+
+
 UNUSABLE = "unusable."
 """Figures of a server whose names begin so give the `Trouble` with the storage node that the rest of the name names."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from waltz_core.base.quorum import majority
 from waltz_core.base.record import record
-from waltz_core.store.quorum import majority
 from waltz_spark.archive.archive import Check, run_verification
 from waltz_spark.base.errors import ArchiveError, OptionError
 from waltz_spark.base.planning import Place, Range, StoragePlace

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
+from waltz_core.base.lock import Conflict
 from waltz_core.base.log import PROBE_MARK
 from waltz_core.base.record import record
 from waltz_core.locks.table import LockTable
 from waltz_core.server.journal_format import APPENDED, Decision
-from waltz_core.wire.client_messages import Conflict, Refusal
+from waltz_core.wire.client_messages import Refusal
 from waltz_core.wire.lock_names import unpack_names
 from waltz_spark.base.runners import OnProgress, Runner
 from waltz_spark.records.journal import Entries, JournalFile, find_journals

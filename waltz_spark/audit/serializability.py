@@ -15,10 +15,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from waltz_core.base.lock import LockKind
 from waltz_core.base.log import PROBE_MARK
 from waltz_core.base.record import record
 from waltz_core.server.journal_format import APPENDED
-from waltz_core.wire.client_messages import LockKind, Refusal
+from waltz_core.wire.client_messages import Refusal
 from waltz_spark.base.errors import JournalError, PipelineError
 from waltz_spark.base.planning import Range
 from waltz_spark.read.reading import Patience, read_blocks

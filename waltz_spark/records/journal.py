@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from waltz_core.base.errors import CorruptionError
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.record import record
 from waltz_core.server.journal_format import (
     APPENDED,
@@ -31,7 +32,7 @@ from waltz_core.server.journal_format import (
     entry_end,
     sound_size,
 )
-from waltz_core.wire.client_messages import Conflict, LockKind, Refusal
+from waltz_core.wire.client_messages import Refusal
 from waltz_core.wire.lock_names import unpack_names
 from waltz_spark.base.errors import JournalError
 from waltz_spark.base.objects import open_store

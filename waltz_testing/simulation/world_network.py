@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
-from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Received, Writable
+from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Port, Received, Writable
 from waltz_core.base.ids import Endpoint
+from waltz_testing.simulation.timeline import Timeline
 
-if TYPE_CHECKING:
-    from waltz_testing.simulation.world import SimNode, World
+
+class Host(Protocol):
+    """A process as the network sees it."""
+
+    name: str
+    certificate: str
+    alive: bool
+    frozen: bool
+    epoch: int
+    conns: dict[int, Way]
+    listening: dict[Port, Endpoint]
+
+    def post(self, event: Any) -> None:
+        """Deliver an event."""
+
+    def post_later(self, delay: int, event: Any) -> None:
+        """Deliver an event after a while."""
+
+    def next_conn(self) -> int:
+        """Id of the next accepted connection."""
+
+    def dialed(self, conn: int, way: Way) -> bool:
+        """A connection stands; False if it was given up meanwhile."""
+
+    def dial_failed(self, conn: int, reason: str) -> None:
+        """A connection does not come to stand."""
 
 
 class Way:
@@ -21,6 +46,7 @@ class Way:
 
     __slots__ = (
         "_gone",
+        "_network",
         "_pending",
         "_ready_at",
         "_stopped",
@@ -32,11 +58,10 @@ class Way:
         "stalled",
         "target",
         "target_conn",
-        "world",
     )
 
-    def __init__(self, world: World, sender: SimNode, sender_conn: int, target: SimNode, target_conn: int) -> None:
-        self.world = world
+    def __init__(self, network: Network, sender: Host, sender_conn: int, target: Host, target_conn: int) -> None:
+        self._network = network
         self.sender = sender
         self.sender_conn = sender_conn
         self.target = target
@@ -61,7 +86,7 @@ class Way:
 
     @property
     def _cut(self) -> bool:
-        return self.stalled or self.target.frozen or (self.sender.name, self.target.name) in self.world.network.cut
+        return self.stalled or self.target.frozen or (self.sender.name, self.target.name) in self._network.cut
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -70,21 +95,21 @@ class Way:
                 reason, self._gone = self._gone, None
                 self._break(reason)
             return
-        rng = self.world.net_rng
+        rng = self._network.time.net_rng
         self._pending += len(data)
         at, size = 0, len(data)
-        piece = self.world.network.piece
+        piece = self._network.piece
         while at < size:
             length = piece or (size - at if rng.random() < 0.7 else rng.randrange(1, size - at + 1))
             self._put(data[at : at + length])
             at += length
-        if self._writable and self._pending > self.world.network.high_mark:
+        if self._writable and self._pending > self._network.high_mark:
             self._writable = False
             self.sender.post(Writable(self.sender_conn, False))
 
     def _put(self, item: bytes | Closed) -> None:
-        network = self.world.network
-        self._ready_at = due = max(self._ready_at, self.world.now + network.delay(self.sender, self.target))
+        network = self._network
+        self._ready_at = due = max(self._ready_at, network.time.now + network.delay(self.sender, self.target))
 
         def arrive() -> None:
             if isinstance(item, Closed) and self._stopped and not self._cut:
@@ -94,7 +119,7 @@ class Way:
             else:
                 self._take(item)
 
-        self.world.at(due, arrive)
+        network.time.at(due, arrive)
 
     def _take(self, item: bytes | Closed) -> None:
         if not self._linked:
@@ -105,7 +130,7 @@ class Way:
             return
         self.target.post(Received(self.target_conn, item))
         self._pending -= len(item)
-        if not self._writable and self._pending <= self.world.network.high_mark // 4:
+        if not self._writable and self._pending <= self._network.high_mark // 4:
             self._writable = True
             if self.sender.conns.get(self.sender_conn) is self:
                 self.sender.post(Writable(self.sender_conn, True))
@@ -142,7 +167,7 @@ class Way:
         back = self.other
         if not self._linked:
             return
-        cut = self.stalled or (self.sender.name, self.target.name) in self.world.network.cut
+        cut = self.stalled or (self.sender.name, self.target.name) in self._network.cut
         if silent or cut:
             back._gone = reason
         else:
@@ -151,7 +176,7 @@ class Way:
     def _break(self, reason: str) -> None:
         if self.sender.conns.get(self.sender_conn) is self:
             del self.sender.conns[self.sender_conn]
-            self.sender.post_later(self.world.network.delay(self.sender, self.sender), Closed(self.sender_conn, reason))
+            self.sender.post_later(self._network.delay(self.sender, self.sender), Closed(self.sender_conn, reason))
 
     def reset(self, reason: str) -> None:
         """Both ends lose it, and everything under way."""
@@ -162,21 +187,22 @@ class Way:
 class Network:
     """Who reaches whom, and how fast."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.listeners: dict[Endpoint, SimNode] = {}
+    def __init__(self, time: Timeline, nodes: Mapping[str, Host]) -> None:
+        self.time = time
+        self._nodes = nodes
+        self.listeners: dict[Endpoint, Host] = {}
         self.cut: set[tuple[str, str]] = set()  # (from, to): nothing passes; end one with `heal`
         self.latency = (0, 2)
         self.dial_timeout = 5_000
         self.piece = 0  # bytes that travel together; 0 = by chance
         self.high_mark = 1 << 20  # bytes sent and not taken above which a sender gets `Writable(False)`
 
-    def delay(self, sender: SimNode, target: SimNode) -> int:
+    def delay(self, sender: Host, target: Host) -> int:
         """Milliseconds one piece travels."""
         low, high = self.latency
-        return low + int(self.world.net_rng.random() * (high - low + 1))
+        return low + int(self.time.net_rng.random() * (high - low + 1))
 
-    def passes(self, sender: SimNode, target: SimNode) -> bool:
+    def passes(self, sender: Host, target: Host) -> bool:
         """Whether bytes get through at all."""
         return (sender.name, target.name) not in self.cut
 
@@ -184,17 +210,17 @@ class Network:
         """Let bytes pass again; everywhere by default."""
         healed = set(self.cut if pairs is None else pairs)
         self.cut -= healed
-        for node in self.world.nodes.values():
+        for node in self._nodes.values():
             # Looked at from the reader: the sender may have let go of a connection whose end is still on its way.
             for way in [way.other for way in node.conns.values()]:
                 if pairs is None:
                     way.stalled = False
                 way.unblock()
 
-    def dial(self, node: SimNode, dial: Dial) -> None:
+    def dial(self, node: Host, dial: Dial) -> None:
         """Connect, or fail; a network that is cut and a frozen peer only show by time."""
         epoch = node.epoch
-        give_up = self.world.now + self.dial_timeout
+        give_up = self.time.now + self.dial_timeout
 
         def connect() -> None:
             if epoch != node.epoch:
@@ -203,20 +229,20 @@ class Network:
             if target is None:
                 node.dial_failed(dial.conn, f"cannot connect to {dial.endpoint}")
             elif target.frozen or not self.passes(node, target) or not self.passes(target, node):
-                if self.world.now >= give_up:
+                if self.time.now >= give_up:
                     node.dial_failed(dial.conn, f"{dial.endpoint} did not answer")
                 else:
-                    self.world.after(200, connect)
+                    self.time.after(200, connect)
             else:
                 self._join(node, dial, target)
 
-        self.world.after(self.delay(node, node), connect)
+        self.time.after(self.delay(node, node), connect)
 
-    def _join(self, node: SimNode, dial: Dial, target: SimNode) -> None:
+    def _join(self, node: Host, dial: Dial, target: Host) -> None:
         port = next(port for port, endpoint in target.listening.items() if endpoint == dial.endpoint)
         conn = target.next_conn()
-        way = Way(self.world, node, dial.conn, target, conn)
-        back = Way(self.world, target, conn, node, dial.conn)
+        way = Way(self, node, dial.conn, target, conn)
+        back = Way(self, target, conn, node, dial.conn)
         way.other, back.other = back, way
         if node.dialed(dial.conn, way):
             target.conns[conn] = back
@@ -226,7 +252,7 @@ class Network:
 
     def reset_between(self, a: str, b: str) -> None:
         """Break every connection between two nodes."""
-        other = self.world.nodes[b]
-        for way in list(self.world.nodes[a].conns.values()):
+        other = self._nodes[b]
+        for way in list(self._nodes[a].conns.values()):
             if way.target is other:
                 way.reset("connection reset")

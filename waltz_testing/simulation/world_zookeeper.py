@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from waltz_core.base.edge import (
     ZkChanged,
@@ -20,9 +20,22 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.zookeeper.znode_tree import ZnodeTree
+from waltz_testing.simulation.timeline import Timeline
 
-if TYPE_CHECKING:
-    from waltz_testing.simulation.world import SimNode, World
+
+class Caller(Protocol):
+    """A process as ZooKeeper sees it."""
+
+    name: str
+    frozen: bool
+    epoch: int
+    zk_session_ms: int
+
+    def post(self, event: Any) -> None:
+        """Deliver an event."""
+
+    def post_later(self, delay: int, event: Any) -> None:
+        """Deliver an event after a while."""
 
 
 class ZooKeeper:
@@ -39,8 +52,9 @@ class ZooKeeper:
         stale_reads: requests answered by a follower that was behind.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, time: Timeline, nodes: Mapping[str, Caller]) -> None:
+        self._time = time
+        self._nodes = nodes
         self.tree = ZnodeTree()
         self.sessions: dict[str, int] = {}
         self.latency = (0, 3)
@@ -56,7 +70,7 @@ class ZooKeeper:
         self._held: dict[str, list[Callable[[], None]]] = {}  # requests behind a write that the follower lacks
         self._answers: deque[tuple[int, str, list[Callable[[], None]], Callable[[], None]]] = deque()
         self.on_write: Callable[[ZkRequest], None] | None = None
-        self.on_answer: Callable[[SimNode, ZkRequest, Any, bool], None] | None = None  # True: it arrives
+        self.on_answer: Callable[[Caller, ZkRequest, Any, bool], None] | None = None  # True: it arrives
         self.losing_at: dict[str, tuple[str, ...]] = {}  # as `losing`, of the next write of one of these paths
         self._apply_at: dict[str, int] = {}
         self._reply_at: dict[str, int] = {}
@@ -69,7 +83,7 @@ class ZooKeeper:
         assert not self._written
         self._follower = ZnodeTree()
 
-    def follow(self, node: SimNode) -> None:
+    def follow(self, node: Caller) -> None:
         """A process loses its connection and finds the follower, which is up to date at this moment."""
         if self._follower is not None and not self._entries and node.name in self.sessions:
             self.suspend(node, 50)
@@ -80,8 +94,8 @@ class ZooKeeper:
         self._written += 1
         if self._follower is not None:
             self._entries.append(operation)
-            self._ready_at = max(self._ready_at, self.world.now + self.lag)
-            self.world.at(self._ready_at, self._catch_up)
+            self._ready_at = max(self._ready_at, self._time.now + self.lag)
+            self._time.at(self._ready_at, self._catch_up)
         return answer
 
     def _catch_up(self) -> None:
@@ -99,7 +113,7 @@ class ZooKeeper:
 
     # ---- sessions --------------------------------------------------------------------------------
 
-    def connect(self, node: SimNode) -> None:
+    def connect(self, node: Caller) -> None:
         """Open a session for a process."""
         epoch = node.epoch
 
@@ -107,23 +121,23 @@ class ZooKeeper:
             if epoch != node.epoch or node.name in self.sessions:
                 return
             if node.name in self.down or node.frozen:
-                self.world.after(500, connected)
+                self._time.after(500, connected)
                 return
             self._behind.discard(node.name)
             self.sessions[node.name] = self._write(ZnodeTree.open_session)
             self._pending[node.name] = {}
             self._reply(node, ZkStateChanged(ZkState.CONNECTED, self.sessions[node.name]))
 
-        self.world.after(self._delay(), connected)
+        self._time.after(self._delay(), connected)
 
-    def abandon(self, node: SimNode) -> None:
+    def abandon(self, node: Caller) -> None:
         """The process died; its session ends after its time-out."""
         session = self.sessions.pop(node.name, None)
         if session is not None:
             self._forget_watches(session)
-            self.world.after(node.zk_session_ms, lambda: self._close(session))
+            self._time.after(node.zk_session_ms, lambda: self._close(session))
 
-    def silent(self, node: SimNode) -> None:
+    def silent(self, node: Caller) -> None:
         """The process sends no heartbeat while it is frozen; it finds out when it wakes up."""
         session = self.sessions.get(node.name)
         if session is None:
@@ -134,17 +148,17 @@ class ZooKeeper:
                 self._close(session)
                 self._notice_lost(node, session)
 
-        self.world.after(node.zk_session_ms, expired)
+        self._time.after(node.zk_session_ms, expired)
 
-    def expire(self, node: SimNode, notice_ms: int = 0) -> None:
+    def expire(self, node: Caller, notice_ms: int = 0) -> None:
         """ZooKeeper gives up the session of a living process, which notices after a while."""
         session = self.sessions.get(node.name)
         if session is None:
             return
         self._close(session)
-        self.world.after(notice_ms, lambda: self._notice_lost(node, session))
+        self._time.after(notice_ms, lambda: self._notice_lost(node, session))
 
-    def _notice_lost(self, node: SimNode, session: int) -> None:
+    def _notice_lost(self, node: Caller, session: int) -> None:
         if self.sessions.get(node.name) != session:
             return
         del self.sessions[node.name]
@@ -152,7 +166,7 @@ class ZooKeeper:
         self._reply(node, ZkStateChanged(ZkState.EXPIRED))
         self.connect(node)
 
-    def suspend(self, node: SimNode, for_ms: int) -> None:
+    def suspend(self, node: Caller, for_ms: int) -> None:
         """The connection breaks and comes back; the session expires if that takes too long."""
         session = self.sessions.get(node.name)
         if session is None or node.name in self.down:
@@ -176,10 +190,10 @@ class ZooKeeper:
             else:
                 self._notice_lost(node, session)
 
-        self.world.after(node.zk_session_ms, lost)
-        self.world.after(for_ms, back)
+        self._time.after(node.zk_session_ms, lost)
+        self._time.after(for_ms, back)
 
-    def _lose_requests(self, node: SimNode) -> None:
+    def _lose_requests(self, node: Caller) -> None:
         """Nobody will learn what became of the requests on their way."""
         pending, self._pending[node.name] = self._pending.get(node.name, {}), {}
         self._held.pop(node.name, None)
@@ -187,21 +201,21 @@ class ZooKeeper:
         for ticket in pending:
             self._reply(node, ZkFailed(ticket, ZkError.OUTCOME_UNKNOWN))
 
-    def request(self, node: SimNode, request: ZkRequest) -> None:
+    def request(self, node: Caller, request: ZkRequest) -> None:
         """Apply a request after a while, answer after another; in order for each process."""
         session = self.sessions.get(node.name)
         if session is None or node.name in self.down:
             node.post_later(0, ZkFailed(request.ticket, ZkError.UNAVAILABLE))
             return
         epoch = node.epoch
-        due = max(self._apply_at.get(node.name, 0), self.world.now + self._delay())
+        due = max(self._apply_at.get(node.name, 0), self._time.now + self._delay())
         self._apply_at[node.name] = due
         pending = self._pending.setdefault(node.name, {})
         pending[request.ticket] = None
 
         def apply() -> None:
             known = epoch == node.epoch and self._pending.get(node.name) is pending
-            if not known and self.world.zk_rng.random() < 0.5:
+            if not known and self._time.zk_rng.random() < 0.5:
                 return  # lost with the connection
             behind = known and node.name in self._behind
             if behind and node.name in self._held:
@@ -215,9 +229,9 @@ class ZooKeeper:
             else:
                 self._apply_write(node, session, request, pending if known else None)
 
-        self.world.at(due, apply)
+        self._time.at(due, apply)
 
-    def _apply_write(self, node: SimNode, session: int, request: ZkRequest, pending: dict[int, None] | None) -> None:
+    def _apply_write(self, node: Caller, session: int, request: ZkRequest, pending: dict[int, None] | None) -> None:
         answer = self._write(lambda tree: tree.apply(session, request))
         if self.on_write is not None and isinstance(answer, ZkDone):
             self.on_write(request)
@@ -238,10 +252,10 @@ class ZooKeeper:
         else:
             self._reply(node, answer, pending)
 
-    def _reply(self, node: SimNode, event: Any, pending: dict[int, None] | None = None) -> None:
+    def _reply(self, node: Caller, event: Any, pending: dict[int, None] | None = None) -> None:
         """Deliver an event to a process, after all earlier ones."""
         epoch = node.epoch
-        due = max(self._reply_at.get(node.name, 0), self.world.now + self._delay() // 2)
+        due = max(self._reply_at.get(node.name, 0), self._time.now + self._delay() // 2)
         self._reply_at[node.name] = due
 
         def tell() -> None:
@@ -253,7 +267,7 @@ class ZooKeeper:
                 del pending[event.ticket]
             node.post(event)
 
-        self.world.at(due, tell)
+        self._time.at(due, tell)
 
     def write(self, requests: list[ZkRequest]) -> None:
         """Apply requests of an operator at once."""
@@ -285,7 +299,7 @@ class ZooKeeper:
         for session, path in fired:
             for name, owner in self.sessions.items():
                 if owner == session and name not in self.down:
-                    self._reply(self.world.nodes[name], ZkChanged(path))
+                    self._reply(self._nodes[name], ZkChanged(path))
 
     def _delay(self) -> int:
-        return self.world.zk_rng.randint(*self.latency)
+        return self._time.zk_rng.randint(*self.latency)

@@ -11,8 +11,9 @@ import attrs
 import trio
 
 from waltz_core.base.ids import ReqId
+from waltz_core.base.lock import key_lock
 from waltz_core.client.columns import RowLocks
-from waltz_core.client.keys import KeyEntry, check_key, key_lock, request_hash
+from waltz_core.client.keys import KeyEntry, check_key, request_hash
 from waltz_core.client.submit_calls import Effect
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.values import Append, Key, Transaction

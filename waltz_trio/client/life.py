@@ -29,10 +29,9 @@ from waltz_core.base.errors import (
     WrongProcessError,
     WrongThreadError,
 )
-from waltz_core.base.lock import Lock
+from waltz_core.base.lock import Conflict, Lock, LockKind
 from waltz_core.client.calls import ClusterLost, Failed, Joined, Open, PartitionStatus, Phase, Reason, StatusChanged
 from waltz_core.client.node import ClientNode
-from waltz_core.wire.client_messages import Conflict, LockKind
 from waltz_core.wire.lock_names import name_at
 from waltz_trio.base.background import Background
 from waltz_trio.base.log import reporter

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.model.invariants.base import Invariant
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.client.calls import Reason
-from waltz_core.wire.client_messages import AppendRefused, Conflict, LockKind
+from waltz_core.wire.client_messages import AppendRefused
 
 
 class LockSoundness(Invariant):

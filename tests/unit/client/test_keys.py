@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
-from waltz_core.client.keys import KeyEntry, KeyTable, check_key, key_lock, request_hash
+from waltz_core.base.lock import key_lock
+from waltz_core.client.keys import KeyEntry, KeyTable, check_key, request_hash
 
 UTC = datetime.UTC
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.client.desk import Desk, foreign, own, submit
 from waltz_core.base.edge import Writable
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.outbox import Emits
 from waltz_core.client.calls import (
     CloseClient,
@@ -29,10 +30,8 @@ from waltz_core.wire.client_messages import (
     AppendRefused,
     Capability,
     ClusterInfoResponse,
-    Conflict,
     FlushRequest,
     FlushResponse,
-    LockKind,
     NamedAppendRequest,
     Refusal,
 )

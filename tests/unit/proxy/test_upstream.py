@@ -8,6 +8,7 @@ from tests.unit.client.desk import A, B, Desk
 from tests.unit.proxy.desk import append
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.log import Record
 from waltz_core.client.calls import Carried, GenerationRaised, MarkRead, Open, Phase, RecordsCarried
 from waltz_core.client.link import Kind
@@ -16,7 +17,6 @@ from waltz_core.proxy.upstream import Upstream
 from waltz_core.wire.client_messages import (
     AppendRefused,
     ClientCapability,
-    Conflict,
     ErrorCode,
     ErrorResponse,
     FlushRequest,
@@ -24,7 +24,6 @@ from waltz_core.wire.client_messages import (
     HighWaterMarkRequest,
     HighWaterMarkResponse,
     LockFailure,
-    LockKind,
     MountRequest,
     MountResponse,
     PartitionState,

@@ -10,12 +10,13 @@ from hypothesis import given
 from tests.twin_0132.locks import HeldLockTable
 from tests.twin_0132.server import Appender0132
 from waltz_core.base.ids import ReqId, make_req_id
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.locks.exact import Explanation
 from waltz_core.locks.table import LockTable
 from waltz_core.server.append_queue import Sender
 from waltz_core.server.appender import Appender, Committed, Dropped, Passed, Refused, Verdict
 from waltz_core.store.replica_link import Batch
-from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
+from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest, Refusal
 
 A, B, C = "a:1", "b:1", "c:1"
 

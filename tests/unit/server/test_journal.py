@@ -6,6 +6,7 @@ from tests.lock_names import pack_names
 from waltz_core.base.contract import Tickets
 from waltz_core.base.edge import Level, Report
 from waltz_core.base.ids import make_req_id
+from waltz_core.base.lock import Conflict, LockKind
 from waltz_core.base.outbox import Outbox
 from waltz_core.locks.exact import Explanation
 from waltz_core.server.append_queue import Run, Sender
@@ -21,7 +22,7 @@ from waltz_core.server.journal_format import (
     decode_entries,
 )
 from waltz_core.store.replica_link import Batch
-from waltz_core.wire.client_messages import AppendRequest, Conflict, LockKind, NamedAppendRequest, Refusal
+from waltz_core.wire.client_messages import AppendRequest, NamedAppendRequest, Refusal
 
 NAMES = pack_names([("stock", 9)])
 

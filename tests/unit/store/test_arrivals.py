@@ -25,7 +25,7 @@ from waltz_core.store.arrivals import (
     arrival,
     settled,
 )
-from waltz_core.store.metadata import is_unknown, last_session
+from waltz_core.zookeeper.partition_metadata import is_unknown, last_session
 from waltz_core.zookeeper.znodes import UNRESOLVED, ReplicaState
 
 A, B = "a:1", "b:1"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.wire.test_codecs import encoded, opened
+from waltz_core.base.lock import Conflict
 from waltz_core.wire import admin_messages, client_messages, shared, storage_messages
 from waltz_core.wire.connection import ADMIN_PROTOCOL, CLIENT_PROTOCOL, STORAGE_PROTOCOL
 
@@ -44,7 +45,7 @@ def test_the_page_lists_every_message_of_ours(protocol: Any, version: int, secti
     ("names", "section"),
     [
         (client_messages.Refusal, "## 2."),
-        (client_messages.Conflict, "## 2."),
+        (Conflict, "## 2."),
         (client_messages.ErrorCode, "## 2."),
         (shared.FailureCode, "## 3."),
     ],

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from waltz_core.store.quorum import Decision, decide, majority
+from waltz_core.base.quorum import Decision, decide, majority
 
 
 @pytest.mark.parametrize(("n", "votes"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.model.recovery_world import PARTITION, state
-from waltz_core.store.metadata import last_session, recovered_metadata, same_metadata, states_by_storage
+from waltz_core.zookeeper.partition_metadata import last_session, recovered_metadata, same_metadata, states_by_storage
 from waltz_core.zookeeper.znodes import UNRESOLVED, PartitionMetadata
 
 
