@@ -30,11 +30,10 @@ from waltz_core.operations.diagnosis import diagnose
 from waltz_core.operations.findings import Finding
 from waltz_core.zookeeper.paths import cluster_paths
 from waltz_trio.cli.main import main
+from waltz_trio.cli.tool import tool_of
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config.config import Config
 from waltz_trio.ports.gather import gather
-from waltz_trio.ports.tool import Tool
-from waltz_trio.zk.admin import read_store_params
 
 pytestmark = pytest.mark.processes
 
@@ -265,7 +264,7 @@ def test_no_false_alarm_in_two_hundred_looks_at_a_cluster_that_works_or_heals(cl
     async def look_on(count: int, judge: Callable[[tuple[Finding, ...]], None], done: threading.Event) -> None:
         config = Config.load(cluster.tools_file)
         async with open_cluster(config) as (zk, paths):
-            tool = Tool(config, zk, paths, await read_store_params(zk, paths))
+            tool = await tool_of(config, zk, paths)
             looks = 0
             while looks < count or not done.is_set():
                 judge(diagnose(await gather(tool, certificates=False)))

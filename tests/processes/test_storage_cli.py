@@ -15,10 +15,9 @@ from tests.processes.zookeeper import ZooKeeperServer
 from waltz_core.base.ids import Endpoint, ReqId
 from waltz_core.base.log import Record
 from waltz_trio.cli.main import main
-from waltz_trio.cli.tool import Tool
+from waltz_trio.cli.tool import tool_of
 from waltz_trio.cli.zookeeper import open_cluster
 from waltz_trio.config.config import Config
-from waltz_trio.zk.admin import read_store_params
 
 pytestmark = pytest.mark.processes
 
@@ -84,7 +83,7 @@ def fill(cluster: Cluster, number: int, partition: int, count: int, session: int
 
     async def work() -> None:
         async with open_cluster(config) as (zk, paths):
-            tool = Tool(config, zk, paths, await read_store_params(zk, paths))
+            tool = await tool_of(config, zk, paths)
             async with tool.data(Endpoint("127.0.0.1", int(data_port(cluster, number)))) as port:
                 port.session_id, port.partition_id = session, partition
                 first = await port.max_transaction_id() + 1

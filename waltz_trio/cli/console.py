@@ -16,6 +16,7 @@ from waltz_core.operations.page import Console
 from waltz_trio.base.log import reporter
 from waltz_trio.cli.help import Parser
 from waltz_trio.cli.options import CONFIG, Arguments, Command, CommandError, Option, parser_of
+from waltz_trio.cli.tool import tls_of, tool_of
 from waltz_trio.cli.zookeeper import load_config, open_cluster
 from waltz_trio.config.config import Config, tls_settings
 from waltz_trio.config.roles import certificates_asked, read_roles
@@ -23,8 +24,7 @@ from waltz_trio.console.pages import PREFIX, Pages
 from waltz_trio.console.watch import Watch
 from waltz_trio.net.http import HttpServer
 from waltz_trio.net.tls import ServerTls, is_loopback
-from waltz_trio.ports.tool import Tool, tls_of
-from waltz_trio.zk.admin import read_store_params
+from waltz_trio.ports.tool import Tool
 
 DEFAULT_PORT = 7900
 _LOOPBACK = "127.0.0.1"
@@ -37,7 +37,7 @@ def watch_of(config: Config, path: str) -> Watch:
     @asynccontextmanager
     async def open_tool() -> AsyncIterator[Tool]:
         async with open_cluster(config) as (zk, paths):
-            yield Tool(config, zk, paths, await read_store_params(zk, paths), tls=tls)
+            yield await tool_of(config, zk, paths, tls)
 
     return Watch(open_tool, Console(config.text("cluster.root").rstrip("/"), path))
 

@@ -24,13 +24,12 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
-from waltz_trio.cli.tool import endpoint_of, explained
+from waltz_trio.cli.tool import endpoint_of, explained, tls_of
 from waltz_trio.cli.zookeeper import load_config
 from waltz_trio.config.config import Config, net_limits
 from waltz_trio.node.main import run_until_signal
 from waltz_trio.node.server import ServerProcess
 from waltz_trio.ports.server import ServerPort, open_server_port
-from waltz_trio.ports.tool import tls_of
 
 _HTTP_TIMEOUT = 10  # seconds
 _GROUP = "waltz-server."

@@ -32,8 +32,9 @@ from waltz_trio.cli.options import (
     parser_of,
     show,
 )
-from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session
+from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, tls_of
 from waltz_trio.config.config import Config
+from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.main import run_until_signal
 from waltz_trio.node.storage_node import StorageProcess
 from waltz_trio.ports.admin import AdminClient
@@ -277,6 +278,11 @@ async def _session_info(client: AdminClient, partition_id: int) -> SessionInfo:
 # ---- recover-partition -----------------------------------------------------------------------
 
 
+def _tls_from(path: str | None) -> ClientTls | None:
+    """The TLS group `server.ssl.` of another file; None without one: that of all other commands."""
+    return None if path is None else tls_of(Config.load(path), "server.ssl.")
+
+
 async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
     partition_text, batch_text = arguments.text("partition"), arguments.text("batch-size")
     try:
@@ -288,8 +294,8 @@ async def _recover_partition(tool: Tool, arguments: Arguments) -> int:
         if not batch_text.isdecimal() or int(batch_text) == 0:
             raise CommandError("Batch size must be a positive integer")
         data = Endpoint(destination.host, arguments.number("destination-storage-port"))
-        source_tls = tool.tls_from(arguments.text_or_none("source-ssl-config-path"))
-        destination_tls = tool.tls_from(arguments.text_or_none("destination-ssl-config-path"))
+        source_tls = _tls_from(arguments.text_or_none("source-ssl-config-path"))
+        destination_tls = _tls_from(arguments.text_or_none("destination-ssl-config-path"))
         async with tool.admin(source, source_tls) as source_admin:
             async with tool.admin(destination, destination_tls) as destination_admin:
                 info = await _session_info(destination_admin, int(partition_text))

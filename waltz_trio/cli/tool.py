@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -9,16 +10,32 @@ import trio
 
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
+from waltz_core.zookeeper.paths import ClusterPaths
 from waltz_trio.cli.help import UsageError
 from waltz_trio.cli.options import Arguments, CommandError
 from waltz_trio.cli.zookeeper import cluster_session, load_config
+from waltz_trio.config.config import Config, net_limits, tls_settings
+from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.tool import Tool
 from waltz_trio.zk.admin import read_store_params
+from waltz_trio.zk.client import ZnodeClient
 
 ANSWER_MAX = 60.0  # seconds an administrative request may take
 
 
 Work = Callable[[Tool, Arguments], Awaitable[int]]
+
+
+def tls_of(config: Config, prefix: str) -> ClientTls:
+    """The TLS group of a configuration, with its warnings on standard error."""
+    return ClientTls(tls_settings(config, prefix), lambda text: print(f"Warning: {text}", file=sys.stderr))
+
+
+async def tool_of(config: Config, zk: ZnodeClient, paths: ClusterPaths, tls: ClientTls | None = None) -> Tool:
+    """What works on the cluster of a tools configuration, over `tls` or that of its group `ssl.`."""
+    store = await read_store_params(zk, paths)
+    gateways = tuple(map(str, config.items("tools.gateways")))
+    return Tool(zk, paths, store, tls or tls_of(config, "ssl."), net_limits(config), gateways)
 
 
 def in_session(work: Work, arguments: Arguments) -> int:
@@ -27,7 +44,7 @@ def in_session(work: Work, arguments: Arguments) -> int:
 
     async def run() -> int:
         async with cluster_session(config) as (zk, paths):
-            return await work(Tool(config, zk, paths, await read_store_params(zk, paths)), arguments)
+            return await work(await tool_of(config, zk, paths), arguments)
 
     return trio.run(run)
 

@@ -11,7 +11,7 @@ from waltz_core.access.web import Door
 from waltz_core.base.errors import ConfigError
 from waltz_core.operations.page import Console
 from waltz_core.zookeeper.paths import cluster_paths
-from waltz_trio.config.config import Config, tls_settings
+from waltz_trio.config.config import Config, net_limits, tls_settings
 from waltz_trio.config.roles import certificates_asked
 from waltz_trio.console.pages import Pages
 from waltz_trio.console.watch import Watch
@@ -53,7 +53,8 @@ def server_console(
         where = znodes or config.text("zookeeper.connectString")
         async with open_znode_client(where, security=zookeeper_security(config)) as zk:
             paths, tls = cluster_paths(root), ClientTls(tls_settings(config, _TLS))
-            yield Tool(config, zk, paths, await read_store_params(zk, paths), _TLS, tls)
+            gateways = tuple(map(str, config.items("tools.gateways")))
+            yield Tool(zk, paths, await read_store_params(zk, paths), tls, net_limits(config), gateways)
 
     watch = Watch(open_tool, Console(root))
     asked = certificates_asked(tls_settings(config, _TLS))

@@ -20,7 +20,6 @@ from waltz_core.wire import admin_messages as admin
 from waltz_core.wire.client_messages import ErrorCode
 from waltz_core.wire.shared import AGE, AWAITED, STARTED, UNUSABLE, Condition, Statistic, Trouble
 from waltz_core.zookeeper.znodes import ServerDescriptor
-from waltz_trio.config.config import net_limits, tls_settings
 from waltz_trio.net.dialer import DialError, dial_stream
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.ports.admin import AdminClient, RefusedError
@@ -116,8 +115,8 @@ async def gather(tool: Tool, node_max: float = NODE_MAX, *, certificates: bool =
             nursery.start_soon(ask_server, number, descriptor)
             if certificates:
                 nursery.start_soon(_certificate, tool, descriptor.endpoint, shown, node_max)
-        for address in tool.config.items("tools.gateways"):
-            nursery.start_soon(_gateway, str(address), seen, node_max)
+        for address in tool.gateways:
+            nursery.start_soon(_gateway, address, seen, node_max)
         for name in names:
             nursery.start_soon(ask_storage, name)
             endpoint = _endpoint(name)
@@ -324,10 +323,10 @@ async def _gateway(address: str, seen: list[GatewayView], node_max: float) -> No
 
 async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[CertificateView], node_max: float) -> None:
     """The certificate of a port, trusted or not; a port that shows none is reported elsewhere."""
-    settings = attrs.evolve(tls_settings(tool.config, tool.prefix), verify=False)
+    settings = attrs.evolve(tool.tls.settings, verify=False)
     with trio.move_on_after(node_max):
         try:
-            stream = await dial_stream(endpoint, ClientTls(settings), net_limits(tool.config))
+            stream = await dial_stream(endpoint, ClientTls(settings), tool.limits)
         except (DialError, WaltzError):
             return
         der = stream.getpeercert(binary_form=True)
