@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Images of Python set it. Without compiled files each of the hundreds of processes that the tests start compiles Waltz anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test test-long docs attacks check fix bench bench-spark pipelines sink-kills interop fuzz determinism failover torture model mutants fuzz-decoders crash-sweep driver-crashes driver-nets corruption histories screenshots
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from waltz_trio.node.main import tune_collector
+
 # No timed assertion: a machine may be slow. In CI the examples are the same in every run; exploring is
 # the business of the fuzzing targets, and of everybody's own runs.
 settings.register_profile(
@@ -19,6 +21,11 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("project")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage as rarely as Waltz's processes do: simulated clusters hold no more cycles than real ones."""
+    tune_collector()
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:

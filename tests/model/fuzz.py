@@ -30,6 +30,7 @@ from statistics import median
 
 from tests.model.marks import PREFIX, missed_marks
 from tests.model.run import Result, run_seed
+from waltz_trio.node.main import tune_collector
 
 _LOG_LINES = 60
 ROOT = Path(__file__).parent.parent.parent
@@ -154,9 +155,10 @@ def _results(seeds: Iterable[int], options: argparse.Namespace) -> Iterator[Resu
             yield seed
 
     if jobs <= 1:
+        tune_collector()
         yield from map(run, wanted())
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, tune_collector) as pool:
         if end is None:
             yield from pool.imap(run, seeds, chunksize=2)
             return
