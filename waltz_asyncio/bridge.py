@@ -18,6 +18,7 @@ import trio
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
 from waltz_trio.client.arguments import not_awaited
+from waltz_trio.client.blocks import NotEntered
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -177,7 +178,7 @@ def must_be_awaited(
     return call
 
 
-class Block:
+class Block(NotEntered):
     """What `async with` enters: `with` is an error that shows the right line."""
 
     _line = "async with open_client(...) as client:"
@@ -190,14 +191,3 @@ class Block:
 
     def __await__(self) -> NoReturn:
         raise TypeError(f"this is a block, not something to await; write: {self._line}")
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __aiter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # asked for by copy, inspect and the like
-            raise AttributeError(name)
-        raise AttributeError(f"{type(self).__name__} has no {name!r} before it is entered; write: {self._line}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
+
+from waltz_trio.client.blocks import NotEntered
 
 T = TypeVar("T")
 
 
-class Block(Generic[T]):
+class Block(NotEntered, Generic[T]):
     """What `with` enters: every other use of it is an error that shows the right line."""
 
     _line = "with open_client(...) as client:"
@@ -26,11 +28,3 @@ class Block(Generic[T]):
 
     async def __aexit__(self, *_: object) -> None:
         """Never reached; `async with` looks for it before it enters."""
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # asked for by copy, inspect and the like
-            raise AttributeError(name)
-        raise AttributeError(f"{type(self).__name__} has no {name!r} before it is entered; write: {self._line}")

@@ -150,7 +150,7 @@ async def test_async_with_that_is_missing_is_named() -> None:
         pytest.fail("it opened")
     with pytest.raises(TypeError, match="entered, not awaited; " + line):
         await opening
-    with pytest.raises(AttributeError, match="'append' is of what `async with` gives; " + line):
+    with pytest.raises(AttributeError, match="this has no 'append' before it is entered; " + line):
         opening.append(0, waltz.Append(b""))
     async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
         feed: Any = client.feed(0, after=-1)

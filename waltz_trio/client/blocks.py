@@ -45,6 +45,24 @@ class AsyncOnly:
         raise TypeError(f"this is entered, not awaited; write: {self._line}")
 
 
+class NotEntered:
+    """A block that nobody has entered: every use of what it gives is an error that shows `_line`."""
+
+    __slots__ = ()
+    _line: str
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError(f"this is entered first; write: {self._line}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for by copy, inspect and the like
+            raise AttributeError(name)
+        raise AttributeError(f"this has no {name!r} before it is entered; write: {self._line}")
+
+
 class AsyncForOnly:
     """What is gone through with `async for`; `for` is an error that shows the right line."""
 
@@ -54,7 +72,7 @@ class AsyncForOnly:
         )
 
 
-class Block(AsyncOnly, AbstractAsyncContextManager[T]):
+class Block(AsyncOnly, NotEntered, AbstractAsyncContextManager[T]):
     """An asynchronous context manager around another one.
 
     Args:
@@ -76,14 +94,3 @@ class Block(AsyncOnly, AbstractAsyncContextManager[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._manager.__aexit__(kind, error, trace)
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __aiter__(self) -> NoReturn:
-        raise TypeError(f"this is entered first; write: {self._line}")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by copy, inspect and the like
-            raise AttributeError(name)
-        raise AttributeError(f"{name!r} is of what `async with` gives; write: {self._line}")
