@@ -29,6 +29,7 @@ _NET = ("tests/trio/test_net.py", "tests/trio/test_hostile_peers.py")
 _APPLICATION = ("tests/trio/test_application.py",)
 _MANY = ("tests/trio/test_submit_many.py",)
 _KEYS = ("tests/trio/test_keys.py",)
+_RETRY = ("tests/unit/client/test_retry.py",)
 _DIALER = ("tests/unit/wire/test_dialer.py",)
 _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
@@ -856,6 +857,13 @@ AIMED: tuple[Mutant, ...] = (
         'mark = await self._marks.reach(part, None) if flag(fresh, "fresh") else -1',
         "mark = -1",
         _APPLICATION,
+    ),
+    Mutant(
+        "a read takes a state older than what was applied",
+        "client.retry",
+        "        return self._again() if mark < wanted else None\n",
+        "        return None\n",
+        _RETRY,
     ),
     # ---- archive, audit and sink -------------------------------------------------------------------------------------
     Mutant(

@@ -25,15 +25,12 @@ from waltz_core.base.contract import earliest
 from waltz_core.client import applier as applying
 from waltz_core.client import submit_calls as submitting
 from waltz_core.client.applier import Advanced, Applier, Poisoned
-from waltz_core.client.retry import Chance, Retry
+from waltz_core.client.retry import VIEW_RETRY, Chance, Retry
 from waltz_core.client.submit_calls import ViewApplied, ViewPaused
 from waltz_core.client.submitter import Submitter
 
 Event: TypeAlias = submitting.Event | applying.Event
 Effect: TypeAlias = submitting.Effect | applying.Commit | applying.TakeNext | Poisoned
-
-VIEW_RETRY = Retry(base=0.01, cap=5.0)
-"""Pauses before the view is tried again; it is tried for ever."""
 
 APPLY_ATTEMPTS = 3
 """How often `apply` is tried with a transaction that it cannot take."""

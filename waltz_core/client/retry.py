@@ -61,3 +61,36 @@ class Retry:
         """The pause before attempt number `attempt` + 1."""
         whole = min(self.cap, self.base * self.factor ** min(attempt - 1, 64))
         return whole * (1 - self.jitter * rng.random())
+
+
+VIEW_RETRY = Retry(base=0.01, cap=5.0)
+"""Pauses before the view is tried again; it is tried for ever."""
+
+
+class ViewTries:
+    """The tries of one reading of a view: when there is another, and how many seconds before it; None = there is none.
+
+    Attributes:
+        count: tries that are to be repeated.
+    """
+
+    __slots__ = ("_rng", "count")
+
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
+        self.count = 0
+
+    def failed(self, *, transient: bool) -> float | None:
+        """The view gave an error, of a kind that passes or not."""
+        return self._again() if transient else None
+
+    def shown(self, mark: int, wanted: int) -> float | None:
+        """The view showed a state with `mark`, where at least `wanted` has been applied.
+
+        A database may answer from a copy of itself that lags: such a state is no answer, however often it comes.
+        """
+        return self._again() if mark < wanted else None
+
+    def _again(self) -> float:
+        self.count += 1
+        return VIEW_RETRY.delay(self.count, self._rng)

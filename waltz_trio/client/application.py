@@ -18,7 +18,8 @@ from waltz_core.base.errors import (
     KeyReusedError,
     RetriesExhaustedError,
 )
-from waltz_core.client.materialized import VIEW_RETRY, MaterializedPartition
+from waltz_core.client.materialized import MaterializedPartition
+from waltz_core.client.retry import ViewTries
 from waltz_core.client.submit_calls import (
     ViewApplied,
     ViewPaused,
@@ -260,13 +261,13 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             )
         part = self._parts.running_one(partition)
         mark = await self._marks.reach(part, None) if flag(fresh, "fresh") else -1
-        failures = 0
+        tries = ViewTries(self._rng)
         while True:
-            found: tuple[T, int] = await self._access.patiently(part, self._access.read, part, function, args)
-            if found[1] >= mark:
-                return found
-            failures += 1  # a snapshot older than what this process has applied: of a lagging database
-            await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
+            answer: tuple[T, int] = await self._access.patiently(part, self._access.read, part, function, args)
+            pause = tries.shown(answer[1], mark)
+            if pause is None:
+                return answer
+            await trio.sleep(pause)
 
     # ---- inside --------------------------------------------------------------------------------------
 

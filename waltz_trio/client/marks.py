@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 
@@ -28,19 +28,26 @@ class Marks:
 
     async def caught_up(self, partition: int | None, to: int | None) -> None:
         """See `Application.caught_up`."""
-        to = None if to is None else mark_of(to, "to")
-        calls = []
-        try:
-            for each in self._parts if partition is None else (partition,):
-                part, call = self._parts.running_one(each), Call()
-                calls.append((part, call))
-                self._tell(part, MarkWanted(call, to))
+        mark = None if to is None else mark_of(to, "to")
+        partitions = self._parts if partition is None else (partition,)
+        with self._asked(map(self._parts.running_one, partitions), mark) as calls:
             for part, call in calls:
                 await self._reached(part, call)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    @contextlib.contextmanager
+    def _asked(self, parts: Iterable[Part], mark: int | None) -> Iterator[list[tuple[Part, Call]]]:
+        """Ask all of them at once for a mark, or for what is committed by now; nobody is left asked."""
+        calls: list[tuple[Part, Call]] = []
+        try:
+            for part in parts:
+                call = Call()
+                calls.append((part, call))
+                self._tell(part, MarkWanted(call, mark))
+            yield calls
         finally:
             for part, call in calls:
                 self._tell(part, Withdrawn(call))
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _reached(self, part: Part, call: Call) -> int:
         await call.wait()
@@ -51,23 +58,17 @@ class Marks:
 
     async def reach(self, part: Part, mark: int | None) -> int:
         """Wait until the view has applied a mark, or what is committed by now; gives the mark."""
-        call = Call()
-        self._tell(part, MarkWanted(call, mark))
-        try:
+        with self._asked((part,), mark) as [(_, call)]:
             return await self._reached(part, call)
-        finally:
-            self._tell(part, Withdrawn(call))
 
     async def reach_the_log(self, tasks: Background) -> None:
         """Catch up with the log as it is now; a partition that is paused on the way is left as it is."""
         entered = trio.Event()
         tasks.start_soon(self._tell_progress, entered)
-        calls = [(part, Call()) for part in self._parts.values()]
-        for part, call in calls:
-            self._tell(part, MarkWanted(call, None))
-        for part, call in calls:
-            with contextlib.suppress(PartitionUnavailableError):
-                await self._reached(part, call)
+        with self._asked(self._parts.values(), None) as calls:
+            for part, call in calls:
+                with contextlib.suppress(PartitionUnavailableError):
+                    await self._reached(part, call)
         entered.set()
 
     async def _tell_progress(self, entered: trio.Event) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from waltz_core.base.edge import Level
 from waltz_core.client.applier import Applied, ApplyFailed, BatchArrived, Commit, Poisoned, TakeNext, ViewDown
-from waltz_core.client.materialized import VIEW_RETRY
+from waltz_core.client.retry import ViewTries
 from waltz_trio.client.at_work import AtWork, Works, enter
 from waltz_trio.client.calls import Call
 from waltz_trio.client.instrument import Instrument
@@ -71,22 +71,22 @@ class ViewAccess:
 
     async def patiently(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
         """Call again, after pauses that grow, while the view says that this may help."""
-        failures = 0
+        tries = ViewTries(self._rng)
         while True:
             try:
                 answer = await (
                     method(*args) if inspect.iscoroutinefunction(method) else self._in_view(part, method, *args)
                 )
             except Exception as error:
-                if not self._view.is_transient(error):
+                pause = tries.failed(transient=self._view.is_transient(error))
+                if pause is None:
                     raise
-                failures += 1
                 self._is_down(part, error)
             else:
-                if failures:
+                if tries.count:
                     self._is_up(part)
                 return answer
-            await trio.sleep(VIEW_RETRY.delay(failures, self._rng))
+            await trio.sleep(pause)
 
     async def _in_view(self, part: Part, method: Callable[..., Any], *args: Any) -> Any:
         if self._view.threaded:
