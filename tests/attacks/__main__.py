@@ -80,6 +80,7 @@ class Row:
     port: str
     attack: str
     connections: int
+    honest_connections: int  # of the honest peer in its place
     cpu: float  # seconds of the attacker, per second
     honest_cpu: float  # of the honest peer in its place
     before: float
@@ -97,7 +98,8 @@ class Row:
         """For people."""
         _, honest, attacked = self.server_cpu
         return (
-            f"{self.field:<7} {self.port:<12} {self.attack:<42} {self.connections:>6} "
+            f"{self.field:<7} {self.port:<12} {self.attack:<42} "
+            f"{self.connections:>6} {self.honest_connections:>6} "
             f"{self.cpu:>5.2f} {self.honest_cpu:>5.2f} "
             f"{self.before:>6.0f} {self.beside_honest:>6.0f} {self.during:>6.0f} {self.ratio:>5.2f} {self.after:>6.0f} "
             f"{honest:>6.2f} {attacked:>6.2f} {self.memory / (1 << 20):>6.1f} {self.descriptors:>4} "
@@ -106,7 +108,7 @@ class Row:
 
 
 HEAD = (
-    f"{'field':<7} {'port':<12} {'attack':<42} {'conns':>6} {'cpu':>5} {'cpu':>5} {'before':>6} "
+    f"{'field':<7} {'port':<12} {'attack':<42} {'conns':>6} {'conns':>6} {'cpu':>5} {'cpu':>5} {'before':>6} "
     f"{'beside':>6} {'during':>6} {'ratio':>5} {'after':>6} {'s/s':>6} {'s/s':>6} {'MiB':>6} {'fds':>4}"
 )
 
@@ -159,7 +161,7 @@ class Measuring:
         self._befores = [*self._befores[-6:], before]
         attacked, honest = [], []
         done: dict[str, Any] = {"connections": 0, "held": 0, "cpu": 0.0}
-        honest_cpu, line = 0.0, False
+        heavy, line = done, False
         for number in range(self.pairs):
             lasts = max(self.seconds, 0 if number else _LASTS.get(attack.name, 0.0))
             target = field.target(attack.port, attack.name, attack.message, attack.certificate, lasts)
@@ -172,12 +174,16 @@ class Measuring:
             target = attrs.evolve(target, seconds=self.seconds)
             done["cpu"] *= self.seconds / lasts
             done["connections"] *= self.seconds / lasts
-            share = done["cpu"] / self.seconds if attack.name in CONNECTING else 0.0
-            rate = done["connections"] / self.seconds
-            given = field.neighbour(target, held=done["held"], rate=rate, share=share)
+            given = field.neighbour(
+                target,
+                held=done["held"],
+                rate=done["connections"] / self.seconds,
+                cpu=done["cpu"] / self.seconds,
+                limited=attack.name in CONNECTING,
+            )
             with running("neighbour", given) as peer:
                 honest.append(self._beside(process))
-                honest_cpu = result(peer)["cpu"] / self.seconds
+                heavy = result(peer)
         reference = 0.9 * min(before, median(self._befores))
         after, end = 0.0, time.monotonic() + _AFTER
         while after < reference and time.monotonic() < end:
@@ -201,8 +207,9 @@ class Measuring:
             attack.port.name,
             str(attack),
             round(done["connections"]),
+            heavy["connections"],
             done["cpu"] / self.seconds,
-            honest_cpu,
+            heavy["cpu"] / self.seconds,
             before,
             median(one[0] for one in honest),
             median(one[0] for one in attacked),

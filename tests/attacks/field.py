@@ -173,12 +173,12 @@ class Field:
             victim=1 if guarded else 3_999_999,
         )
 
-    def neighbour(self, target: Target, *, held: int, rate: float, share: float) -> dict[str, Any]:
+    def neighbour(self, target: Target, *, held: int, rate: float, cpu: float, limited: bool) -> dict[str, Any]:
         """What an honest peer as heavy as an attacker is given."""
         certificate = str(self.honest_certificates.get(target.protocol, ""))
         honest = attrs.evolve(target, attack="", certificate=certificate, key=self.key, client_id=self.client_ids[1])
         honest = attrs.evolve(honest, token=self.tokens.get("neighbour", ""))
-        return {"target": attrs.asdict(honest), "held": held, "rate": rate, "share": share}
+        return {"target": attrs.asdict(honest), "held": held, "rate": rate, "cpu": cpu, "limited": limited}
 
 
 @contextmanager

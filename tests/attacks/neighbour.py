@@ -1,17 +1,20 @@
 """An honest peer as heavy as an attacker: `python -m tests.attacks.neighbour NEIGHBOUR`, a `Neighbour` as JSON.
 
-It makes and holds as many connections. Beside attacks that connect it takes as much processor time; beside those that
-pipeline requests it asks all the time too, a few requests at a time on each connection, for what the port is there for,
-and reads the answers. Beside it an honest client has the rate that an attack is judged by.
+It makes and holds as many connections, and takes as much processor time: both share the cores with what is attacked.
+Beside attacks that connect it takes no more of it; beside those that pipeline requests it asks all the time too, a few
+requests at a time on each connection, for what the port is there for, and reads the answers. Asking takes little time;
+the rest it computes. Beside it an honest client has the rate that an attack is judged by.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +34,8 @@ from waltz_core.wire.primitives import checksum_of
 _WINDOW = 10  # requests before their answers are read
 _DATA = b"neighbour" * 10
 _ACTIVE = 8  # connections that ask; others are held
+_MADE = 50  # connections that are made before it asks again
+_BEHIND = 0.02  # seconds of processor time that are left to asking
 
 
 @attrs.frozen
@@ -40,7 +45,8 @@ class Neighbour:
     target: Target
     held: int  # connections at once
     rate: float  # connections made a second
-    share: float  # processor time a second, at most; 0 = it asks as fast as it is answered
+    cpu: float  # processor time a second
+    limited: bool  # it takes no more than that; else it asks as fast as it is answered
 
 
 class _Asker:
@@ -177,28 +183,63 @@ def _goes_on(asker: _Asker, action: Callable[[], None]) -> bool:
     return True
 
 
+class _Processor:
+    """The processor time of this process, and how much of it an attacker took by now."""
+
+    def __init__(self, cpu: float) -> None:
+        self._cpu = cpu
+        self._begin, self._begin_cpu = time.monotonic(), time.process_time()
+
+    @property
+    def passed(self) -> float:
+        """Seconds."""
+        return time.monotonic() - self._begin
+
+    @property
+    def taken(self) -> float:
+        """Processor time."""
+        return time.process_time() - self._begin_cpu
+
+    @property
+    def left(self) -> float:
+        """How much more an attacker had taken."""
+        return self._cpu * self.passed - self.taken
+
+    def use_up(self, attacker: Attacker) -> None:
+        """Compute for what asking leaves, beside it: hashing lets go of the interpreter."""
+        block = bytes(1 << 16)
+        while attacker.on:
+            if self.left > _BEHIND:
+                hashlib.sha256(block)
+            else:
+                time.sleep(0.001)
+
+
 def run(neighbour: Neighbour) -> None:
-    """Until the time is up, within its share of the processor."""
+    """Until the time is up, with its share of the processor."""
     print("begun", flush=True)
     attacker = Attacker(neighbour.target)
+    processor = _Processor(neighbour.cpu)
+    computing = threading.Thread(target=processor.use_up, args=(attacker,))
+    computing.start()
     numbers = itertools.count()
     askers: list[_Asker] = []
     held: deque[socket.socket] = deque()
-    begin, begin_cpu = time.monotonic(), time.process_time()
     while attacker.on:
-        passed = time.monotonic() - begin
-        if neighbour.share and time.process_time() - begin_cpu > neighbour.share * passed:
+        if neighbour.limited and processor.left < 0:
             time.sleep(0.005)
             continue
         if len(askers) < min(_ACTIVE, max(1, neighbour.held)):
             askers.append(_Asker(attacker, next(numbers)))
-        elif attacker.made < neighbour.rate * passed:
+        due = min(int(neighbour.rate * processor.passed) - attacker.made, _MADE)
+        for _ in range(due if attacker.on else 0):
             held.append(attacker.greeted())
             if len(held) + len(askers) > neighbour.held:
                 held.popleft().close()
         askers = [asker for asker in askers if _goes_on(asker, asker.ask)]
         askers = [asker for asker in askers if _goes_on(asker, asker.collect)]
-    print(json.dumps({"connections": attacker.made, "cpu": time.process_time() - begin_cpu}))
+    computing.join()
+    print(json.dumps({"connections": attacker.made, "cpu": processor.taken}))
 
 
 if __name__ == "__main__":
