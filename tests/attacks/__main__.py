@@ -54,6 +54,7 @@ _LASTS = {"idleness": 4.0}  # seconds, where time must pass before it is wrong: 
 _COMPLAINT_EVERY = 60.0  # seconds between two lines of the same
 _AFTER = 5.0  # seconds until the honest rate must be back
 _SETTLES = 30.0  # seconds, at most, for what an attack has left behind
+_FEW = 10  # descriptors that come and go with any load
 _MEMORY = 64 << 20
 
 
@@ -170,7 +171,7 @@ class Measuring:
                 done = result(peer)
             lines = field.text(process)[self._recent(process) :].splitlines()
             line = line or named(attack.name, attack.port.protocol, lines)
-            self._let_settle()
+            self._let_settle(process, count)
             target = attrs.evolve(target, seconds=self.seconds)
             done["cpu"] *= self.seconds / lasts
             done["connections"] *= self.seconds / lasts
@@ -195,7 +196,7 @@ class Measuring:
         if after < reference:
             missed.append("rate after")
         try:
-            poll("descriptors", lambda: field.descriptors(process) < count + WIDTH // 10, 15)
+            poll("descriptors", lambda: self._let_go(process, count), 15)
         except TimeoutError:
             missed.append("descriptors")
         grown = field.memory(process) - size
@@ -222,10 +223,14 @@ class Measuring:
             tuple(missed),
         )
 
-    def _let_settle(self) -> None:
+    def _let_settle(self, process: str, descriptors: int) -> None:
         """Until what an attack has left in the buffers of its host is taken: the honest peer would pay for it."""
         with contextlib.suppress(TimeoutError):
-            poll("only honest appends are committed", self._is_alone, _SETTLES)
+            what = "only honest appends are committed, over as few connections as before"
+            poll(what, lambda: self._is_alone() and self._let_go(process, descriptors, _FEW), _SETTLES)
+
+    def _let_go(self, process: str, descriptors: int, more: int = WIDTH // 10) -> bool:
+        return self.field.descriptors(process) < descriptors + more
 
     def _is_alone(self) -> bool:
         seen, last = self.field.commits(), self.field.last()

@@ -37,6 +37,7 @@ from waltz_trio.config.gateway import gateway_settings
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.sockets import Socket
 from waltz_trio.net.http import HttpServer
+from waltz_trio.net.pace import Turns, Work
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 
@@ -379,8 +380,10 @@ async def test_a_message_in_thousands_of_frames_is_looked_at_in_turns() -> None:
     costs: list[int] = []
     messages: list[str] = []
 
-    async def turn(cost: int) -> None:
-        costs.append(cost)
+    class Counted(Turns):
+        async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
+            costs.append(cost)
+            return False
 
     async def answer(message: str) -> str:
         messages.append(message)
@@ -389,8 +392,9 @@ async def test_a_message_in_thousands_of_frames_is_looked_at_in_turns() -> None:
     frame = b"\x81" + bytes(4) + b"x"
     sent = b"\x01" + frame + (b"\x00" + frame) * 5_000 + b"\x80" + frame
     socket = Socket(headers, f"{AT}/socket", size_max=10_000, answer=answer, feed=None)
+    work = Work(Counted(1e6, 1), 1, "a", lambda: None)
     async with ours, theirs, trio.open_nursery() as nursery:
-        nursery.start_soon(socket.serve, ours, sent, Bodies(1 << 20).of(1, "a"), turn)
+        nursery.start_soon(socket.serve, ours, sent, Bodies(1 << 20).of(1, "a"), work)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert messages == ["x" * 5_002]

@@ -8,11 +8,17 @@ in each of the several rounds that an answer takes. So each round does a measure
 each owner, not by all that he has sent. A connection belongs to the caller that it was last admitted as; until then,
 and once it is refused, to its address. What is refused has cost its owner as much as what is answered.
 
+Turns say who is next. Who waits for an answer from elsewhere asks for no turn meanwhile, and all idle time would go to
+whoever sends on; the answer then finds the process at work, in each of its rounds. So while a request of another owner
+is under way, an owner has a quarter of the time: what it does above that, it rests for. A few requests that come
+together are no more than their part.
+
 Costs are about microseconds of the process's time. Requests are counted besides: a port answers so many in a second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from waltz_core.base.turns import Turns
@@ -25,11 +31,18 @@ CONNECTION: Final = 250
 """Of taking one on."""
 HANDSHAKE: Final = 1_500
 """Of TLS."""
+STREAM: Final = 3_000
+"""Of an answer without an end: what feeds it is opened."""
 PARTS: Final = 32
 """Chunks of a body, or frames of a message, that are looked at in one turn: a peer may send thousands of one byte."""
+PART: Final = 20
+"""Of each of those."""
 _BYTES: Final = 64  # of text, which are parsed in a microsecond
 _MEASURE = 1_000  # of a round
 _TURN = 500
+_PART = 4  # of the time: so much passes for each piece of work of an owner, as long as others wait for answers
+_AHEAD = 0.01  # seconds that it may be ahead of that
+_SECOND = 1_000_000  # of cost
 _HAIR = 1e-6  # what fractions add up to may be so much less than a whole request, for which no clock moves on
 
 
@@ -41,10 +54,14 @@ def cost_of(size: int) -> int:
 class PortTurns:
     """What waits at one port; at most one piece of work of each connection."""
 
-    __slots__ = ("_at", "_burst", "_delayed", "_left", "_rate", "_short", "_tokens", "_turns")
+    __slots__ = ("_at", "_burst", "_delayed", "_left", "_rate", "_rests", "_short", "_tokens", "_turns", "_under_way")
 
     def __init__(self, rate: float, burst: int) -> None:
-        self._turns: Turns[tuple[int, bool]] = Turns(_TURN)  # what it costs, and whether it is a request
+        self._turns: Turns[tuple[str, int, bool]] = Turns(_TURN)  # whose, what it costs, whether it is a request
+        self._under_way: dict[str, int] = {}  # owner → requests that wait for their answers
+        self._rests: dict[
+            str, float
+        ] = {}  # owner → until when it has done its part, as long as others wait for answers
         self._left = _MEASURE  # of this round
         self._rate = rate
         self._burst = burst
@@ -57,16 +74,37 @@ class PortTurns:
         """How much waits."""
         return len(self._turns)
 
-    def at_once(self, now: float, cost: int, *, request: bool) -> bool:
-        """Whether work can be done without a turn: nobody waits, and the measure of this round is not used up."""
-        if self._turns or self._left <= 0 or not self._may(now):
+    def begin(self, owner: str) -> None:
+        """A request is under way: what answers it does not lie in these turns."""
+        self._under_way[owner] = self._under_way.get(owner, 0) + 1
+
+    def end(self, owner: str) -> None:
+        """It has its answer, or is given up."""
+        self._under_way[owner] -= 1
+        if not self._under_way[owner]:
+            del self._under_way[owner]
+
+    def admitted(self, now: float, address: str, owner: str) -> None:
+        """A request that came from an address is an owner's: so is what it took of the time."""
+        if address in self._rests:
+            self._rests[address] -= _PART * REQUEST / _SECOND
+        self._count(now, owner, REQUEST)
+
+    def at_once(self, now: float, owner: str, cost: int, *, request: bool) -> bool:
+        """Whether work can be done without a turn: nobody waits, and the measure of this round is not used up.
+
+        Who waits because he rests is overtaken.
+        """
+        resting = self._resting(now)
+        waits = owner in resting or any(other not in resting for other in self._turns.owners())
+        if waits or self._left <= 0 or not self._may(now):
             return False
-        self._done(cost, request=request)
+        self._done(now, owner, cost, request=request)
         return True
 
     def ask(self, conn: int, owner: str, cost: int, *, request: bool) -> None:
         """Work waits for its turn."""
-        self._turns.put(conn, owner, cost, (cost, request))
+        self._turns.put(conn, owner, cost, (owner, cost, request))
         if self._short:
             self._delayed.add(conn)
 
@@ -86,11 +124,12 @@ class PortTurns:
             if not self._may(now):
                 self._run_short()
                 return turns
-            taken = self._turns.take()
-            assert taken is not None
-            conn, (cost, request) = taken
+            taken = self._turns.take(self._resting(now))
+            if taken is None:
+                return turns
+            conn, (owner, cost, request) = taken
             self._turns.drop(conn)  # whose it is may have changed when it asks again
-            self._done(cost, request=request)
+            self._done(now, owner, cost, request=request)
             turns.append((conn, conn in self._delayed))
             self._delayed.discard(conn)
         self._short = self._short and bool(self._turns)
@@ -99,11 +138,15 @@ class PortTurns:
     def due(self, now: float) -> float | None:
         """When the next round is worth it: at once if something waits or was done, later while there is too much.
 
-        None: nothing waits.
+        Later, too, if all who wait rest; None: nothing waits.
         """
         if self._short and not self._may(now):
             return now + (1 - self._tokens) / self._rate
-        return now if self._turns or self._left < _MEASURE else None
+        if self._left < _MEASURE:
+            return now
+        resting = self._resting(now)
+        owners = self._turns.owners()
+        return min((self._rests[owner] - _AHEAD if owner in resting else now for owner in owners), default=None)
 
     def _may(self, now: float) -> bool:
         """Whether a request may be answered now, of so many in a second."""
@@ -111,9 +154,22 @@ class PortTurns:
         self._at = now
         return self._tokens >= 1 - _HAIR
 
-    def _done(self, cost: int, *, request: bool) -> None:
+    def _done(self, now: float, owner: str, cost: int, *, request: bool) -> None:
         self._left -= cost
         self._tokens -= request
+        self._count(now, owner, cost)
+
+    def _count(self, now: float, owner: str, cost: int) -> None:
+        if self._others(owner):
+            self._rests[owner] = max(now, self._rests.get(owner, now)) + _PART * cost / _SECOND
+
+    def _others(self, owner: str) -> bool:
+        """Whether somebody else has something under way."""
+        return len(self._under_way) > (owner in self._under_way)
+
+    def _resting(self, now: float) -> Container[str]:
+        self._rests = {owner: until for owner, until in self._rests.items() if until > now}
+        return {owner for owner, until in self._rests.items() if until > now + _AHEAD and self._others(owner)}
 
     def _run_short(self) -> None:
         if not self._short:

@@ -7,7 +7,7 @@ peer gains nothing by opening more connections.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -89,10 +89,20 @@ class Turns(Generic[T]):
         queue.items.appendleft((cost, work))
         self._added(queue)
 
-    def take(self) -> tuple[int, T] | None:
-        """The next work and its connection; None when all that waits is blocked."""
-        while self._ring:
+    def owners(self) -> Iterator[str]:
+        """Those of whom something waits that is not blocked."""
+        return (owner.name for owner in self._ring)
+
+    def take(self, resting: Container[str] = ()) -> tuple[int, T] | None:
+        """The next work and its connection; None when all that waits is blocked, or of owners that rest."""
+        passed = 0  # owners in a row that rest
+        while passed < len(self._ring):
             owner = self._ring[0]
+            if owner.name in resting:
+                passed += 1
+                self._ring.rotate(-1)
+                continue
+            passed = 0
             queue = owner.ring[0]
             cost = queue.items[0][0]
             if queue.deficit < cost:

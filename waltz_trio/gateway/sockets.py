@@ -17,8 +17,8 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from waltz_core.access.bodies import Held
-from waltz_core.access.port_turns import PARTS, PIECE, cost_of
-from waltz_trio.net.http import Turn
+from waltz_core.access.port_turns import PART, PARTS, PIECE, cost_of
+from waltz_trio.net.pace import Work
 
 PROTOCOL = "waltz"
 _PATIENCE = 30.0  # seconds for a message to arrive or to leave, once it has begun
@@ -66,7 +66,7 @@ class Socket:
         self._feed = feed
         self._line = trio.Lock()  # who sends
 
-    async def serve(self, stream: trio.abc.Stream, trailing: bytes, held: Held, turn: Turn) -> str:
+    async def serve(self, stream: trio.abc.Stream, trailing: bytes, held: Held, work: Work) -> str:
         """Talk until one side ends; what was wrong with the peer, in no words of its own, or nothing."""
         self._stream = stream
         try:
@@ -83,7 +83,7 @@ class Socket:
             if self._feed is not None:
                 nursery.start_soon(self._feed, self.put)
             try:
-                wrong = await self._listen(trailing, held, turn)
+                wrong = await self._listen(trailing, held, work)
             except _GoneError as gone:
                 wrong = gone.reason
                 await self._say(CloseConnection(gone.code, gone.reason))
@@ -113,7 +113,7 @@ class Socket:
         with trio.fail_after(_PATIENCE):
             await self._stream.send_all(data)
 
-    async def _listen(self, data: bytes, held: Held, turn: Turn) -> str:
+    async def _listen(self, data: bytes, held: Held, work: Work) -> str:
         """Answer whole messages until the peer ends; what was wrong with it, or nothing.
 
         What has come of a message is counted until it has its answer.
@@ -122,17 +122,19 @@ class Socket:
         size = 0
         try:
             while True:
-                await turn(PIECE + cost_of(len(data)))
+                await work.turn(PIECE + cost_of(len(data)))
                 self._ws.receive_data(data)
                 for number, event in enumerate(self._ws.events(), 1):
                     if not number % PARTS:
-                        await turn(PARTS * PIECE)
+                        await work.turn(PARTS * PART)
                     match event:
                         case TextMessage(data=text):
                             size += self._counted(text, size, held)
                             pieces.append(text)
                             if event.message_finished:
-                                await self.put(await self._answer("".join(pieces)))
+                                with work.under_way():
+                                    text = await self._answer("".join(pieces))
+                                await self.put(text)
                                 held.give_back()
                                 pieces, size = [], 0
                         case Message():

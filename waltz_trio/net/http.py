@@ -25,7 +25,7 @@ import h11
 import trio
 
 from waltz_core.access.bodies import Bodies, Held
-from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PARTS, PIECE, REQUEST, cost_of
+from waltz_core.access.port_turns import CONNECTION, HANDSHAKE, PART, PARTS, PIECE, REQUEST, STREAM, cost_of
 from waltz_core.access.room import Room
 from waltz_core.access.web import host_of
 from waltz_core.base.edge import Level
@@ -33,7 +33,7 @@ from waltz_core.base.record import record
 from waltz_trio.base.background import first_of
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.listener import accept_loop, bind
-from waltz_trio.net.pace import Drops, Turns
+from waltz_trio.net.pace import Drops, Turns, Work
 from waltz_trio.net.tls import ServerTls, names_of
 
 _HEAD_MAX = 16_384  # bytes of request line and headers
@@ -82,7 +82,6 @@ class Response:
 
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
-Turn: TypeAlias = Callable[[int], Awaitable[None]]
 
 
 @record
@@ -99,11 +98,11 @@ class Stream:
 class Upgrade:
     """The connection switches to another protocol, which `serve` speaks.
 
-    `serve` gets the stream, the bytes read behind the request, the count of what the caller sends, and a function that
-    waits for a turn to do work of some cost. It returns what was wrong with the peer, empty if nothing was.
+    `serve` gets the stream, the bytes read behind the request, the count of what the caller sends, and the turns that
+    his work has. It returns what was wrong with the peer, empty if nothing was.
     """
 
-    serve: Callable[[trio.abc.Stream, bytes, Held, Turn], Awaitable[str]]
+    serve: Callable[[trio.abc.Stream, bytes, Held, Work], Awaitable[str]]
     owner: str = ""  # as of a stream
 
 
@@ -232,10 +231,9 @@ class HttpServer:
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
             with scope, sock:  # closed even where the stream never came to be
-                number, address = next(self._numbers), host_of(peer)
-                async with await self._secured(sock, number, address) as stream:
-                    connection = _Connection(stream, peer, self._complain, self._refuse)
-                    connection.turns(self._turns, number, self._delayed)
+                work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
+                async with await self._secured(sock, work) as stream:
+                    connection = _Connection(stream, peer, work, self._complain, self._refuse)
                     await self._requests(connection, sock)
         except Exception as error:  # one reader's failure ends one connection
             self._ended(peer, first_of(error))
@@ -253,15 +251,13 @@ class HttpServer:
             # A reader that goes away is no event.
             self._report(Level.ERROR, f"{peer}: the HTTP connection ended by an error in this process: {error!r}")
 
-    async def _secured(
-        self, sock: socket, number: int, address: str
-    ) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    async def _secured(self, sock: socket, work: Work) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         if self._tls is None:
             return plain
         secure = trio.SSLStream(plain, self._tls.context, server_side=True, https_compatible=True)
         with trio.fail_after(_IDLE):
-            await self._turns.turn(number, address, HANDSHAKE)
+            await work.turn(HANDSHAKE)
             await secure.do_handshake()
         return secure
 
@@ -281,8 +277,9 @@ class HttpServer:
             place = self._leave(sock)  # it waits for us, not we for it: it does not make room for others
             self._streams[answer.owner] = self._streams.get(answer.owner, 0) + 1
             try:
+                await connection.work.turn(STREAM)
                 if isinstance(answer, Upgrade):
-                    await connection.upgrade(answer, self._bodies.of(connection.number, connection.owner))
+                    await connection.upgrade(answer, self._bodies.of(connection.work.conn, connection.work.owner))
                     return
                 await connection.stream(answer)
             finally:
@@ -309,16 +306,18 @@ class HttpServer:
                 return self._refuse(
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: no request changes anything here"
                 )
-            return await self._handled(request)
+            return await self._handled(request, connection.work)
         entered = self._admitted(request)
         if isinstance(entered, Response):
-            connection.belongs_to("")
+            connection.work.belongs_to("")
             return entered
-        connection.belongs_to(entered)
-        held = self._bodies.of(connection.number, connection.owner)
+        connection.work.belongs_to(entered)
+        held = self._bodies.of(connection.work.conn, connection.work.owner)
         try:
             body = await connection.body(self._limits.body_max, held)
-            return body if isinstance(body, Response) else await self._handled(attrs.evolve(request, body=body))
+            if isinstance(body, Response):
+                return body
+            return await self._handled(attrs.evolve(request, body=body), connection.work)
         finally:
             held.give_back()
 
@@ -328,11 +327,12 @@ class HttpServer:
         except Exception as error:
             return self._failed(request, error)
 
-    async def _handled(self, request: Request) -> Answer:
+    async def _handled(self, request: Request, work: Work) -> Answer:
         try:
             answer = self._handler(request)
             if not isinstance(answer, Response | Stream | Upgrade):
-                answer = await answer
+                with work.under_way():
+                    answer = await answer
         except Exception as error:
             return self._failed(request, error)
         return answer if isinstance(answer, Response) else self._place_for(answer)
@@ -359,10 +359,12 @@ class _Connection:
         self,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
         peer: str,
+        work: Work,
         complain: Callable[[str, str], None],
         refuse: Callable[[HTTPStatus, str], Response],
     ) -> None:
         self.peer = peer
+        self.work = work
         self._refuse = refuse
         self._stream = stream
         self._complain = complain
@@ -371,22 +373,6 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MAX)
         self._head_only = False  # the answer is to a HEAD
         self._length: int | None = None  # of the body that its head announces
-        self.number = _NEWCOMERS
-        self.owner = self._address = host_of(peer)  # in whose turns its requests are parsed
-        self._turns: Turns | None = None
-        self._delayed: Callable[[str], None] = lambda peer: None
-
-    def turns(self, turns: Turns, number: int, delayed: Callable[[str], None]) -> None:
-        """Parse in turns with other connections; `delayed` hears of requests that waited because there are too many."""
-        self._turns, self.number, self._delayed = turns, number, delayed
-
-    def belongs_to(self, owner: str) -> None:
-        """Set the owner of the requests; empty: not known, so the address stands for it."""
-        self.owner = owner or self._address
-
-    async def _turn(self, cost: int, *, request: bool = False) -> None:
-        if self._turns is not None and await self._turns.turn(self.number, self.owner, cost, request=request):
-            self._delayed(self.peer)
 
     @property
     def ready(self) -> bool:
@@ -446,7 +432,7 @@ class _Connection:
         drops = Drops()
         while True:
             if len(pieces) % PARTS == PARTS - 1:
-                await self._turn(PARTS * PIECE)
+                await self.work.turn(PARTS * PART)
             event = await self._event(_BODY_BLOCK, drops=drops)
             if isinstance(event, h11.EndOfMessage):
                 return b"".join(pieces)
@@ -463,7 +449,7 @@ class _Connection:
         """What comes next where a request should: it is one, also if it cannot be parsed."""
         if not self._http.trailing_data[0]:
             return await self._event(cost=REQUEST, request=True)
-        await self._turn(REQUEST, request=True)  # it came with the one before
+        await self.work.turn(REQUEST, request=True)  # it came with the one before
         return await self._event()
 
     async def _event(
@@ -478,7 +464,7 @@ class _Connection:
                 await drops.gather()
             data = bytes(await self._stream.receive_some(size))
             if data:
-                await self._turn((PIECE if began else cost) + cost_of(len(data)), request=request and not began)
+                await self.work.turn((PIECE if began else cost) + cost_of(len(data)), request=request and not began)
             self._http.receive_data(data)
             began, drops.came = True, len(data) < size // 4
 
@@ -528,7 +514,7 @@ class _Connection:
 
     async def upgrade(self, answer: Upgrade, held: Held) -> None:
         """Hand the connection over, with what was read behind the request."""
-        wrong = await answer.serve(self._stream, self._http.trailing_data[0], held, self._turn)
+        wrong = await answer.serve(self._stream, self._http.trailing_data[0], held, self.work)
         if wrong:
             self._complain(self.peer, f"the WebSocket was ended: {wrong}")
 
@@ -571,7 +557,7 @@ class _Connection:
                 data = await self._stream.receive_some(_BODY_BLOCK)
                 if not data:
                     return
-                await self._turn(PIECE)
+                await self.work.turn(PIECE)
                 left -= len(data)
 
 

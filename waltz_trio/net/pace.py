@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import trio
 
 from waltz_core.access.port_turns import PortTurns
@@ -42,7 +46,7 @@ class Turns:
     async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
         """Wait until work of a connection may be done; whether it had to wait because requests are too many."""
         self._wanted.set()
-        if self._rule.at_once(trio.current_time(), cost, request=request):
+        if self._rule.at_once(trio.current_time(), owner, cost, request=request):
             return False
         turn = self._waiting[conn] = trio.Event()
         self._rule.ask(conn, owner, cost, request=request)
@@ -57,6 +61,20 @@ class Turns:
         self._delayed.discard(conn)
         return delayed
 
+    def admitted(self, address: str, owner: str) -> None:
+        """A request that came from an address is an owner's."""
+        self._rule.admitted(trio.current_time(), address, owner)
+
+    @contextmanager
+    def under_way(self, owner: str) -> Iterator[None]:
+        """A request waits for its answer."""
+        self._rule.begin(owner)
+        try:
+            yield
+        finally:
+            self._rule.end(owner)
+            self._wanted.set()
+
     async def run(self) -> None:
         """Give turns, a measure in each round of the event loop, until cancelled."""
         while True:
@@ -66,10 +84,35 @@ class Turns:
                 self._waiting.pop(conn).set()
             now = trio.current_time()
             due = self._rule.due(now)
-            if due is None:
-                await self._wanted.wait()
-                self._wanted = trio.Event()
-            elif due > now:
-                await trio.sleep_until(due)
-            else:
+            if due is not None and due <= now:
                 await trio.lowlevel.checkpoint()
+                continue
+            with trio.CancelScope(deadline=math.inf if due is None else due):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+
+
+class Work:
+    """What one connection has to do at a port, in the turns of its owner."""
+
+    def __init__(self, turns: Turns, conn: int, address: str, delayed: Callable[[], None]) -> None:
+        """`delayed` hears of requests that waited because there are too many."""
+        self.conn = conn
+        self.owner = self._address = address
+        self._turns = turns
+        self._delayed = delayed
+
+    async def turn(self, cost: int, *, request: bool = False) -> None:
+        """Wait until so much may be done."""
+        if await self._turns.turn(self.conn, self.owner, cost, request=request):
+            self._delayed()
+
+    def belongs_to(self, owner: str) -> None:
+        """Whose the request is that came last; empty: not known, so the address stands for him."""
+        if owner not in ("", self.owner):
+            self._turns.admitted(self.owner, owner)
+        self.owner = owner or self._address
+
+    def under_way(self) -> AbstractContextManager[None]:
+        """A request waits for its answer."""
+        return self._turns.under_way(self.owner)

@@ -25,15 +25,15 @@ def order(turns: PortTurns, rounds: int) -> list[list[int]]:
 
 def test_alone_work_is_done_at_once_up_to_the_measure_of_a_round() -> None:
     turns = port()
-    assert [turns.at_once(0.0, REQUEST, request=True) for _ in range(3)] == [True, True, False]
+    assert [turns.at_once(0.0, "a", REQUEST, request=True) for _ in range(3)] == [True, True, False]
     turns.round(0.0)
-    assert turns.at_once(0.0, REQUEST, request=True)
+    assert turns.at_once(0.0, "a", REQUEST, request=True)
 
 
 def test_nobody_overtakes_who_waits() -> None:
     turns = port()
     ask(turns, 1, "a")
-    assert not turns.at_once(0.0, PIECE, request=False)
+    assert not turns.at_once(0.0, "b", PIECE, request=False)
 
 
 def test_a_caller_waits_for_a_turn_of_each_other_and_not_for_all_their_connections() -> None:
@@ -76,6 +76,80 @@ def test_a_connection_counts_for_whoever_it_belongs_to_now() -> None:
         ask(turns, conn, "127.0.0.1")
     ask(turns, 1, "honest")
     assert 1 in [conn for round_ in order(turns, 2) for conn in round_]
+
+
+def done_in(turns: PortTurns, owner: str, seconds: float, cost: int = REQUEST) -> int:
+    """What an owner gets done of what waits for a turn all the time, in microseconds."""
+    now, done = 0.0, 0
+    while now < seconds:
+        if not len(turns):
+            turns.ask(1, owner, cost, request=False)
+        done += cost * len(turns.round(now))
+        now = max(turns.due(now) or 0.0, now + 1e-6 * cost)
+    return done
+
+
+def test_while_another_waits_for_an_answer_an_owner_has_a_quarter_of_the_time() -> None:
+    turns = port()
+    turns.begin("honest")
+    assert done_in(turns, "flood", 1.0) == pytest.approx(250_000, rel=0.1)
+
+
+def test_an_owner_has_all_the_time_while_nobody_else_waits() -> None:
+    turns = port()
+    turns.begin("flood")
+    turns.begin("honest")
+    turns.begin("honest")
+    turns.end("honest")
+    turns.end("honest")
+    assert done_in(turns, "flood", 1.0) == pytest.approx(1_000_000, rel=0.05)
+
+
+def test_who_rests_is_overtaken_and_keeps_nobody_waiting() -> None:
+    turns = port()
+    turns.begin("honest")
+    ask(turns, 1, "flood", 20 * REQUEST)
+    assert order(turns, 1) == [[1]]
+    ask(turns, 1, "flood")
+    assert order(turns, 20) == [[]] * 20
+    assert turns.at_once(0.0, "honest", REQUEST, request=True)
+    ask(turns, 2, "honest")
+    assert [2] in order(turns, 2)
+    turns.round(0.0)
+    rested = turns.due(0.0)
+    assert rested == pytest.approx(4 * 20 * REQUEST / 1e6 - 0.01)
+    assert [conn for conn, _ in turns.round(rested + 1e-9)] == [1]
+
+
+def test_nobody_rests_for_longer_than_another_waits() -> None:
+    turns = port()
+    turns.begin("honest")
+    ask(turns, 1, "flood", 20 * REQUEST)
+    assert order(turns, 1) == [[1]]
+    ask(turns, 1, "flood")
+    turns.end("honest")
+    assert [1] in order(turns, 3)
+
+
+def test_a_few_requests_that_come_together_are_no_more_than_their_part() -> None:
+    turns = port()
+    turns.begin("other")
+    for conn in range(4):
+        ask(turns, conn, "honest")
+    assert sum(map(len, order(turns, 4))) == 4
+
+
+def test_what_came_from_an_address_counts_for_whom_it_was_admitted_as() -> None:
+    """Whoever calls over a new connection each time keeps nobody behind his address waiting."""
+    turns = port()
+    turns.begin("other")
+    for conn in range(100):
+        ask(turns, conn, "127.0.0.1")
+        assert [conn] in order(turns, 2)
+        turns.admitted(0.0, "127.0.0.1", "caller")
+    assert not turns.at_once(0.0, "caller", REQUEST, request=True)
+    turns.round(0.0)
+    assert turns.at_once(0.0, "127.0.0.1", REQUEST, request=True)
 
 
 def test_who_is_gone_has_no_turn() -> None:
