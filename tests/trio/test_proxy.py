@@ -3,6 +3,8 @@
 # ruff: noqa: SIM117 - the lives of processes and of clients are nested on purpose
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +60,29 @@ async def running(
 def url_of(proxy: ProxyProcess) -> str:
     assert proxy.endpoint is not None
     return f"waltz://{HOST}:{proxy.endpoint.port}?verify=off"
+
+
+async def test_the_loop_goes_on_while_dns_is_asked_for_the_name_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without server.advertisedEndpoint; a name server that is away takes half a minute to say so."""
+    asked, answer = trio.Event(), threading.Event()
+
+    def getfqdn() -> str:
+        trio.from_thread.run_sync(asked.set)  # an error in the thread of the loop
+        answer.wait()
+        return "proxy.example"
+
+    with trio.fail_after(60):
+        async with embedded_cluster(partitions=1, settings=TRUSTING) as cluster, trio.open_nursery() as nursery:
+            monkeypatch.setattr(socket, "getfqdn", getfqdn)
+            proxy = ProxyProcess(proxy_config(), cluster.znodes)
+            nursery.start_soon(proxy.run)
+            await asked.wait()
+            assert proxy.endpoint is None
+            answer.set()
+            while proxy.endpoint is None:
+                await trio.lowlevel.checkpoint()
+            assert proxy.endpoint.host == "proxy.example"
+            proxy.kill()
 
 
 async def read(client: waltz.Client, count: int, partition: int = 0) -> list[bytes]:

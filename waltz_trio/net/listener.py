@@ -32,9 +32,9 @@ def local_host() -> str:
         return "127.0.0.1"
 
 
-def canonical_host() -> str:
-    """The name 0.13.2 registers in ZooKeeper."""
-    return socket.getfqdn()
+async def canonical_host() -> str:
+    """The name 0.13.2 registers in ZooKeeper. DNS may take its time to say it: a thread waits, not the event loop."""
+    return await trio.to_thread.run_sync(socket.getfqdn, abandon_on_cancel=True)
 
 
 def bind(host: str, port: int, key: str) -> socket.socket:

@@ -86,7 +86,7 @@ class ProxyProcess(NodeProcess):
         settings = self._parsed
         self._socket = bind(settings.server.node.host, settings.server.port, "server.port")
         port = self._socket.getsockname()[1]
-        self.endpoint = settings.server.advertised or Endpoint(canonical_host(), port)
+        self.endpoint = settings.server.advertised or Endpoint(await canonical_host(), port)
         try:
             self._state, last_id = await self._start_in_root(settings)
         except (ClusterError, ProtocolError) as error:

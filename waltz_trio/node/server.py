@@ -90,7 +90,7 @@ class ServerProcess(NodeProcess):
         settings = self._parsed
         self._socket = bind(settings.node.host, settings.port, "server.port")
         port = self._socket.getsockname()[1]
-        self.endpoint = settings.advertised or Endpoint(canonical_host(), port)
+        self.endpoint = settings.advertised or Endpoint(await canonical_host(), port)
         self._machine = ServerNode(attrs.evolve(settings.machine, endpoint=self.endpoint), random.Random())
         self._journal = self._open_journal(settings, self.endpoint)
         if settings.machine.archiving is not None:
