@@ -1268,6 +1268,13 @@ AIMED: tuple[Mutant, ...] = (
         _PROXY,
     ),
     Mutant(
+        "a proxy remembers who subscribed after it has gone",
+        "proxy.node",
+        "            self._clients.closed(now, event)\n            self._cluster.gone(event.conn)\n",
+        "            self._clients.closed(now, event)\n",
+        ("tests/unit/proxy/test_node.py",),
+    ),
+    Mutant(
         "client of a process before mounted without upstream",
         "proxy.partition",
         "        return self.source.known and client_id > self._fresh_above and not self.carriage.has_under_way(client_id)\n",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from waltz_core.base.edge import CloseConn
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
 from waltz_core.base.log import Record
 from waltz_core.client.calls import Carried, Deliver, Phase, RecordsCarried
 from waltz_core.proxy.cache import CacheIndex
-from waltz_core.proxy.partition import Append, ProxyPartition
+from waltz_core.proxy.carriage import Append
+from waltz_core.proxy.partition import ProxyPartition
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import NodeContext, Reply
 from waltz_core.server.feed import SendFrames, SendReply
@@ -58,7 +59,7 @@ class FakeUpstream:
 class Desk:
     """The partition, its upstream, and what clients are told."""
 
-    def __init__(self, *, mark: int = 9, connected: bool = True, cache_bytes: int = 0, **server: int) -> None:
+    def __init__(self, *, mark: int = 9, connected: bool = True, cache_bytes: int = 0, **server: Any) -> None:
         self.context = NodeContext(ServerConfig("/own", Endpoint("proxy", 1), **server), random.Random(1))
         self.partition = ProxyPartition(0, self.context, FRESH_ABOVE, CacheIndex(cache_bytes))
         self.partition.generation = GENERATION

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from tests.unit.cluster.coordinators import PATHS, ROOT
 from tests.unit.proxy.node_desk import CLIENT, GENERATION, IDENTITY, MARK, NodeDesk, append, mount, record
+from waltz_core.access.roles import Access
 from waltz_core.base.edge import (
     CloseConn,
+    Closed,
     Dial,
     Ended,
     Level,
@@ -263,6 +267,26 @@ def test_a_client_id_that_was_not_given_out_here_is_refused() -> None:
         assert out[0].text.endswith(problem)
         assert desk.read(out, conn) == [messages.ErrorResponse(asked.req_id, messages.ErrorCode.NOT_ALLOWED, problem)]
         assert desk.asked == []
+
+
+def test_nothing_is_kept_of_a_client_that_has_gone() -> None:
+    """Each had subscribed to changes of the cluster, which is remembered with what it may do."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(each, Access) for each in gc.get_objects())
+
+    desk = NodeDesk()
+    desk.start()
+    before = kept()
+    clients = range(1, 9)
+    for conn in clients:
+        desk.accept(conn)
+        desk.say(conn, messages.ClusterInfoRequest(make_req_id(-1, -1, -1, 1), False, True))
+    assert kept() == before + len(clients)
+    for conn in clients:
+        desk.step(Closed(conn, "gone"))
+    assert kept() == before
 
 
 def test_another_cluster_upstream_ends_it() -> None:

@@ -59,7 +59,7 @@ def records_of(told: list[Any]) -> list[RecordsCarried]:
 
 
 def records(first: int, count: int, *, damaged: bool = False) -> tuple[Record, ...]:
-    return tuple(Record(first + at, bytes(16), 0, b"x", checksum_of(b"x") ^ damaged) for at in range(count))
+    return tuple(Record(first + at, ReqId(bytes(16)), 0, b"x", checksum_of(b"x") ^ damaged) for at in range(count))
 
 
 def test_its_connections_are_numbered_on_and_it_says_that_it_carries_others() -> None:
