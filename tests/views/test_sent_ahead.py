@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 
@@ -59,6 +61,20 @@ def test_large_values_are_not_gathered(place: Place) -> None:
     assert view.commit(transactions(0, 9)) == 9
     assert waiting == [0] * 10
     view.close()
+
+
+def test_the_drivers_that_are_installed_have_the_inner_methods_that_are_used() -> None:
+    missing = [f"PyMySQL {pymysql.VERSION_STRING}"] * (not _has(mysql_pipeline.Pipelined, mysql_pipeline._NEEDED))
+    missing += [f"psycopg {psycopg.__version__}"] * (not postgres_session._CAN_GATHER)
+    assert missing == [], (
+        "an inner method has gone or has another name: each statement now waits for its answer. See what replaces it "
+        "(waltz_trio/client/mysql_pipeline.py, postgres_session.py), or lower the bound in pyproject.toml and "
+        "docs/dependencies.md"
+    )
+
+
+def _has(kind: type, names: Iterable[str]) -> bool:
+    return all(hasattr(kind, name) for name in names)
 
 
 def test_a_driver_without_the_inner_methods_waits_for_each_answer(
