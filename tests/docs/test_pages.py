@@ -183,6 +183,18 @@ def test_every_block_of_the_page_does_what_the_page_says(page: str, tmp_path: Pa
     assert not unused, f"nothing on the page uses these files: {unused}"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/howto/asyncio.md"])
+def test_the_first_program_of_the_page_says_what_it_expects_when_it_gets_no_address(page: str, tmp_path: Path) -> None:
+    program = next(block for block in blocks_of(page) if "file" in block.marks)
+    name = program.marks["file"]
+    (tmp_path / name).write_text(program.text)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, name]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"usage: python {re.escape(name)} .+\n", done.stderr)
+
+
 def is_used(block: Block) -> bool:
     """Whether a later command of the page names a file, or a program of the page imports it."""
     name = block.marks["file"]
