@@ -225,9 +225,7 @@ _HEADERS = (
 
 def page(path: str) -> Reply | None:
     """What stands under a path that tells about the gateway itself, None if nothing does."""
-    if path == "/openapi.json":
-        return Reply(200, JSON, json_text.write(DOCUMENT))
-    return Reply(200, "text/html; charset=utf-8", _html(), _HEADERS) if path == "/" else None
+    return _PAGES.get(path)
 
 
 def _html() -> str:
@@ -247,3 +245,10 @@ def _html() -> str:
 def _query(operation: _Object) -> str:
     names = [each["name"] for each in operation["parameters"] if each["in"] == "query"]
     return html.escape("?" + "&".join(f"{name}=…" for name in names)) if names else ""
+
+
+# Written once: whoever has no token may ask for them.
+_PAGES = {
+    "/openapi.json": Reply(200, JSON, json_text.write(DOCUMENT)),
+    "/": Reply(200, "text/html; charset=utf-8", _html(), _HEADERS),
+}

@@ -67,3 +67,8 @@ def test_it_is_there_for_programs_and_for_people() -> None:
     assert all(path in shown.text for path, _, _ in OPERATIONS)
     assert "<script" not in shown.text
     assert openapi.page("/topics") is None
+
+
+@pytest.mark.parametrize("path", ["/", "/openapi.json"])
+def test_it_is_written_once_however_often_strangers_ask_for_it(path: str) -> None:
+    assert openapi.page(path) is openapi.page(path)
