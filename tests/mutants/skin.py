@@ -402,6 +402,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_hostile_peers.py",),
     ),
     Mutant(
+        "reading records costs a caller nothing",
+        "waltz_trio.gateway.service",
+        "cost = cost_of_records(len(body)) if read else 0",
+        "cost = 0",
+        ("tests/trio/test_gateway.py",),
+    ),
+    Mutant(
+        "an answer costs nothing, whatever it took",
+        "waltz_trio.net.http",
+        "                    await connection.work.turn(answer.cost)\n",
+        "                    pass\n",
+        ("tests/trio/test_hostile_peers.py",),
+    ),
+    Mutant(
         "a connection is in the turns of whom it was first",
         "access.port_turns",
         "            self._turns.drop(conn)  # whose it is may have changed when it asks again\n",

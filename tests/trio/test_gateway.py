@@ -28,6 +28,7 @@ from wsproto.events import Request as Handshake
 
 import waltz_trio as waltz
 from waltz_core.access.bodies import Bodies
+from waltz_core.access.port_turns import STREAM
 from waltz_core.base.errors import ConfigError
 from waltz_core.gateway import json_text
 from waltz_core.gateway.door import token_hash
@@ -36,7 +37,7 @@ from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.sockets import Socket
-from waltz_trio.net.http import HttpServer
+from waltz_trio.net.http import HttpServer, Request, Response
 from waltz_trio.net.pace import Turns, Work
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
@@ -452,6 +453,18 @@ async def test_who_guesses_tokens_is_named_in_the_log_once_a_minute(cluster: Emb
         assert (await desk.append({"text": "x"}, Origin="https://evil.example")).status == 403
         named = [line.partition(": ")[2] for line in desk.complaints if line.startswith("127.0.0.1:")]
         assert named == ["an HTTP request was refused: 401 Unauthorized", "an HTTP request was refused: 403 Forbidden"]
+
+
+async def test_reading_records_costs_a_caller_more_than_a_mark_does(desk: Desk) -> None:
+    assert (await desk.append({"text": "x" * 10_000})).status == 201
+    costs = []
+    for path, query in ((f"{AT}/mark", {}), (f"{AT}/records", {"first": ["0"], "payload": ["text"]})):
+        answer = await desk.gateway.handle(Request("GET", path, query, {"host": "localhost"}, "127.0.0.1:1"))
+        assert isinstance(answer, Response)
+        assert answer.status == 200, answer.body
+        costs.append(answer.cost)
+    assert costs[0] == 0
+    assert costs[1] >= STREAM + 2_500
 
 
 async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:

@@ -342,6 +342,15 @@ async def test_opening_an_answer_without_an_end_has_a_turn_that_costs_as_much(nu
     assert STREAM in turns.costs
 
 
+async def test_an_answer_that_costs_more_than_its_request_has_a_turn_of_it(nursery: trio.Nursery) -> None:
+    server = HttpServer(lambda request: Response(200, "text/plain", b"much", cost=7_000))
+    server._turns = turns = Counted()
+    port = server.listen("127.0.0.1", 0, "server.jetty.port")
+    nursery.start_soon(server.run)
+    assert b"much" in await ask(Endpoint("127.0.0.1", port), "/records")
+    assert 7_000 in turns.costs
+
+
 async def test_who_is_refused_once_counts_no_more_for_whom_he_was_before(office: Office) -> None:
     guessing = [await office.connected("honest") for _ in range(40)]
     honest = await office.connected("honest")

@@ -38,6 +38,7 @@ PARTS: Final = 32
 PART: Final = 20
 """Of each of those."""
 _BYTES: Final = 64  # of text, which are parsed in a microsecond
+_BYTES_READ: Final = 4  # of the text of records, which are read from a cluster and written in one
 _MEASURE = 1_000  # of a round
 _TURN = 500
 _PART = 4  # of the time: so much passes for each piece of work of an owner, as long as others wait for answers
@@ -49,6 +50,11 @@ _HAIR = 1e-6  # what fractions add up to may be so much less than a whole reques
 def cost_of(size: int) -> int:
     """Of parsing so many bytes."""
     return size // _BYTES
+
+
+def cost_of_records(size: int) -> int:
+    """Of reading records whose text has so many bytes, from their request to the answer."""
+    return STREAM + size // _BYTES_READ
 
 
 class PortTurns:

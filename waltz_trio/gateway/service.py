@@ -14,6 +14,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 from trio.to_thread import run_sync
 
+from waltz_core.access.port_turns import cost_of_records
 from waltz_core.base.edge import Level
 from waltz_core.base.errors import WaltzError
 from waltz_core.base.log import MARKER_HEADER
@@ -69,9 +70,11 @@ def refuse(status: HTTPStatus, why: str) -> Response:
     return _response(replies.of_problem(Problem(status.value, code, why or status.phrase, retry_after=retry_after)))
 
 
-def _response(reply: Reply, more: tuple[tuple[str, str], ...] = ()) -> Response:
-    text = reply.text and reply.text + "\n"  # a terminal's prompt stands in a line of its own
-    return Response(reply.status, reply.content_type, text.encode(), (*reply.headers, *more))
+def _response(reply: Reply, more: tuple[tuple[str, str], ...] = (), *, read: bool = False) -> Response:
+    """The answer; `read`: it holds records."""
+    body = (reply.text and reply.text + "\n").encode()  # a terminal's prompt stands in a line of its own
+    cost = cost_of_records(len(body)) if read else 0
+    return Response(reply.status, reply.content_type, body, (*reply.headers, *more), cost)
 
 
 class Gateway:
@@ -135,7 +138,7 @@ class Gateway:
                 return await self._follow(caller, call, shared)
             if isinstance(call, calls.OpenSocket):
                 return await self._open_socket(caller, call, request, shared)
-            return _response(await self._reply(caller, call), shared)
+            return _response(await self._reply(caller, call), shared, read=isinstance(call, calls.ReadRecords))
         except RequestError as error:
             return _response(replies.of_problem(error.problem), shared)
         except WaltzError as error:

@@ -79,6 +79,7 @@ class Response:
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+    cost: int = 0  # of making it, above that of any request; its caller rests for it as for what he sends
 
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
@@ -270,6 +271,8 @@ class HttpServer:
             if isinstance(answer, Response):
                 if answer.status in _NOT_ITS_PART:
                     connection.complain(HTTPStatus(answer.status))
+                if answer.cost:
+                    await connection.work.turn(answer.cost)
                 await connection.send(answer, close=answer is request)
                 if answer is not request and answer.status not in _NOT_ITS_PART:
                     self._room.answered(sock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from waltz_core.access.port_turns import PIECE, REQUEST, PortTurns, cost_of
+from waltz_core.access.port_turns import PIECE, REQUEST, STREAM, PortTurns, cost_of, cost_of_records
 
 PLENTY = 1e9
 
@@ -188,3 +188,8 @@ def test_what_is_no_request_of_its_own_counts_for_none() -> None:
 def test_the_text_of_a_body_costs_by_its_bytes() -> None:
     assert cost_of(0) == 0
     assert cost_of(4 << 20) > 100 * REQUEST
+
+
+def test_records_cost_what_opens_their_feed_and_by_their_bytes() -> None:
+    assert cost_of_records(0) == STREAM
+    assert cost_of_records(1 << 20) > 10 * cost_of(1 << 20)
