@@ -1333,7 +1333,7 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "appends of replaced connections carried",
         "proxy.partition",
-        "        if not self._is_mounted(peer):\n            # Java",
+        "        if not self._members.speaks(peer):\n            # Java",
         "        if peer.client_id is None:\n            # Java",
         _PROXY,
     ),

@@ -218,16 +218,12 @@ class ProxyPartition:
         if appends:
             self._on_appends(now, peer, appends)
 
-    def _is_mounted(self, peer: Peer) -> bool:
-        """Whether a connection speaks for its client."""
-        return peer.client_id is not None and self._members.valid(peer.client_id, peer.net_sequence)
-
     def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage | OversizedAppend) -> None:
         match message:
             case messages.MountRequest():
                 self._on_mount(peer, message)
             case messages.FeedRequest() | messages.FeedWindowRequest():
-                if self._is_mounted(peer):
+                if self._members.speaks(peer):
                     self.feeds.asked(peer, message, self.mark)
             case messages.FlushRequest(req_id):
                 self._wait(peer, Flush(peer.conn, req_id))
@@ -272,7 +268,7 @@ class ProxyPartition:
 
     def _on_appends(self, now: int, peer: Peer, requests: list[Append]) -> None:
         """Appends of one connection, in order. Refused is what would end our own connection upstream, or is forged."""
-        if not self._is_mounted(peer):
+        if not self._members.speaks(peer):
             # Java: messages of a superseded connection are dropped without a word
             self._refuse(peer, requests, messages.Refusal.NOT_MOUNTED)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from waltz_core.server.peer import Peer
+
 
 class Members:
     """Client id → the connection whose mount counts (docs/classic-protocol.md, client rule 6)."""
@@ -22,10 +24,12 @@ class Members:
             return True
         return known[2] == net_sequence
 
-    def valid(self, client_id: int, net_sequence: int | None) -> bool:
-        """Whether a connection that mounted with `net_sequence` still speaks for the client."""
-        known = self._members.get(client_id)
-        return known is not None and net_sequence is not None and known[2] == net_sequence
+    def speaks(self, peer: Peer) -> bool:
+        """Whether a connection speaks for its client: it has mounted, and no newer mount has replaced its own."""
+        if peer.client_id is None or peer.net_sequence is None:
+            return False
+        known = self._members.get(peer.client_id)
+        return known is not None and known[2] == peer.net_sequence
 
     def gone(self, client_id: int, conn: int) -> None:
         """A connection closed; only the registered one takes its entry with it."""

@@ -261,22 +261,18 @@ class PartitionServer:
                 appends.append(message)
                 continue
             if appends:
-                self._intake.appends(now, peer, appends, mounted=self._is_mounted(peer))
+                self._intake.appends(now, peer, appends, mounted=self._members.speaks(peer))
                 appends = []
             self._on_message(now, peer, message)
         if appends:
-            self._intake.appends(now, peer, appends, mounted=self._is_mounted(peer))
-
-    def _is_mounted(self, peer: Peer) -> bool:
-        """Whether a connection speaks for its client."""
-        return peer.client_id is not None and self._members.valid(peer.client_id, peer.net_sequence)
+            self._intake.appends(now, peer, appends, mounted=self._members.speaks(peer))
 
     def _on_message(self, now: int, peer: Peer, message: messages.ClientMessage | OversizedAppend) -> None:
         match message:
             case messages.MountRequest():
                 self._on_mount(peer, message)
             case messages.FeedRequest() | messages.FeedWindowRequest():
-                if self._is_mounted(peer):
+                if self._members.speaks(peer):
                     self.feeds.asked(peer, message, self.commits.mark)
             case messages.FlushRequest(req_id):
                 self.feeds.wait(peer, self.commits.barrier(peer), Flush(peer.conn, req_id))

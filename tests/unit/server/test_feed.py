@@ -11,6 +11,7 @@ from waltz_core.server.data_cache import DataCache
 from waltz_core.server.feed import Feed, FeedEffect, ReadHeaders, SendFrames, SendReply
 from waltz_core.server.feed_cache import FRAME_SIZE, FeedCache, encode_frames, with_version
 from waltz_core.server.members import Members
+from waltz_core.server.peer import Peer
 from waltz_core.wire.client_messages import FeedSuspended, MountResponse, PartitionState
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
 
@@ -226,15 +227,22 @@ def test_the_data_cache_forgets_the_oldest_and_never_keeps_giants() -> None:
 
 def test_only_the_newest_mount_speaks_for_a_client() -> None:
     members = Members()
-    assert not members.valid(7, 0)
+
+    def speaks(client_id: int | None, net_sequence: int | None) -> bool:
+        peer = Peer(1)
+        peer.client_id, peer.net_sequence = client_id, net_sequence
+        return members.speaks(peer)
+
+    assert not speaks(7, 0)
     assert members.mount(7, 1, 1, 0)
     assert members.mount(7, 2, 1, 1)
     assert not members.mount(7, 1, 1, 0)
     assert members.mount(7, 3, 1, 1)  # equal sequence numbers are both valid
-    assert members.valid(7, 1)
-    assert not members.valid(7, None)
+    assert speaks(7, 1)
+    assert not speaks(7, None)
+    assert not speaks(None, 1)
     members.gone(7, 1)
-    assert members.valid(7, 1)
+    assert speaks(7, 1)
     members.gone(7, 2)
-    assert not members.valid(7, 1)
+    assert not speaks(7, 1)
     assert members.mount(7, 4, 0, 0)
