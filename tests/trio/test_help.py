@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
@@ -137,3 +139,12 @@ def test_a_value_that_is_none_is_a_wrong_call(words: str, capsys: pytest.Capture
 def test_waltz_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("waltz --version") == 0
     assert capsys.readouterr().out.startswith("waltz ")
+
+
+def test_tools_do_not_load_what_runs_a_node() -> None:
+    code = (
+        "import sys, waltz_trio.cli.server, waltz_trio.cli.storage\n"
+        "print(*(name for name in sys.modules if name in ('waltz_trio.node.server', 'waltz_trio.node.storage_node')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr

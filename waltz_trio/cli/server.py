@@ -28,7 +28,6 @@ from waltz_trio.cli.tool import endpoint_of, explained, tls_of
 from waltz_trio.cli.zookeeper import load_config
 from waltz_trio.config.config import Config, net_limits
 from waltz_trio.node.main import run_until_signal
-from waltz_trio.node.server import ServerProcess
 from waltz_trio.ports.server import ServerPort, open_server_port
 
 _HTTP_TIMEOUT = 10  # seconds
@@ -42,6 +41,7 @@ def _run(arguments: Arguments) -> int:
     (path,) = arguments.operands
     config = Config.load(path)
     log.set_up(config.text("log.level"))
+    from waltz_trio.node.server import ServerProcess  # what the tools do without, and would wait for
 
     async def serve() -> int:
         return await run_until_signal(ServerProcess(config))

@@ -36,7 +36,6 @@ from waltz_trio.cli.tool import Work, endpoint_of, explained, in_session, tls_of
 from waltz_trio.config.config import Config
 from waltz_trio.net.tls import ClientTls
 from waltz_trio.node.main import run_until_signal
-from waltz_trio.node.storage_node import StorageProcess
 from waltz_trio.ports.admin import AdminClient
 from waltz_trio.ports.storage import StoragePort
 from waltz_trio.ports.tool import Tool
@@ -58,6 +57,7 @@ def _run(arguments: Arguments) -> int:
     (path,) = arguments.operands
     config = Config.load(path)
     log.set_up(config.text("log.level"))
+    from waltz_trio.node.storage_node import StorageProcess  # what the tools do without, and would wait for
 
     async def serve() -> int:
         return await run_until_signal(StorageProcess(config))
