@@ -148,7 +148,15 @@ def empty_log() -> Iterator[Callable[[], tuple[str, int]]]:
         yield take
 
 
-@pytest.fixture(params=[f"{front} {view}" for front in FRONTS for view in VIEWS])
+def stores() -> Iterator[Any]:
+    """Every front and every view, in the quick half of the tests each with one of the others only."""
+    for front in FRONTS:
+        for view in VIEWS:
+            slow = front != "trio" and (front, view) not in (("sync", "sqlite"), ("asyncio", "postgres"))
+            yield pytest.param(f"{front} {view}", marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.fixture(params=stores())
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, empty_log: Callable[[], tuple[str, int]]
 ) -> AsyncIterator[Any]:

@@ -23,7 +23,7 @@ PATIENCE = 120.0  # seconds that one command may take, on a machine that is busy
 ELSEWHERE = {
     "docs/pipeline.md": "its blocks need Spark and run with the tests of the pipeline",
 }
-SLOW = {
+SLOW = {  # the quick half has pages of each kind: README, one for each front, the references
     "docs/tutorial.md",
     "docs/howto/seal.md",
     "docs/howto/seeds.md",
@@ -31,6 +31,12 @@ SLOW = {
     "docs/howto/outbox.md",
     "docs/howto/rebuild.md",
     "docs/howto/schema-change.md",
+    "docs/howto/embedding.md",
+    "docs/howto/events.md",
+    "docs/howto/idempotency.md",
+    "docs/howto/many-at-once.md",
+    "docs/howto/observing.md",
+    "docs/howto/sqlalchemy.md",
 }
 PAGES = [page for page in pages() if page not in ELSEWHERE and blocks_of(page)]
 SERVES = re.compile(r"waltz (dev|(server|storage|gateway) run)\b")  # goes on until the page ends

@@ -112,14 +112,14 @@ def told(child: Child, pattern: str, start: int = 0) -> None:
     ("name", "key"),
     [
         ("server-0", "server.port"),
-        ("server-0", "zookeeper.connectString"),
-        ("server-0", "zookeeper.sessionTimeout"),
-        ("server-0", "cluster.root"),
-        ("storage-0", "storage.port"),
-        ("storage-0", "storage.admin.port"),
+        pytest.param("server-0", "zookeeper.connectString", marks=pytest.mark.slow),
+        pytest.param("server-0", "zookeeper.sessionTimeout", marks=pytest.mark.slow),
+        pytest.param("server-0", "cluster.root", marks=pytest.mark.slow),
+        pytest.param("storage-0", "storage.port", marks=pytest.mark.slow),
+        pytest.param("storage-0", "storage.admin.port", marks=pytest.mark.slow),
         ("storage-0", "storage.directory"),
-        ("storage-0", "zookeeper.connectString"),
-        ("storage-0", "cluster.root"),
+        pytest.param("storage-0", "zookeeper.connectString", marks=pytest.mark.slow),
+        pytest.param("storage-0", "cluster.root", marks=pytest.mark.slow),
     ],
 )
 def test_a_missing_key_is_named(cluster: Cluster, ports: HeldPorts, name: str, key: str) -> None:
@@ -173,10 +173,10 @@ def test_a_file_that_cannot_be_read_is_named(cluster: Cluster, tmp_path: Path) -
     ("name", "key"),
     [
         ("server-0", "server.port"),
-        ("server-0", "server.jetty.port"),
-        ("storage-0", "storage.port"),
+        pytest.param("server-0", "server.jetty.port", marks=pytest.mark.slow),
+        pytest.param("storage-0", "storage.port", marks=pytest.mark.slow),
         ("storage-0", "storage.admin.port"),
-        ("storage-0", "storage.jetty.port"),
+        pytest.param("storage-0", "storage.jetty.port", marks=pytest.mark.slow),
     ],
 )
 def test_a_port_in_use_is_named(cluster: Cluster, ports: HeldPorts, tmp_path: Path, name: str, key: str) -> None:

@@ -34,7 +34,7 @@ def test_every_folder_of_tests_is_run_by_make_test() -> None:
 
 
 def test_every_folder_with_slow_tests_is_run_by_make_test_long() -> None:
-    slow = {name for name in FOLDERS for path in (ROOT / "tests" / name).rglob("test_*.py") if is_slow(path)}
+    slow = {name for name in FOLDERS for path in (ROOT / "tests" / name).rglob("*.py") if is_slow(path)}
     assert slow
     assert slow - recipe("test-long") == set()
 
