@@ -65,18 +65,19 @@ ALONE = [ ! -e $(STAGES)/$(1)/again ] || { echo "Once more, alone, what failed b
 
 DRIVERS := -m 'not slow' tests/trio tests/sync tests/aio tests/testing tests/dcb tests/views tests/docs tests/examples tests/processes tests/console tests/attacks tests/interop tests/histories
 SPARK := -m 'not slow' tests/spark
-# The same seeds every time: what fails here fails again.
+# The same seeds every time: what fails here fails again. Where `make test-long` follows, as in .ci/run, LATER=core leaves the core
+# to it, which runs the same tests with their coverage measured.
 test: install
 	@.ci/system-packages tests
 	@rm -rf $(BESIDE) $(STAGES); $(BEGIN)
 	@$(MAKE) $(LANES) stage-pure stage-drivers stage-spark
 	@$(call ALONE,drivers,$(DRIVERS))
 	@$(call ALONE,spark,$(SPARK))
-	@$(COUNT_BESIDE); $(call TOOK,Tests)
+	@$(COUNT_BESIDE); $(call TOOK,Tests$(if $(LATER), without the $(LATER)))
 
 .PHONY: stage-core stage-clusters stage-seeds stage-pure stage-drivers stage-spark
 stage-core: check-types check-style
-	@$(COMPUTE) -m 'not slow' $(CORE)
+	@$(if $(filter core,$(LATER)),echo "The core runs in make test-long",$(COMPUTE) -m 'not slow' $(CORE))
 stage-clusters: stage-core
 	@$(COMPUTE) -m 'not slow' $(LONG) tests/vectors tests/mutants tests/decoders tests/driver_crashes tests/driver_nets
 stage-seeds: stage-clusters

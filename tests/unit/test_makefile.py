@@ -16,21 +16,28 @@ BARE = {
 FOLDERS = sorted({path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")})
 
 
-def recipe(target: str) -> set[str]:
-    """The folders of tests that a target runs, and the stages that it begins."""
+def runs(*target: str) -> list[str]:
+    """The commands of a target that run tests."""
     command = ["make", "--dry-run", "--no-print-directory", f"--assume-old={ROOT / '.venv'}/installed"]
-    command += ["--assume-old=.venv/installed", target]
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command += ["--assume-old=.venv/installed", *target]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "LATER"))}
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=outside)
-    folders = set()
-    for line in done.stdout.splitlines():
-        if "-m pytest" in line and "Once more" not in line:
-            folders |= set(re.findall(r"(?<!--ignore=)\btests/(\w+)", line))
-    return folders
+    return [line for line in done.stdout.splitlines() if "-m pytest" in line and "Once more" not in line]
+
+
+def recipe(target: str) -> set[str]:
+    """The folders of tests that a target runs."""
+    return {folder for line in runs(target) for folder in re.findall(r"(?<!--ignore=)\btests/(\w+)", line)}
 
 
 def test_every_folder_of_tests_is_run_by_make_test() -> None:
     assert [name for name in FOLDERS if name not in recipe("test")] == []
+
+
+def test_what_ci_leaves_out_of_make_test_is_in_make_test_long() -> None:
+    words = next(line.split()[1:] for line in (ROOT / ".ci" / "run").read_text().splitlines() if "make test " in line)
+    (later,) = set(runs("test")) - set(runs(*words))
+    assert any(later.split(" -m 'not slow' ")[1] in line for line in runs("test-long"))
 
 
 def test_every_folder_with_slow_tests_is_run_by_make_test_long() -> None:
