@@ -42,7 +42,7 @@ fix: install
 # allocator is for extensions written in C, and would take a fifth of the time. Seeds are worth more in number.
 DEVELOPMENT := env PYTHONDEVMODE=1 PYTHONMALLOC=default $(BIN)/python -m pytest -q
 # What runs whole clusters for long is not measured for coverage, which would make it three times slower.
-LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model failover hostile application_layer limits fairness legacy_clients security gateway))
+LONG := $(addprefix tests/model/test_,$(addsuffix .py,simulation phases scenarios streams crash_sweep corruption recovery_model failover hostile application_layer limits fairness legacy_clients security gateway proxy idle))
 CORE := tests/unit tests/witness tests/model $(addprefix --ignore=,$(LONG))
 # A test that hangs ends by its own limit (pyproject.toml); a run that hangs between tests ends by this one, and says where it was.
 PYTEST := timeout --foreground --signal=INT --kill-after=60 45m $(DEVELOPMENT) -n 2 --durations=5
