@@ -30,6 +30,7 @@ _APPLICATION = ("tests/trio/test_application.py",)
 _MANY = ("tests/trio/test_submit_many.py",)
 _KEYS = ("tests/trio/test_keys.py",)
 _RETRY = ("tests/unit/client/test_retry.py",)
+_IDS = ("tests/unit/server/test_client_ids.py",)
 _DIALER = ("tests/unit/wire/test_dialer.py",)
 _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
@@ -59,6 +60,13 @@ _LOCKS_OF_SUBMITS = (
 )
 
 AIMED: tuple[Mutant, ...] = (
+    Mutant(
+        "a client id is taken for whoever is gone meanwhile",
+        "server.client_ids",
+        "        self._asked.pop(conn, None)\n",
+        "        pass\n",
+        _IDS,
+    ),
     # ---- whose submit goes first at a lock ------------------------------------------------------------------------
     Mutant(
         "who declined keeps its place at a lock",

@@ -6,12 +6,13 @@ One read and one conditional write per id, for one client at a time; a lost answ
               ▲                             │
               └──── version changed ────────┘          any other failure: READ again after a pause, which grows
 
-The id is the client's when ZooKeeper has the raised counter: from then on nobody else gets it.
+The id is the client's when ZooKeeper has the raised counter: from then on nobody else gets it. No id is taken for a
+connection that has ended; one that is being written then goes to the next client, or is skipped.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from functools import partial
 from typing import TypeAlias, assert_never
 
@@ -54,20 +55,24 @@ class ClientIds:
             failing=f"ZooKeeper, {self._path}: clients get no ids",
             works=f"ZooKeeper, {self._path}: clients get ids again",
         )
-        self._asked: deque[tuple[int, ReqId]] = deque()
+        self._asked: OrderedDict[int, ReqId] = OrderedDict()  # by connection; the first one is served
         self._given: list[_Given] = []
         self._busy = False  # an answer is awaited, or the pause before the next try
         self._next = -1  # the id that is being written
 
     def ask(self, conn: int, req_id: ReqId) -> None:
-        """A client wants an id."""
-        self._asked.append((conn, req_id))
+        """A client wants an id, and waits for no other."""
+        self._asked[conn] = req_id
         if not self._busy:
             self._read()
 
     def waits(self, conn: int) -> bool:
         """Whether a connection has asked and was not answered yet."""
-        return any(one == conn for one, _ in self._asked)
+        return conn in self._asked
+
+    def gone(self, conn: int) -> None:
+        """A connection has ended: nobody wants its id any more."""
+        self._asked.pop(conn, None)
 
     def take(self) -> list[_Given]:
         """Ids given since the last call."""
@@ -85,19 +90,24 @@ class ClientIds:
                 self._read()
             return
         match step:
+            case IdStep.READ if not self._asked:
+                self._read()
             case IdStep.READ:
                 self._write(now, event)
             case IdStep.WRITE:
-                self._given.append((*self._asked.popleft(), self._next))
-                self._busy = False
-                self._attempts.succeeded()
                 if self._asked:
-                    self._read()
+                    self._given.append((*self._asked.popitem(last=False), self._next))
+                self._attempts.succeeded()
+                self._read()
             case _:
                 assert_never(step)
 
     def _read(self) -> None:
-        self._busy = True
+        """For whoever is the first now, if there is anybody."""
+        self._busy = bool(self._asked)
+        if not self._busy:
+            self._attempts.give_up()
+            return
         self._out.put(ZkGet(self._awaits.ask(IdStep.READ), self._path))
 
     def _write(self, now: int, event: ZkDone) -> None:

@@ -145,9 +145,7 @@ class ClusterPort:
     def _on_id(self, now: int, event: ZkDone | ZkFailed, step: IdStep) -> None:
         self._client_ids.answered(now, event, step)
         for conn_id, req_id, client_id in self._client_ids.take():
-            access = self._id_wanted.pop(conn_id, None)
-            if access is not None:
-                self._tell(conn_id, req_id, access, client_id)
+            self._tell(conn_id, req_id, self._id_wanted.pop(conn_id), client_id)
 
     def handle(self, now: int, events: Sequence[ZkEvent]) -> None:
         """What else ZooKeeper says, or nothing: the coordinator's alarm rang."""
@@ -199,6 +197,7 @@ class ClusterPort:
         """A connection has ended: nothing is owed to it."""
         self._subscribers.pop(conn, None)
         self._id_wanted.pop(conn, None)
+        self._client_ids.gone(conn)
         self._preferring = [waiting for waiting in self._preferring if waiting[0] != conn]
 
     def info(self, conn: int, access: Access, request: messages.ClusterInfoRequest) -> None:

@@ -108,3 +108,53 @@ def test_a_counter_that_may_not_be_written_is_tried_ever_more_rarely_and_reporte
     bench.done(bench.only().ticket, version=4)
     assert bench.out() == [Report(Level.INFO, f"ZooKeeper, {PATH}: clients get ids again")]
     assert bench.ids.take() == [(4, FIRST, 7)]
+
+
+def test_no_id_is_taken_for_a_connection_that_has_ended() -> None:
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    bench.ids.ask(5, SECOND)
+    bench.ids.gone(5)
+    bench.done(bench.only().ticket, counter=6, version=3)
+    bench.done(bench.only().ticket, version=4)
+    assert bench.ids.take() == [(4, FIRST, 7)]
+    assert bench.out() == []
+
+
+def test_an_id_that_is_being_written_for_a_connection_that_ends_goes_to_the_next() -> None:
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    bench.ids.ask(5, SECOND)
+    bench.done(bench.only().ticket, counter=6, version=3)
+    bench.ids.gone(4)
+    bench.done(bench.only().ticket, version=4)
+    assert bench.ids.take() == [(5, SECOND, 7)]
+    assert bench.out() == []
+
+
+def test_nothing_is_written_or_tried_again_when_nobody_waits_any_more() -> None:
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    bench.ids.gone(4)
+    bench.done(bench.only().ticket, counter=6, version=3)
+    assert bench.out() == []
+    bench.ids.ask(4, FIRST)
+    bench.failed(bench.only().ticket, ZkError.OUTCOME_UNKNOWN)
+    bench.ids.gone(4)
+    (due,) = bench.alarms.due(10_000)
+    assert due is ClusterAlarm.CLIENT_IDS
+    bench.ids.due()
+    assert bench.out() == []
+    bench.ids.ask(5, SECOND)  # idle again: the next one is served at once
+    assert isinstance(bench.only(), ZkGet)
+
+
+def test_an_id_that_nobody_wants_any_more_is_skipped() -> None:
+    bench = Bench()
+    bench.ids.ask(4, FIRST)
+    bench.done(bench.only().ticket, counter=6, version=3)
+    bench.ids.gone(4)
+    bench.done(bench.only().ticket, version=4)
+    assert bench.ids.take() == []
+    assert bench.out() == []
+    assert len(bench.pending) == len(bench.alarms) == 0

@@ -21,10 +21,13 @@ from waltz_core.base.edge import (
     Writable,
     ZkDone,
     ZkGet,
+    ZkSet,
+    ZkStat,
     ZkState,
     ZkStateChanged,
 )
 from waltz_core.base.ids import Endpoint, make_req_id
+from waltz_core.cluster.notifications import Joined
 from waltz_core.server.config import ServerConfig
 from waltz_core.server.context import ClusterState
 from waltz_core.server.node import ServerNode
@@ -32,7 +35,7 @@ from waltz_core.storage.config import StorageConfig
 from waltz_core.storage.directory import open_control
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.connection import CLIENT_PROTOCOL, Connection
-from waltz_core.zookeeper.znodes import ReplicaAssignments
+from waltz_core.zookeeper.znodes import ReplicaAssignments, encode_id_counter
 
 
 class Bench:
@@ -252,6 +255,24 @@ def test_what_zookeeper_answers_finds_who_asked() -> None:
     before = bench.node.deadline()
     assert bench.step(ZkDone(10_000)) == []
     assert bench.node.deadline() == before
+
+
+def test_no_client_id_is_taken_for_a_connection_that_has_ended() -> None:
+    bench = Bench()
+    bench.node._context.cluster.joined = Joined("cluster", 4, bytes(16), 1, None)
+    asked = []
+    for conn in (1, 2):
+        bench.accept(conn)
+        asked += bench.ask(conn, messages.ClusterInfoRequest(make_req_id(-1, 0, 0, conn), True, False))
+    (read,) = asked
+    bench.step(Closed(2, "reset"))
+    (write,) = bench.step(ZkDone(read.ticket, ZkStat(0, 0), encode_id_counter(6)))
+    assert write == ZkSet(write.ticket, "/root/ids/client", encode_id_counter(7), 0)
+    out = bench.step(ZkDone(write.ticket, ZkStat(1, 0)))
+    (answer,) = bench.answers(out, 1)
+    assert isinstance(answer, messages.ClusterInfoResponse)
+    assert answer.client_id == 7
+    assert not [effect for effect in out if isinstance(effect, ZkGet)]
 
 
 def test_changed_roles_end_the_connections_that_they_concern() -> None:
