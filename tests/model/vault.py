@@ -68,14 +68,15 @@ class Agent:
         self.silent = False  # nothing is answered
         self.lost_answers = 0.0  # how often what was done is answered as failed
         self.questions = 0
+        self.slow_ms = slow_ms  # the slowest answer
         self._world = world
-        self._slow_ms = slow_ms
         self._rng = Random(f"{world.seed}/agent/{node.name}")
         self._life = 0
         self._asked: dict[int, calls.ArchiveAsk] = {}
         self._making: dict[int, tuple[int, list[Record]]] = {}  # partition → first id and records of a file
-        self._looks: dict[int, calls.ArchiveLook] = {}
-        self._comparing: dict[int, int] = {}  # partition → where the next piece of its comparison begins
+        # partition → the last piece of its comparison that the server asked for, and where the next one begins. It
+        # may go on with another process than it began with, as the real one can.
+        self._comparing: dict[int, tuple[int, int]] = {}
         node.plugins |= dict.fromkeys(EFFECTS, self._perform)
         crashed = node.on_crash
 
@@ -83,6 +84,7 @@ class Agent:
             if crashed is not None:
                 crashed()
             self._forget()
+            self._comparing.clear()
 
         node.on_crash = on_crash
 
@@ -90,8 +92,6 @@ class Agent:
         self._life += 1
         self._asked.clear()
         self._making.clear()
-        self._looks.clear()
-        self._comparing.clear()
 
     @property
     def asked(self) -> list[int]:
@@ -100,10 +100,17 @@ class Agent:
 
     def kill(self) -> None:
         """The process is gone; the next question begins another one."""
-        asked = list(self._asked)
+        asked = list(self._asked.values())
         self._forget()
-        for ticket in asked:
-            self.node.post(calls.ArchiveFailed(ticket, "its process ended with status -9"))
+        for question in asked:
+            self._compare_anew(question)
+            self.node.post(calls.ArchiveFailed(question.ticket, "its process ended with status -9"))
+
+    def _compare_anew(self, failed: calls.ArchiveAsk) -> None:
+        """A comparison of which a piece has failed must not go on."""
+        ticket, _ = self._comparing.get(failed.partition_id, (-1, -1))
+        if ticket == failed.ticket:
+            del self._comparing[failed.partition_id]
 
     def _perform(self, effect: Any) -> None:
         if isinstance(effect, calls.ArchiveReset):
@@ -112,13 +119,17 @@ class Agent:
         self.questions += 1
         (question,) = FrameReader().receive(encode_message(effect))
         self._asked[question.ticket] = question
+        if isinstance(question, calls.ArchiveCompare):
+            _, end = self._comparing.get(question.partition_id, (-1, -1))
+            assert question.anew or end == question.first, f"a comparison goes on at {question.first}, not at {end}"
+            self._comparing[question.partition_id] = question.ticket, question.first + len(question.records)
         life = self._life
 
         def act() -> None:
             if life == self._life and question.ticket in self._asked and not self.silent:
                 self._answer(question)
 
-        self._world.after(self._rng.randrange(1, self._slow_ms), act)
+        self._world.after(self._rng.randrange(1, self.slow_ms), act)
 
     def _answer(self, question: Any) -> None:
         answer = calls.ArchiveFailed(question.ticket, _AWAY) if self.away else self._done(question)
@@ -126,6 +137,7 @@ class Agent:
             answer = calls.ArchiveFailed(question.ticket, "nobody knows whether it was done")
         if isinstance(answer, calls.ArchiveFailed):
             self._making.pop(question.partition_id, None)
+            self._compare_anew(question)
         del self._asked[question.ticket]
         (decoded,) = FrameReader().receive(encode_message(answer))
         self.node.post(decoded)
@@ -156,10 +168,7 @@ class Agent:
                 if problem:
                     return calls.ArchiveFailed(ticket, problem)
                 return calls.ArchiveHolds(ticket, 0, len(vault.records[partition]), vault.file_records)
-            case calls.ArchiveCompare(ticket=ticket, first=first, records=records, anew=anew):
-                # A process that was killed between two pieces begins with the second one, as the real one does.
-                assert anew or self._comparing.get(partition, first) == first, "it goes on with what it has not begun"
-                self._comparing[partition] = first + len(records)
+            case calls.ArchiveCompare(ticket=ticket, first=first, records=records):
                 if vault.read(partition, first, len(records)) != list(records):
                     return calls.ArchiveFailed(ticket, "it holds other records than the log")
                 vault.on_equal(partition, first, first + len(records))
@@ -180,7 +189,7 @@ class Agent:
         """In some runs the archive is away or silent for a while, loses answers, or its process is killed."""
         rng = self._rng
         self.lost_answers = rng.choice((0.0, 0.0, 0.05, 0.3))
-        self._slow_ms = rng.choice((3, 30, 300))
+        self.slow_ms = rng.choice((3, 30, 300))
         for trouble in ("away", "silent", "killed", "killed"):
             if rng.random() < 0.4:
                 start = rng.randrange(max(1, before - _TROUBLE_MS))
