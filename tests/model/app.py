@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -76,6 +76,8 @@ class App:
         self.applied: dict[int, int | None] = {}
         self.feeding: dict[int, None] = {}
         self.loading = False
+        self.read_together = 0  # payloads of what is delivered that are read at a time, as feeds do; 0 = none are
+        self._unread: dict[int, list[int]] = {}
         self.waiting_fetches: dict[tuple[int, int], int] = {}  # → when it was asked for
         self.waiting_flushes: dict[int, None] = {}
         self.waiting_marks = 0
@@ -152,6 +154,7 @@ class App:
         if self.habits.tail:
             self.applied.clear()
         self.waiting_fetches.clear()
+        self._unread.clear()
         self.waiting_flushes.clear()
         self.waiting_marks = 0
 
@@ -165,13 +168,7 @@ class App:
     def _told(self, told: Any) -> None:
         match told:
             case Deliver(partition, run):
-                self.observer.delivered(self, partition, run)
-                self.applied[partition] = run[-1].transaction_id
-                consumed = Consumed(partition, run[-1].transaction_id)
-                if self.habits.consume_ms:
-                    self.node.post_later(self.rng.randrange(self.habits.consume_ms), consumed)
-                else:
-                    self.node.post(consumed)
+                self._delivered(partition, run)
             case Committed(_, outcomes):
                 for token, transaction_id in outcomes:
                     assert isinstance(token, Token)
@@ -192,6 +189,17 @@ class App:
                 self.observer.counts[f"phase {phase.name}"] += 1
             case ClusterLost(reason):
                 raise AssertionError(f"{self.name} gave the cluster up: {reason}")
+
+    def _delivered(self, partition: int, run: Sequence[Any]) -> None:
+        self.observer.delivered(self, partition, run)
+        self.applied[partition] = run[-1].transaction_id
+        if self.read_together and not self.astray:
+            self._read(partition, [each.transaction_id for each in run])
+        consumed = Consumed(partition, run[-1].transaction_id)
+        if self.habits.consume_ms:
+            self.node.post_later(self.rng.randrange(self.habits.consume_ms), consumed)
+        else:
+            self.node.post(consumed)
 
     def _flushed(self, token: Any) -> None:
         number, tokens = token
@@ -293,10 +301,19 @@ class App:
         if applied is None or applied < 0 or self.astray:
             return
         first = 0 if self.observer.cluster.agents else self.observer.archived[partition]
-        wanted = tuple(sorted({self.rng.randint(first, applied) for _ in range(3)}))
-        for one in wanted:
-            self.waiting_fetches.setdefault((partition, one), self.world.now)
-        self.node.post(Fetch(partition, wanted))
+        self._want(partition, tuple(sorted({self.rng.randint(first, applied) for _ in range(3)})))
+
+    def _read(self, partition: int, transaction_ids: Iterable[int]) -> None:
+        unread = self._unread.setdefault(partition, [])
+        unread += transaction_ids
+        if len(unread) >= self.read_together:
+            self._want(partition, tuple(unread))
+            unread.clear()
+
+    def _want(self, partition: int, transaction_ids: tuple[int, ...]) -> None:
+        for each in transaction_ids:
+            self.waiting_fetches.setdefault((partition, each), self.world.now)
+        self.node.post(Fetch(partition, transaction_ids))
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ RUN_MS = 66_000
 
 COMMITS_MIN = 200
 
+_READ_TOGETHER = (0, 0, 1, 8, 40)
+
 _LOOKS_MAX = 12
 _LOOK_EVERY_MS = 1_700
 
@@ -236,6 +238,9 @@ class Run:
         self.archived.start(SAFETY_MS)
         self.observer = Observer(self.cluster, quorum=plan.replicas // 2 + 1)
         self.apps = [self._app(number, habits) for number, habits in enumerate(plan.habits)]
+        if limits and not {ARCHIVE, ASTRAY}.intersection(self.kinds):  # else what is not read yet may be dropped
+            for number, app in enumerate(self.apps):
+                app.read_together = Random(f"{seed}/payloads/{number}").choice(_READ_TOGETHER)
         for node in self.world.nodes.values():
             node.zk_session_ms = dict(self.limits.process).get("zk_session_ms", node.zk_session_ms)
         if plan.drifting:

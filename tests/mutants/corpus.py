@@ -790,6 +790,12 @@ CORPUS: tuple[Mutant, ...] = (
         "max(owed_since, self.link.last_read) + silence",
     ),
     Mutant(
+        "an answer to a range of a certain length is lost",
+        "client.payload_reads",
+        "        if ids is None:\n            return\n        records",
+        "        if ids is None or len(ids) == 7:\n            return\n        records",
+    ),
+    Mutant(
         "a server whose host is gone is waited for by a client that it owes an id",
         "client.membership",
         "            if now - link.last_read >= self._settings.silence_ms:\n",

@@ -17,6 +17,7 @@ from tests.model.invariants.lock_soundness import LockSoundness
 from tests.model.invariants.log_order import LogOrder
 from tests.model.invariants.marks import Marks
 from tests.model.invariants.outcomes import Outcomes
+from tests.model.invariants.owed_reads import OwedReads
 from tests.model.invariants.quiet import Quiet
 from tests.model.invariants.real_time import RealTime
 from tests.model.invariants.replica_agreement import ReplicaAgreement
@@ -39,6 +40,7 @@ ALL: tuple[type[Invariant], ...] = (
     Outcomes,
     RealTime,
     LinearizableReads,
+    OwedReads,
     Truncation,
     Archived,
     Bounds,
