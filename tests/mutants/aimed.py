@@ -119,13 +119,6 @@ AIMED: tuple[Mutant, ...] = (
         _MANY,
     ),
     Mutant(
-        "a decision is sent whose caller has left",
-        "waltz_trio.client.deciding",
-        "        if call.ended:\n            return  # its caller has left\n",
-        "",
-        _MANY,
-    ),
-    Mutant(
         "only one decision for a snapshot",
         "waltz_trio.client.deciding",
         "itertools.islice(part.undecided, _DECIDE_AT_ONCE)",
@@ -307,7 +300,7 @@ AIMED: tuple[Mutant, ...] = (
         "server.ownership",
         "        if self.phase is OwnershipPhase.WAITING:\n            self._session_attempts.hurry()\n            self._begin(now)\n",
         "        if self.phase is OwnershipPhase.WAITING:\n            self._session_attempts.hurry()\n",
-        ("tests/unit/server/test_partition.py",),
+        ("tests/unit/server/test_ownership.py",),
     ),
     Mutant(
         "a storage node is dialed ever more rarely",
@@ -635,11 +628,11 @@ AIMED: tuple[Mutant, ...] = (
         _NETS,
     ),
     Mutant(
-        "an event that comes while the machine sleeps wakes nobody",
+        "an event that comes while the machine is stepped waits for the next one",
         "waltz_trio.base.pump",
         "                    if self._inbox:\n                        await trio.lowlevel.checkpoint()",
         "                    if self._inbox and self.steps % 7:\n                        await trio.lowlevel.checkpoint()",
-        _NETS,
+        ("tests/trio/test_pump.py",),
     ),
     Mutant(
         "readers that wait for room are not woken",

@@ -51,16 +51,21 @@ async def test_events_posted_together_make_one_step(nursery: trio.Nursery) -> No
     assert effects == ["a", "b", "c"]
 
 
-async def test_events_posted_by_performing_make_the_next_step(nursery: trio.Nursery) -> None:
-    machine = Recorder()
-    pump: Pump[str, str] = Pump(machine, lambda out: pump.post("again") if out == ["first"] else None)
+async def test_events_posted_by_performing_make_the_next_step_each_time(nursery: trio.Nursery) -> None:
+    machine, words = Recorder(), [str(number) for number in range(20)]
+
+    def perform(out: Sequence[str]) -> None:
+        for word in out:
+            pump.post_all(words[int(word) + 1 : int(word) + 2])
+
+    pump: Pump[str, str] = Pump(machine, perform)
     nursery.start_soon(pump.run)
     await trio.testing.wait_all_tasks_blocked()
 
-    pump.post("first")
+    pump.post("0")
     await trio.testing.wait_all_tasks_blocked()
 
-    assert [events for _, events in machine.batches] == [["first"], ["again"]]
+    assert [events for _, events in machine.batches] == [[word] for word in words]
 
 
 async def test_a_due_machine_is_stepped_without_events_and_not_early(

@@ -100,8 +100,6 @@ class Decisions:
     def _decided(self, part: Part, call: Call, result: Any, mark: int, events: list[Event]) -> None:
         """`events` gets what the submitter must know."""
         part.undecided.pop(call, None)
-        if call.ended:
-            return  # its caller has left
         if result is None:
             events.append(DecisionDeclined(call, mark))
         elif call.key is not None and isinstance(result, KeyEntry):
