@@ -327,15 +327,15 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "callers of a gateway have no turns",
         "access.port_turns",
-        "self._turns.put(conn, owner, cost, (cost, request))",
-        'self._turns.put(conn, "", cost, (cost, request))',
+        "self._turns.put(conn, owner, cost, (owner, cost, request))",
+        'self._turns.put(conn, "", cost, (owner, cost, request))',
         ("tests/unit/access/test_port_turns.py",),
     ),
     Mutant(
         "what costs a port much has turns as what costs little",
         "access.port_turns",
-        "self._turns.put(conn, owner, cost, (cost, request))",
-        "self._turns.put(conn, owner, PIECE, (cost, request))",
+        "self._turns.put(conn, owner, cost, (owner, cost, request))",
+        "self._turns.put(conn, owner, PIECE, (owner, cost, request))",
         ("tests/unit/access/test_port_turns.py",),
     ),
     Mutant(
@@ -348,7 +348,7 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "who comes to a port overtakes who waits",
         "access.port_turns",
-        "if self._turns or self._left <= 0 or not self._may(now):",
+        "if waits or self._left <= 0 or not self._may(now):",
         "if self._left <= 0 or not self._may(now):",
         ("tests/unit/access/test_port_turns.py",),
     ),
