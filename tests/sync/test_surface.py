@@ -53,7 +53,7 @@ ADDED = {
     "Feed.fetch",  # for Transaction.fetch, which is of Trio
     "Feed.markers",  # an attribute there, which a class does not show
 }
-MISTAKES = ("Block", "AsyncOnly", "AsyncForOnly")  # bases whose members only say how it is written
+MISTAKES = ("Block", "NotEntered", "AsyncOnly", "AsyncForOnly")  # bases whose members only say how it is written
 MISSING = {"Feed.__enter__", "Feed.__exit__"}  # of what `Client.feed` gives, which is entered as there
 
 
