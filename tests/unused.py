@@ -33,10 +33,8 @@ _API = {
     "arrange",
     "balances",
     "bootstrap",
-    "changes",
     "expire",  # faults that tests of applications inject into an embedded cluster
     "interrupt",
-    "resume",
     "stop_server",
     "stop_storage",
 }
@@ -60,8 +58,6 @@ _ASSIGNED = {"_running", "callback_queue", "maxlist", "maxother", "maxstring", "
 _ASSIGNED |= {"_affected_rows", "_executed", "_next_seq_id", "_pipeline", "lastrowid"}  # drivers of databases
 # Formats define these: fields that a table of a codec writes by name, and numbers that peers may send.
 _FORMATS = {
-    "ASYNC",
-    "DEBUG",
     "UNREADABLE",
     "UNSYNCED",
     "class_name",
@@ -75,12 +71,9 @@ _FORMATS = {
 _OBSERVED = {
     "connection_count",
     "drop_connections",
-    "http_port",
-    "is_open",
     "link_kind",
     "peer_hello",
     "stale",
-    "watched",
 }
 ALIVE = {name.rpartition(".")[2] for name in _API | _CALLBACKS | _ASSIGNED | _FORMATS | _OBSERVED}
 
