@@ -54,7 +54,7 @@ _LASTS = {"idleness": 4.0}  # seconds, where time must pass before it is wrong: 
 _COMPLAINT_EVERY = 60.0  # seconds between two lines of the same
 _AFTER = 5.0  # seconds until the honest rate must be back
 _SETTLES = 30.0  # seconds, at most, for what an attack has left behind
-_FEW = 10  # descriptors that come and go with any load
+_FEW = 16  # descriptors that come and go with any load, of clients that a gateway keeps among them
 _MEMORY = 64 << 20
 
 

@@ -18,7 +18,7 @@ from waltz_trio.base.background import only
 from waltz_trio.client.client import Client
 from waltz_trio.client.connect import open_client
 
-_IDLE_KEPT = 8  # clients for feeds that nobody uses: as many as one caller reads ranges with at a time
+_IDLE_KEPT = 4  # clients for feeds that nobody uses; each has three descriptors, and opening one takes milliseconds
 
 OpenClient = Callable[[str], AbstractAsyncContextManager[Client]]
 
