@@ -67,7 +67,7 @@ async def test_readers_at_the_end_share_one_feed_of_the_cluster(cluster: Embedde
         for reader, after in zip(readers, begins, strict=True):
             first = after + 1 if isinstance(after, int) else 3
             assert await ids_of(reader, 8 - first) == list(range(first, 8))
-        assert feeds_at(cluster) <= 4, "the shared one, that of the client that appends, those of two that are kept"
+        assert feeds_at(cluster) <= 6, "the shared one, that of the client that appends, those of four that are kept"
     await until(desk, "readers-of-shared-feeds", 0)
     assert figure(desk, "window-bytes") == 0
 
