@@ -69,7 +69,6 @@ _FORMATS = {
 }
 # State that tests read where nothing else shows it, and what they need to leave no connection behind.
 _OBSERVED = {
-    "connection_count",
     "drop_connections",
     "link_kind",
     "peer_hello",

@@ -620,7 +620,7 @@ def _judge_leftovers(process: Process) -> None:
 def _records(process: Process) -> list[Record | None]:
     """Everything the node would give out, read by its own procedure; None for a record that it refuses as damaged."""
     replica = process.node.replicas[0]
-    log, at = replica.log, replica.log_start
+    log, at = replica.files.log, replica.log_start
     if log is None:
         return []
     given: list[Record | None] = []

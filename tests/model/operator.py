@@ -226,7 +226,7 @@ class Operator:
     def _end_limbo(self, storage: SimStorage, replica: StorageReplica) -> None:
         """All other copies are there again: let the log end where it is good, or begin anew with an empty disk."""
         order = self._acceptances.get(replica)
-        if replica.log is None or not self._accepts or (order is not None and order.closed and not order.done):
+        if replica.files.log is None or not self._accepts or (order is not None and order.closed and not order.done):
             self.wipe(storage)
         elif order is None or order.failed:
             request = admin.AcceptLimboRequest(1, replica.partition_id, replica.files.usable_end)

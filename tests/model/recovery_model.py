@@ -68,7 +68,7 @@ class ViolationError(Exception):
 class Session:
     """One server's store session: a real recovery, then a minimal appender."""
 
-    __slots__ = ("acked", "assigned", "greeted", "keys", "next", "pending", "recovery", "session_id")
+    __slots__ = ("acked", "assigned", "greeted", "keys", "next", "opened", "pending", "recovery", "session_id")
 
     def __init__(self, session_id: int, assigned: str, recovery: Recovery) -> None:
         self.session_id = session_id
@@ -77,6 +77,7 @@ class Session:
         self.pending: list[Pending] = []
         self.greeted = ""  # replicas that had LastSessionInfo
         self.acked: dict[str, int] = {}  # highest durable id of every replica that may take appends
+        self.opened = False
         self.next = 0  # next id to append, once open
         self.keys: dict[str, tuple[object, ...]] = {}  # `_member_key`, remembered while nothing changes
 
@@ -139,7 +140,7 @@ def _clone_storage(old: Storage) -> Storage:
 def _clone_session(old: Session) -> Session:
     new: Session = object.__new__(Session)
     new.session_id, new.assigned, new.greeted, new.next = old.session_id, old.assigned, old.greeted, old.next
-    new.pending = list(old.pending)
+    new.opened, new.pending = old.opened, list(old.pending)
     new.acked = dict(old.acked)
     new.keys = {}
     new.recovery = clone_recovery(old.recovery)
@@ -192,7 +193,7 @@ class Model:
             if replica != late:
                 self._arrive(first, session, replica)
         self._settle(first, session)
-        assert session.recovery.is_open
+        assert session.opened
         return first
 
     def actions(self, at: State) -> Iterator[Action]:
@@ -207,7 +208,7 @@ class Model:
             yield from (("run", number, effect) for effect in session.pending)
             if at.unknown:
                 yield from (("unknown", number, e) for e in session.pending if isinstance(e, rec.CasMetadata))
-            if session.recovery.is_open:
+            if session.opened:
                 if session.next < bounds.ids and number == len(at.sessions) - 1:
                     yield ("append", number, None)
                 behind = [replica for replica, acked in session.acked.items() if acked + 1 < session.next]
@@ -407,12 +408,12 @@ class Model:
         if len(log) != mark + 1 or log[: len(at.committed)] != at.committed:
             raise ViolationError(f"S1, S5: session {session.session_id} opens with {log}, committed is {at.committed}")
         at.committed = log
-        session.next = mark + 1
+        session.opened, session.next = True, mark + 1
 
     def _check(self, at: State) -> None:
         for session in at.sessions:
             resolved = session.recovery.resolved
-            if session.recovery.is_open and resolved is not None:
+            if session.opened and resolved is not None:
                 for replica in session.acked:
                     log = tuple(map(writer_of, at.storages[replica].log[: resolved + 1]))
                     if at.storages[replica].fence == session.session_id and log != at.committed[: resolved + 1]:
@@ -449,7 +450,7 @@ class Model:
             if session in new.sessions:
                 self._arrive(new, session, replica)
                 self._settle(new, session)
-        if session.recovery.is_open:
+        if session.opened:
             return
         members, last = session.recovery._at.members.values(), session.recovery._at.last
         useful = [
@@ -489,15 +490,15 @@ def availability(model: Model, at: State) -> Counter[str]:
             last = recovery._at.last
             quorum = majority(len(last))
             found["tried"] += 1
-            found["opens"] += recovery.is_open
+            found["opens"] += session.opened
             could = bool(voters) and usable and sum(m.replica in last for m in counted) > len(last) - quorum
             found["could"] += could
-            found["could and does not open"] += could and not recovery.is_open
+            found["could and does not open"] += could and not session.opened
             if voters and usable:
                 marks = [m.first_mark for m in counted]
                 decision = decide(marks, lowest=min(voters), absent=len(last) - len(counted), quorum=quorum)
-                found["decided as they arrive"] += decision.mark is not None
-            if could and recovery.is_open and recovery.resolved != max(m.first_mark for m in counted):
+                found["decided as they arrive"] += decision is not None
+            if could and session.opened and recovery.resolved != max(m.first_mark for m in counted):
                 found["opens below the highest mark present"] += 1
     return found
 
@@ -567,7 +568,7 @@ def _session_key(session: Session, at: State, rank: dict[str, int]) -> object:
         session.session_id,
         session.next,
         recovery.resolved,
-        recovery.is_open,
+        session.opened,
         recovery._version == at.version,
         tuple(pending),
         tuple(sources),

@@ -104,6 +104,11 @@ class World:
         self.beyond: list[rec.ReadRecords] = []  # reads of what the source did not hold when it was asked
         self.now = 0
 
+    @property
+    def opened(self) -> bool:
+        """Whether the recovery has said that the session is open."""
+        return any(isinstance(effect, rec.SessionRecovered) for effect in self.told)
+
     def tell(self, *events: rec.Event) -> None:
         """Step the recovery."""
         out: list[rec.Effect] = []

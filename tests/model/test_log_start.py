@@ -262,7 +262,7 @@ class Swarm:
         for storage in self.cluster.replicas:
             replica = storage.node.machine.replicas[0]
             assert replica.log_start <= start
-            firsts = [segment.first_id for segment in replica.log.segments]
+            firsts = [segment.first_id for segment in replica.files.log.segments]
             assert firsts[0] <= replica.log_start
             # A segment that was begun since may begin at the log start itself.
             assert all(first >= replica.log_start for first in firsts[1:])

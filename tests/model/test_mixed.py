@@ -166,7 +166,7 @@ class Mixed:
     def reason(self) -> str:
         """What the server that has the partition says."""
         found = [self._partition(server) for server in self.cluster.servers]
-        return "; ".join(partition.reason for partition in found if partition is not None)
+        return "; ".join(partition.ownership.reason for partition in found if partition is not None)
 
     @staticmethod
     def _partition(server: SimNode) -> Any:

@@ -125,7 +125,7 @@ def test_rewound_metadata_stops_the_partition_with_a_reason_until_it_is_put_righ
     assert not run.served()
     assert run.observer.counts["commits"] == commits
     reasons = [
-        partition.reason
+        partition.ownership.reason
         for server in run.cluster.servers
         if server.alive
         for partition in server.machine.partitions.values()
@@ -192,7 +192,7 @@ def test_two_voters_decide_at_the_higher_mark_whatever_the_third_lost(order: str
         world.arrive(replica)
         world.settle()
     assert world.recovery.resolved == 100
-    assert world.recovery.is_open
+    assert world.opened
     assert all(storages[replica].max == 100 for replica in "ab")
 
 

@@ -267,8 +267,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "absent replicas forgotten",
         "base.quorum",
-        "if support + absent >= quorum and blocked is None:",
-        "if support + absent > quorum and blocked is None:",
+        "blocked = blocked or support + absent >= quorum",
+        "blocked = blocked or support + absent > quorum",
     ),
     Mutant(
         "truncated one too far",

@@ -208,7 +208,7 @@ class Recovery0132:
         idle = (m.entered for m in alive if m.phase is ReplicaPhase.IDLE and evaluator in (None, m))
         lowest = min((mark for mark in idle if mark is not None and mark >= min(voters)), default=2**63)
         absent = len(self._last) - len(present)
-        self.resolved = decide(present, lowest=lowest, absent=absent, quorum=majority(len(self._last))).mark
+        self.resolved = decide(present, lowest=lowest, absent=absent, quorum=majority(len(self._last)))
 
     # ---- what a replica does next --------------------------------------------------------------------
 

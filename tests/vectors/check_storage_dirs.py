@@ -417,7 +417,7 @@ class Case:
         control = (
             f"ok session={one.session_id} lwm={one.low_water_mark} llwm={one.local_low_water_mark} flags={one.flags}"
         )
-        if replica.log is None:
+        if replica.files.log is None:
             return f"{control} not assigned"
         sizes = {name.rpartition(".")[2]: len(data) for name, data in disk.files().items() if name.startswith("0/")}
         return f"{control} max={replica.max_id} seg={sizes['seg']} idx={sizes['idx']}"

@@ -120,7 +120,7 @@ class Session:
         assert step["message"] == "AppendRequest"
         ids = step["reply"]["fields"]
         if desk is not None and not hasattr(self, "_large"):
-            log = desk.node.replicas[ids["partition_id"]].log
+            log = desk.node.replicas[ids["partition_id"]].files.log
             assert log is not None
             last = log.last
             size = self.final["file_sizes"][last.data_path] - last.end - 40

@@ -135,7 +135,7 @@ def _decisions(replicas: dict[str, dict[str, Any]], order: list[str]) -> list[in
             absent=len(replicas) - count,
             quorum=majority(len(replicas)),
         )
-        values.append(values[-1] if values and values[-1] is not None else decision.mark)
+        values.append(values[-1] if values and values[-1] is not None else decision)
     return values
 
 
@@ -267,7 +267,7 @@ class _Expectations:
             marks = [alive[name]["max"] for name in trusted]
             absent, quorum = len(self._states) - len(trusted), majority(len(self._states))
             decision = decide(marks, lowest=min(voters, default=2**63), absent=absent, quorum=quorum)
-            assert decision.mark is None, "it waits though the end is decided"
+            assert decision is None, "it waits though the end is decided"
         else:
             level = [r for r in alive.values() if (r["session"], r["max"]) == (self._session, seen["resolved"])]
             assert len(level) < majority(len(self._assigned)), "it waits though a quorum is level"

@@ -219,7 +219,7 @@ def _check_machine(paths: ClusterPaths, found: dict[str, Any], watches: dict[str
 
     client = Coordinator0132(paths.root, tickets=Tickets(), rng=random.Random(1))
     session = tree.open_session()
-    seen = _run(tree, session, client)
+    seen, watched = _run(tree, session, client)
     expected = [
         (descriptor.endpoint, assignment.of_server(descriptor.server_id)) for descriptor in descriptors.values()
     ]
@@ -228,7 +228,7 @@ def _check_machine(paths: ClusterPaths, found: dict[str, Any], watches: dict[str
     params = found[paths.root]["fields"]
     assert seen[0] == Joined(params["name"], params["num_partitions"], b"", None, None)
     view = {paths.servers, *descriptors}
-    assert _watched_by(tree, session) == view
+    assert watched == view
 
     registered = {found[path]["owner"] for path in descriptors}
     named = {path: set(who) for path, who in watches.items()}
@@ -258,7 +258,7 @@ def _check_server(
     before = [node for node in tree.describe() if node.path != paths.server_ids]
     manages = ManagedServer(descriptor.endpoint, descriptor.preferred_partitions)
     server = Coordinator0132(paths.root, tickets=Tickets(), rng=random.Random(1), manages=manages)
-    seen = _run(tree, session, server)
+    seen, watched = _run(tree, session, server)
     assert [node for node in tree.describe() if node.path != paths.server_ids] == before
     key = znodes.decode_store_params(bytes.fromhex(found[paths.store]["data"])).key
     params = found[paths.root]["fields"]
@@ -266,7 +266,7 @@ def _check_server(
     assert Owned(assignment.of_server(descriptor.server_id)) in seen
     replicas = znodes.decode_replica_assignments(bytes.fromhex(found[paths.assignment]["data"]))
     assert ReplicasChanged(replicas) in seen
-    assert _watched_by(tree, session) >= {paths.servers, paths.assignment}
+    assert watched >= {paths.servers, paths.assignment}
     assert not [item for item in seen if isinstance(item, Report)]
 
 
@@ -278,21 +278,19 @@ def _put_ephemeral(tree: ZnodeTree, session: int, path: str, node: dict[str, Any
         assert isinstance(tree.apply(session, ZkSet(0, path, data, version)), ZkDone)
 
 
-def _watched_by(tree: ZnodeTree, session: int) -> set[str]:
-    return {path for path, sessions in tree.watched().items() if session in sessions}
-
-
-def _run(tree: ZnodeTree, session: int, machine: Coordinator) -> list[object]:
-    """Everything a machine says until it has nothing more to do."""
+def _run(tree: ZnodeTree, session: int, machine: Coordinator) -> tuple[list[object], set[str]]:
+    """Everything a machine says until it has nothing more to do, and the paths that it watches then."""
     events: list[ZkEvent] = [ZkStateChanged(ZkState.CONNECTED, session)]
     said: list[object] = []
+    watched: set[str] = set()
     for _ in range(100):
         out: list[Any] = []
         machine.step(0, events, out)
         requests = [item for item in out if hasattr(item, "ticket")]
         said += [item for item in out if not hasattr(item, "ticket")]
         if not requests:
-            return said
+            return said, watched
+        watched |= {request.path for request in requests if getattr(request, "watch", False)}
         events = [tree.apply(session, request) for request in requests]
         assert not [event for event in events if isinstance(event, ZkFailed)]
     raise AssertionError("the machine does not come to rest")

@@ -267,7 +267,7 @@ class _Table:
         absent, quorum = len(self._last) - len(self._marks), majority(len(self._last))
         lowest = min(self.voters.values())
         return any(
-            decide(marks.values(), lowest=lowest, absent=absent, quorum=quorum).mark is not None
+            decide(marks.values(), lowest=lowest, absent=absent, quorum=quorum) is not None
             for marks in (self._marks, self._tops)
         )
 

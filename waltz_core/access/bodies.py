@@ -18,11 +18,6 @@ class Bodies:
         self._size_max = size_max
         self._held = Shares()
 
-    @property
-    def size(self) -> int:
-        """Bytes that are held."""
-        return self._held.total
-
     def of(self, conn: int, owner: str) -> Held:
         """What a connection holds, for a caller."""
         return Held(self, conn, owner)

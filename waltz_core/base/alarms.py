@@ -62,10 +62,6 @@ class Alarms(Generic[K]):
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def first(self) -> K | None:
-        """The key that is due first; None if nothing is set."""
-        return None if self.next() is None else self._heap[0][2]
-
     def due(self, now: int) -> list[K]:
         """Keys that are due and so no longer set: the longest overdue first, equal times in the order of setting."""
         keys = []

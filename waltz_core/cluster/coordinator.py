@@ -148,11 +148,6 @@ class Coordinator:
         self._members: dict[int, ServerDescriptor] = {}
 
     @property
-    def state(self) -> CoordinatorState:
-        """Where this coordinator is in its life."""
-        return self._state
-
-    @property
     def server_id(self) -> int | None:
         """Id of the server that we register, once it has one."""
         return self._ids.server_id

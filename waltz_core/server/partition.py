@@ -129,11 +129,6 @@ class PartitionServer:
         return self.ownership.phase
 
     @property
-    def reason(self) -> str:
-        """Of the present phase, for people."""
-        return self.ownership.reason
-
-    @property
     def generation(self) -> int:
         """Under which it is assigned to this server."""
         return self.ownership.generation

@@ -45,7 +45,6 @@ from waltz_core.storage.lane import (
     Unassign,
     is_append,
 )
-from waltz_core.storage.log_files import LogFiles
 from waltz_core.storage.log_start import raise_start
 from waltz_core.storage.notes import ChangeEnded, Mended, Opened, RepairRecorded, Surveyed
 from waltz_core.storage.procedure import DiskError, Procedure
@@ -97,11 +96,6 @@ class StorageReplica:
     def reason(self) -> str:
         """Why it is not."""
         return self.files.reason
-
-    @property
-    def log(self) -> LogFiles | None:
-        """Its segments, None while it has none."""
-        return self.files.log
 
     @property
     def faults(self) -> set[int]:

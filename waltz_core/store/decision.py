@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from waltz_core.base.quorum import Decision, decide, majority
+from waltz_core.base.quorum import decide, majority
 from waltz_core.store.members import Member, Situation
 from waltz_core.zookeeper.partition_metadata import last_session
 
@@ -31,17 +31,17 @@ def try_to_decide(at: Situation) -> None:
         if fresh >= at.quorum:
             at.resolved = -1
     else:
-        at.resolved = _decision(at).mark
+        at.resolved = _decision(at)
     if at.resolved is not None:
         for member in at.members.values():
             member.avoid.clear()
 
 
-def _decision(at: Situation) -> Decision:
+def _decision(at: Situation) -> int | None:
     present = [(member, member.entered) for member in supporters(at) if member.entered is not None]
     voters = [member.first_mark for member in at.members.values() if member.alive and member.voter]
     if not voters:
-        return Decision(None, None)
+        return None
     lowest = min(voters)
     # Records up to the mark of a recovery that was aborted are candidates of the last session, and a
     # replica that carries such a mark cannot be brought below it.

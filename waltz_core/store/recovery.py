@@ -112,11 +112,6 @@ class Recovery:
         return self._at.resolved
 
     @property
-    def is_open(self) -> bool:
-        """Whether `SessionRecovered` was emitted."""
-        return self._at.open
-
-    @property
     def failed(self) -> bool:
         """Whether the recovery was aborted."""
         return self._at.failed

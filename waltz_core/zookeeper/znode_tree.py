@@ -140,14 +140,6 @@ class ZnodeTree:
         fired, self._fired = list(self._fired), {}
         return fired
 
-    def watched(self) -> dict[str, tuple[int, ...]]:
-        """Path → sessions that have a watch on it, data and child watches together, all sorted."""
-        sessions: dict[str, set[int]] = {}
-        for watches in (self._data_watches, self._child_watches):
-            for path, who in watches.items():
-                sessions.setdefault(path, set()).update(who)
-        return {path: tuple(sorted(who)) for path, who in sorted(sessions.items())}
-
     # ---- looking from outside ----------------------------------------------------------------
 
     def describe(self) -> tuple[Znode, ...]:

@@ -225,11 +225,6 @@ class EpochWriter:
             self._phase is _Phase.WRITING and not self._trouble and not self._last and len(self._flying) < self._window
         )
 
-    @property
-    def over(self) -> bool:
-        """Whether it is done or fenced."""
-        return self._phase is _Phase.OVER
-
     def start(self, out: list[Effect]) -> None:
         """Begin with a marker."""
         self._send_marker(out)

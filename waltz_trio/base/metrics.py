@@ -96,7 +96,6 @@ class Timer:
         "_milliseconds",
         "_random",
         "_sample",
-        "_seconds",
         "_totals",
         "meter",
     )
@@ -107,20 +106,14 @@ class Timer:
         self._random = random.Random(0)
         self._sample: list[tuple[float, float, float]] = []  # heap of (priority, weight, seconds)
         self._totals: dict[int, int] = {}  # milliseconds → calls taken over so far
-        self._milliseconds = 0  # of all calls that were taken over
-        self._seconds = 0.0  # of all others
+        self._milliseconds = 0  # of all calls together
         self._buckets = [0] * (len(_BOUNDS) + 1)  # calls by the first bound that they do not exceed
         self.meter = Meter(clock)
-
-    def update(self, seconds: float, count: int = 1) -> None:
-        """Note `count` calls that took `seconds` each; they enter the sample as one value."""
-        self._seconds += seconds * count
-        self._note(seconds, count)
 
     @property
     def sum(self) -> float:
         """Seconds that all calls took together; it never falls."""
-        return self._milliseconds / 1000 + self._seconds
+        return self._milliseconds / 1000
 
     def buckets(self) -> dict[float, int]:
         """How many calls took at most so many seconds, by upper bound, the last of which is infinite."""
@@ -180,10 +173,6 @@ class Counter:
 
     def __init__(self) -> None:
         self.count = 0
-
-    def add(self, count: int = 1) -> None:
-        """Count events."""
-        self.count += count
 
     def set(self, count: int) -> None:
         """Take over a machine's own counter."""
@@ -252,11 +241,6 @@ class Registry:
     def on_absorb(self, absorb: Callable[[], None]) -> None:
         """Call `absorb` behind that, in any thread; nothing else touches the registry meanwhile."""
         self._absorbers.append(absorb)
-
-    def refresh(self) -> None:
-        """Take over what the machines counted."""
-        self._look()
-        self._absorb()
 
     def _look(self) -> None:
         for refresh in self._refreshers:

@@ -179,11 +179,6 @@ class NodeDriver:
         self.killed = self.pump.halted = True
         self.cancel()
 
-    @property
-    def connection_count(self) -> int:
-        """Standing connections, both directions."""
-        return len(self._channels)
-
     # ---- effects ---------------------------------------------------------------------------------
 
     def _perform(self, out: list[Any]) -> None:

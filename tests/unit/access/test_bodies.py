@@ -27,7 +27,6 @@ def test_one_body_may_have_all_the_room_that_there_is() -> None:
     assert not held.take(1)
     assert not bodies.of(2, "b").take(1)
     held.give_back()
-    assert bodies.size == 0
     assert bodies.of(2, "b").take(ROOM)
 
 
@@ -40,8 +39,8 @@ def test_a_caller_with_many_bodies_leaves_half_of_the_room_to_others() -> None:
 
 def test_two_such_callers_leave_a_third() -> None:
     bodies = Bodies(ROOM)
-    filled([bodies.of(conn, f"flood {conn % 2}") for conn in range(10)])
-    assert bodies.size <= 2 * ROOM // 3
+    taken = filled([bodies.of(conn, f"flood {conn % 2}") for conn in range(10)])
+    assert sum(taken) <= 2 * ROOM // 3
     assert bodies.of(99, "honest").take(ROOM // 3)
 
 
@@ -52,6 +51,7 @@ def test_what_is_given_back_is_there_for_others_and_once() -> None:
     assert other.take(200)
     one.give_back()
     one.give_back()
-    assert bodies.size == 200
+    third = bodies.of(3, "b")
+    assert not third.take(ROOM - 199)
     other.give_back()
-    assert bodies.size == 0
+    assert third.take(ROOM)

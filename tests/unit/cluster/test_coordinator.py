@@ -27,7 +27,7 @@ from waltz_core.base.edge import (
     ZkStateChanged,
 )
 from waltz_core.base.ids import Endpoint
-from waltz_core.cluster.coordinator import LEAVE_TIMEOUT_MS, REFRESH_EVERY_MS, Coordinator, CoordinatorState
+from waltz_core.cluster.coordinator import LEAVE_TIMEOUT_MS, REFRESH_EVERY_MS, Coordinator
 from waltz_core.cluster.notifications import (
     ClusterFailed,
     CoordinatorEffect,
@@ -75,7 +75,6 @@ def test_the_first_server_joins_and_owns_everything() -> None:
     assert server.owned == ((0, 1), (1, 1), (2, 1))
     assert list(world.descriptors()) == ["s_0000000000"]
     assert server.machine.is_coordinator
-    assert server.machine.state is CoordinatorState.ACTIVE
     world.check_converged()
 
 
@@ -178,7 +177,6 @@ def test_a_cluster_that_contradicts_itself_is_refused_with_a_reason(
     spoil(world)
     server = world.server()
     assert expected in server.last(ClusterFailed).reason
-    assert server.machine.state is CoordinatorState.ENDED
     assert server.machine.deadline() is None
     assert not server.all(Owned)
     count = len(server.told)
@@ -204,7 +202,7 @@ def test_a_server_that_leaves_gives_its_partitions_away_at_once() -> None:
     first.call(first.machine.leave)
     world.settle()
     assert first.told[-1] == Left()
-    assert first.machine.state is CoordinatorState.ENDED
+    assert first.machine.deadline() is None
     assert server_ids(world) == [2]
     assert len(second.owned) == 4
 
@@ -490,7 +488,7 @@ def test_each_request_of_a_reading_may_fail(which: int, error: ZkError) -> None:
     server.inbox.append(ZkFailed(failed.ticket, error))
     world.settle()
     if error is ZkError.NO_NODE and failed.__getattribute__("path") == ROOT:
-        assert server.machine.state is CoordinatorState.ENDED
+        assert server.machine.deadline() is None
     else:
         world.check_converged()
 

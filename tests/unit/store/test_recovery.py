@@ -189,7 +189,7 @@ def test_a_first_recovery_that_was_aborted_is_no_lost_metadata() -> None:
     """The replicas have a session, but no transaction."""
     world = world_of({name: storage(2, -1, -1) for name in "abc"})
     arrive_all(world, "ab")
-    assert world.recovery.is_open
+    assert world.opened
 
 
 # ---- answers out of place ----------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_a_write_of_the_states_that_was_not_done_is_done_again() -> None:
     world.version += 1
     world.settle()
     assert [call.expected_version for call in world.calls if isinstance(call, rec.CasMetadata)] == [0, 1]
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_superseded_session_ends_even_when_it_is_open() -> None:
@@ -341,7 +341,7 @@ def test_a_replica_in_limbo_is_left_alone_and_counts_as_absent() -> None:
     assert "c (stays out)" in stuck_reason(world)
     assert rec.AskMax("c") not in world.calls
     arrive_all(world, "b")
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_closing_mark_below_the_own_mark_keeps_a_replica_out() -> None:
@@ -352,7 +352,7 @@ def test_a_closing_mark_below_the_own_mark_keeps_a_replica_out() -> None:
     assert refused == [
         rec.ReplicaRefused("c", "its log is good up to 1, but its low-water mark is 3; its copy must be replaced")
     ]
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_replica_with_a_higher_mark_that_comes_after_the_decision_stays_out() -> None:
@@ -366,7 +366,7 @@ def test_a_replica_with_a_higher_mark_that_comes_after_the_decision_stays_out() 
     world.settle()
     reason = "its low-water mark 3 is above the decided 2; its copy must be replaced"
     assert world.told_of(rec.ReplicaRefused) == [rec.ReplicaRefused("a", reason)]
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_replica_marked_by_the_last_session_keeps_what_that_one_decided() -> None:
@@ -401,7 +401,7 @@ def test_a_replica_marked_by_an_aborted_recovery_votes_though_it_took_no_part() 
         world.arrive(replica)
     world.settle()
     assert world.recovery.resolved == 2
-    assert world.recovery.is_open
+    assert world.opened
 
 
 # ---- records kept by replicas nobody vouches for -------------------------------------------------
@@ -507,7 +507,7 @@ def test_waiting_is_reported_when_it_takes_long_and_taken_back_when_it_ends() ->
     arrive_all(world, "b")
     assert stuck_reason(world).startswith("transactions 2..4 may be committed or not, and more may be: a ends at 4, b")
     arrive_all(world, "c")
-    assert world.recovery.is_open
+    assert world.opened
     assert world.recovery.deadline() is None
 
 
@@ -566,7 +566,7 @@ def test_an_empty_start_waits_when_a_third_replica_holds_another_life() -> None:
     world.settle(lambda effect: isinstance(effect, rec.SetLowWaterMark))
     world.arrive("c")
     world.settle()
-    assert not world.recovery.is_open
+    assert not world.opened
     assert stuck_reason(world).startswith("the partition is about to start empty, but there are transactions on c")
     assert world.storages["c"].max == 6
 

@@ -184,7 +184,7 @@ def test_one_late_failure_does_not_bar_the_others(on: bool) -> None:
     storages = three_level() | {name: storage(4, 0, log(4, 4)) for name in "de"}
     world = world_of(kind_of(on), storages, *unresolved(*"abc"), state("d", 4, 1), state("e", 4, 1))
     arrive_all(world, *"abc")
-    assert world.recovery.is_open
+    assert world.opened
     world.arrive("d")
     world.settle(lambda effect: isinstance(effect, rec.ReadRecords))
     world.fail("d")
@@ -216,7 +216,7 @@ def test_a_replica_with_a_higher_low_water_mark_stays_out_alone(on: bool) -> Non
     for replica in "abc":
         world.arrive(replica)
     world.settle()
-    assert world.recovery.is_open is on
+    assert world.opened is on
     assert bool(world.told_of(rec.ReplicaRefused)) is on
 
 
@@ -228,7 +228,7 @@ def test_states_name_only_replicas_that_were_marked(on: bool) -> None:
     for replica in "cab":
         world.arrive(replica)
     world.settle(lambda effect: effect == rec.SetLowWaterMark("c", 2))
-    assert world.recovery.is_open
+    assert world.opened
     named = {item.replica_id.storage: item.session_id for item in world.metadata.replica_states}
     assert named == {"a": 6, "b": 6, "c": 4 if on else 6}
 
@@ -279,7 +279,7 @@ def test_a_voter_that_lags_stays_a_voter_when_the_recovery_is_aborted(on: bool) 
     assert storages["a"].low == 1
     world = world_of(kind_of(on), storages, *states, session=7)
     arrive_all(world, "b", "c")
-    assert world.recovery.is_open is on
+    assert world.opened is on
 
 
 @both
@@ -291,7 +291,7 @@ def test_metadata_that_was_set_back_stops_recovery(on: bool) -> None:
     world.settle()
     failures = world.told_of(rec.RecoveryFailed)
     assert bool(failures) is on
-    assert world.recovery.is_open is not on
+    assert world.opened is not on
     if on:
         assert isinstance(failures[0], rec.RecoveryFailed)
         assert failures[0].fence == 9
@@ -306,7 +306,7 @@ def test_a_session_that_only_fenced_costs_nothing() -> None:
     world = world_of(Recovery, storages, *unresolved(*"abc"), session=7)
     arrive_all(world, *"abc")
     assert world.recovery.resolved == 5
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def suspect_world(logs: dict[str, int]) -> World:
@@ -320,7 +320,7 @@ def test_a_suspect_whose_session_lives_on_in_a_quorum_is_let_in() -> None:
     world = suspect_world({"a": 0, "b": 1, "c": 0})
     arrive_all(world, *"abc")
     assert world.recovery.resolved == 0
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_what_was_decided_before_needs_no_suspect() -> None:
@@ -331,7 +331,7 @@ def test_what_was_decided_before_needs_no_suspect() -> None:
     world = world_of(Recovery, storages, *states, session=7)
     arrive_all(world, *"abcde")
     assert world.recovery.resolved == 0
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
@@ -341,7 +341,7 @@ def test_a_suspect_that_may_be_needed_is_waited_for() -> None:
     assert world.recovery.resolved is None
     arrive_all(world, "a")
     assert world.recovery.resolved == 1
-    assert world.recovery.is_open
+    assert world.opened
 
 
 def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held() -> None:
@@ -355,5 +355,5 @@ def test_a_suspect_that_was_let_in_is_still_a_witness_of_what_it_held() -> None:
     world.settle(lambda effect: getattr(effect, "target", "") in ("b", "c"))
     world.settle()
     assert world.recovery.resolved == 1
-    assert world.recovery.is_open
+    assert world.opened
     assert {len(replica.log) for replica in world.storages.values()} == {2}
