@@ -129,8 +129,9 @@ interop: install
 attacks: install
 	@$(BIN)/python -m tests.attacks --seconds $(or $(SECONDS_EACH),4) $(if $(JSON),--json $(JSON))
 
+# Every benchmark, ROUNDS (1) times: ten minutes on two cores of their own; figures and a picture go to benchmarks/results.
 bench: install
-	$(BIN)/python -m benchmarks.append $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m benchmarks --rounds $(or $(ROUNDS),1) $(if $(ONLY),--only $(ONLY))
 
 # The data pipeline on 4 million records of 79 bytes and 400,000 of 1 KB; BANK and LARGE change that.
 bench-spark: install

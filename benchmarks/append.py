@@ -4,7 +4,9 @@ python -m benchmarks.append [--size 200] [--in-flight 1000] [--count N | --secon
 
 One ZooKeeper (not counted), three storage nodes, one server, one client process by default; TLS with
 verification; three synced replicas. In flight means unresolved appends through the public `send`; committed
-means that the client has the outcome. After a warm-up it measures; then the log is read back and checked.
+means that the client has the outcome. With --rate, appends leave by a schedule, and one is as old as the moment
+that it was due: how long it takes at that load, and what becomes of more than the cluster can take. After a
+warm-up it measures; then the log is read back and checked.
 Exit status: 1 if a floor given with --at-least or --p50-at-most is missed, 3 if something needed is absent.
 """
 
@@ -12,106 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.append_client import Job
-from tests.processes.cluster import ROOT, Cluster
-from tests.processes.zookeeper import missing, running_zookeeper
-
-PROFILE = "WALTZ_BENCH_PROFILE"  # directory for profiles of every process; slows everything down
-STAMPS = "WALTZ_BENCH_STAMPS"  # directory for when each process did what, for `benchmarks.timeline`
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`."""
-    best = ("", "unknown")
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, *_ = line.split()
-        if path.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    return best[1]
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def peak_mib(pid: int) -> float:
-    """Largest resident size of a process so far."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-class Client:
-    """A child that runs `benchmarks.append_client`."""
-
-    def __init__(self, name: str, directory: Path, job: Job) -> None:
-        self.name = name
-        path = directory / f"{name}.json"
-        job.write(path)
-        self.process = subprocess.Popen(
-            [sys.executable, *observed(name), "-m", "benchmarks.append_client", str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-
-    def expect(self, event: str) -> dict[str, Any]:
-        """Its next line, which must be about `event`."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended with status {self.process.wait()} before it was {event}")
-        found: dict[str, Any] = json.loads(line)
-        assert found["event"] == event, f"{self.name}: expected {event}, found {found}"
-        return found
-
-    def begin(self) -> None:
-        """Let it go."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def finish(self) -> None:
-        """It must end by itself, in order."""
-        status = self.process.wait(120)
-        self.close()
-        if status:
-            raise SystemExit(f"{self.name} ended with status {status}")
-
-    def close(self) -> None:
-        """End it in any state."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-
-
-def observed(name: str) -> list[str]:
-    """What to put before `-m` so that a process is profiled, or notes when it does what, if that was asked for."""
-    for key, module, ending in ((PROFILE, "profiled", "prof"), (STAMPS, "stamped", "json")):
-        directory = os.environ.get(key)
-        if directory:
-            return ["-m", f"benchmarks.{module}", str(Path(directory) / f"{name}.{ending}")]
-    return []
+from benchmarks.children import clients
+from benchmarks.measured import cluster_in, cpu_of, file_system, peak_mib, percentile, ready
+from tests.processes.cluster import Cluster
 
 
 def syncs(cluster: Cluster) -> dict[str, int]:
@@ -138,6 +51,7 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
         seconds=options.seconds,
         count=options.count // options.clients,
         batch=options.batch,
+        rate=options.rate / options.clients,
     )
     with clients(cluster, [job] * options.clients) as loaders:
         for loader in loaders:
@@ -148,9 +62,9 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
             loader.expect("warm")
         pids = {name: child.pid for name, child in cluster.children.items()}
         pids |= {loader.name: loader.process.pid for loader in loaders}
-        cpu_before, syncs_before = {name: cpu_seconds(pid) for name, pid in pids.items()}, syncs(cluster)
+        cpu_before, syncs_before = cpu_of(pids), syncs(cluster)
         done = [loader.expect("done") for loader in loaders]
-        cpu_after, syncs_after = {name: cpu_seconds(pid) for name, pid in pids.items()}, syncs(cluster)
+        cpu_after, syncs_after = cpu_of(pids), syncs(cluster)
         peak = {name: round(peak_mib(pid), 1) for name, pid in pids.items()}
         acknowledged = sum(loader.expect("ended")["acknowledged"] for loader in loaders)
         for loader in loaders:
@@ -165,6 +79,7 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
         "p99_ms": percentile(buckets, 0.99),
         "committed": committed,
         "acknowledged": acknowledged,  # warm-up and what was in flight at the end included
+        "p999_ms": percentile(buckets, 0.999),
         "refused": sum(found["refused"] for found in done),
         "seconds": round(max(found["seconds"] for found in done), 2),
         "in_flight": share * options.clients,
@@ -173,16 +88,6 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
         "syncs": {name: count - syncs_before.get(name, 0) for name, count in syncs_after.items()},
         "peak_rss_mb": peak,
     }
-
-
-def percentile(buckets: Mapping[int, int], share: float) -> float:
-    """In ms, from buckets of 10 µs."""
-    left = share * sum(buckets.values())
-    for number, count in sorted(buckets.items()):
-        left -= count
-        if left <= 0:
-            return (number + 0.5) / 100
-    return 0.0
 
 
 def read_back(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
@@ -202,52 +107,21 @@ def read_back(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
     return {"count": found["count"], "seconds": round(found["seconds"], 2)}
 
 
-@contextmanager
-def clients(cluster: Cluster, jobs: Sequence[Job]) -> Iterator[list[Client]]:
-    """One process for each job; none is left at the end."""
-    with ExitStack() as stack:
-        made = []
-        for number, job in enumerate(jobs):
-            name = f"client-{number}" if job.role == "append" else "reader"
-            made.append(Client(name, cluster.directory, job))
-            stack.callback(made[-1].close)
-        yield made
-
-
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Set up a cluster, measure, read back, tear down."""
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="waltz-bench-", dir=options.directory))
-        kind = file_system(Path(scratch))
-        if kind in ("tmpfs", "ramfs"):
-            print(f"{scratch} is on {kind}: name a directory on a disk with --directory", file=sys.stderr)
-            raise SystemExit(3)
-        zookeeper = stack.enter_context(running_zookeeper())
-        cluster = Cluster(
-            Path(scratch), zookeeper.fresh_chroot(), partitions=options.partitions, flags=(), settings=options.set
-        )
-        for name, child in cluster.children.items():
-            child.command[1:1] = observed(name)
-        stack.callback(cluster.end)
-        try:
-            cluster.set_up()
-            figures = measure(cluster, options)
-            back = read_back(cluster, options)
-            for name in (*cluster.server_names, *cluster.storage_names):
-                figures["peak_rss_mb"][name] = round(peak_mib(cluster.children[name].pid), 1)
-            if observed(""):
-                for name in (*cluster.server_names, *cluster.storage_names):
-                    cluster.children[name].stop()
-        except BaseException:
-            print(cluster.story(), file=sys.stderr)
-            raise
+    with cluster_in(options.directory, partitions=options.partitions, settings=options.set) as cluster:
+        kind = file_system(cluster.directory)
+        figures = measure(cluster, options)
+        back = read_back(cluster, options)
+        for name in (*cluster.server_names, *cluster.storage_names):
+            figures["peak_rss_mb"][name] = round(peak_mib(cluster.children[name].pid), 1)
     figures |= {"file_system": kind, "read_back": back, "options": describe(options)}
     return figures
 
 
 def describe(options: argparse.Namespace) -> dict[str, object]:
     """The options that matter for a comparison."""
-    names = ("size", "in_flight", "batch", "partitions", "clients", "locks", "count", "seconds", "set")
+    names = ("size", "in_flight", "rate", "batch", "partitions", "clients", "locks", "count", "seconds", "set")
     return {name: getattr(options, name) for name in names}
 
 
@@ -257,6 +131,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     parser.add_argument("--in-flight", type=int, default=1000, help="unresolved appends, all clients together")
+    parser.add_argument("--rate", type=float, default=0, help="appends a second by a schedule, instead of --in-flight")
     parser.add_argument("--batch", type=int, default=0, help="appends of each `send_many`; 0 = `send`, one by one")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--clients", type=int, default=1, help="client processes")
@@ -283,12 +158,8 @@ def setting(text: str) -> tuple[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run, print, judge."""
     options = parse(argv)
-    problem = missing()
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 3
-    # A signal ends this process through the blocks that end its children.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if status := ready():
+        return status
     begin = time.monotonic()
     figures = run(options)
     if options.json is not None:

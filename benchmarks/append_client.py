@@ -11,6 +11,8 @@ import random
 import sys
 import time
 from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import attrs
@@ -19,6 +21,7 @@ import trio
 import waltz_trio as waltz
 
 _SLOT = 10_000  # ns: width of a bucket of the histogram, so that memory does not grow with the number of appends
+_TICK = 0.001  # seconds between two looks at what is due
 LOCK_COUNT = 100_000
 
 
@@ -27,7 +30,7 @@ class Job:
     """What one client process does."""
 
     client: str  # configuration file
-    role: str  # "append" or "read"
+    role: str  # "append", "read", or "idle": greet, and say nothing until told to end
     partitions: int
     size: int = 200
     in_flight: int = 1000  # of this process, all partitions together
@@ -38,6 +41,8 @@ class Job:
     seed: int = 0
     batch: int = 0  # appends of one `send_many`, or transactions of a batch; 0 = one by one
     prefetch: int = 1000  # payloads that a reader reads ahead; 0 = it reads none
+    rate: float = 0  # appends a second by a schedule, all partitions together; 0 = as many as `in_flight` lets
+    readers: int = 1  # clients that read, each with its own connections
 
     def write(self, path: Path) -> None:
         """As a file for the command line."""
@@ -64,6 +69,9 @@ class Load:
         """Warm up, measure, wait for what is in flight."""
         async with trio.open_nursery() as nursery:
             for partition in range(self.job.partitions):
+                if self.job.rate:
+                    nursery.start_soon(self._keep_pace, partition)
+                    continue
                 if not self.job.batch:
                     nursery.start_soon(self._keep, partition)
                     continue
@@ -100,6 +108,35 @@ class Load:
             mark = await self._land(flying, mark)
         while flying:
             mark = await self._land(flying, mark)
+
+    async def _keep_pace(self, partition: int) -> None:
+        """Send by a schedule, whatever is under way: an append is as old as the moment that it was due.
+
+        Thereby who has to wait before his append is even sent counts as well, and a pause of the cluster counts for
+        everybody who would have come meanwhile ("coordinated omission" leaves both out).
+        """
+        flying: deque[tuple[int, waltz.Pending]] = deque()
+        now = time.monotonic_ns
+        mark, sent, every = await self.client.committed_mark(partition), 0, 1e9 * self.job.partitions / self.job.rate
+
+        async def land() -> None:
+            nonlocal mark
+            while flying or not self.stopped:
+                if flying:
+                    mark = await self._land(flying, mark)
+                else:
+                    await trio.sleep(_TICK)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(land)
+            begin = now()
+            while not self.stopped:
+                while sent * every <= now() - begin and not self.stopped:
+                    append = self._append()
+                    pending = await self.client.send(partition, append, based_on=mark if append.write else None)
+                    flying.append((begin + int(sent * every), pending))
+                    sent += 1
+                await trio.sleep(_TICK)
 
     async def _keep_batches(self, partition: int) -> None:
         """Append many at a time, one after the other; each is as old as the call it was made by."""
@@ -146,17 +183,23 @@ class Load:
             sent, pending = flying.popleft()
 
 
-async def read(job: Job, client: waltz.Client) -> None:
-    """Read every partition from its start; ids must be dense and payloads of the right size."""
+async def read(job: Job, readers: Sequence[waltz.Client]) -> None:
+    """Read every partition from its start, by each client; ids must be dense and payloads of the right size."""
     begin = time.monotonic()
-    count = 0
-    for partition in range(job.partitions):
-        last = await client.committed_mark(partition)  # confirmed: no older than this question
-        if last < 0:
-            continue
-        async with client.feed(partition, after=-1, prefetch=job.prefetch) as feed:
-            count += await (read_batches if job.batch else read_each)(job, feed, last)
-    tell(event="read", count=count, seconds=time.monotonic() - begin)
+    counts: list[int] = []
+
+    async def whole(client: waltz.Client) -> None:
+        for partition in range(job.partitions):
+            last = await client.committed_mark(partition)  # confirmed: no older than this question
+            if last < 0:
+                continue
+            async with client.feed(partition, after=-1, prefetch=job.prefetch) as feed:
+                counts.append(await (read_batches if job.batch else read_each)(job, feed, last))
+
+    async with trio.open_nursery() as nursery:
+        for client in readers:
+            nursery.start_soon(whole, client)
+    tell(event="read", count=sum(counts), seconds=time.monotonic() - begin)
 
 
 async def read_batches(job: Job, feed: waltz.Feed, last: int) -> int:
@@ -190,16 +233,20 @@ def tell(**what: object) -> None:
 
 
 async def main(job: Job) -> None:
-    """Open the client and do the job."""
-    async with waltz.open_client(job.client) as client:
-        for partition in range(job.partitions):
-            await client.committed_mark(partition)
+    """Open the clients and do the job."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(waltz.open_client(job.client)) for _ in range(job.readers)]
+        for client in opened:
+            for partition in range(job.partitions):
+                await client.committed_mark(partition)
         tell(event="ready")
         sys.stdin.readline()  # all clients begin together
-        if job.role == "read":
-            await read(job, client)
-            return
-        await Load(job, client).run()
+        if job.role == "idle":
+            await trio.to_thread.run_sync(sys.stdin.readline)
+        elif job.role == "read":
+            await read(job, opened)
+        else:
+            await Load(job, opened[0]).run()
 
 
 if __name__ == "__main__":

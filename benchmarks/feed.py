@@ -11,32 +11,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.append import clients, cpu_seconds, file_system, observed
 from benchmarks.append_client import Job
+from benchmarks.children import clients
+from benchmarks.measured import cluster_in, cpu_of, ready
 from tests.processes.cluster import Cluster
-from tests.processes.zookeeper import missing, running_zookeeper
 
 KINDS = {"payloads": 1000, "headers": 0}  # kind → payloads read ahead
 
 
-def fill(cluster: Cluster, options: argparse.Namespace) -> None:
-    """Make the log longer."""
+def fill(cluster: Cluster, count: int, size: int) -> None:
+    """Make the log of partition 0 longer."""
     job = Job(
         client=str(cluster.client_file),
         role="append",
         partitions=1,
-        size=options.size,
+        size=size,
         in_flight=4000,
         warm_up=0.0,
-        count=options.count,
+        count=count,
         batch=1000,
     )
     with clients(cluster, [job]) as (loader,):
@@ -60,10 +57,10 @@ def read(cluster: Cluster, options: argparse.Namespace, kind: str) -> dict[str, 
     with clients(cluster, [job]) as (reader,):
         reader.expect("ready")
         pids = {name: child.pid for name, child in cluster.children.items()} | {"client": reader.process.pid}
-        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        before = cpu_of(pids)
         reader.begin()
         read = reader.expect("read")
-        after = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        after = cpu_of(pids)
         reader.finish()
     count = read["count"]
     costs = {name: (after[name] - before[name]) / count * 1e6 for name in pids}
@@ -79,29 +76,13 @@ def read(cluster: Cluster, options: argparse.Namespace, kind: str) -> dict[str, 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Set up a cluster, fill it, read it."""
     readings = []
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltz-bench-", dir=options.directory)))
-        if file_system(scratch) in ("tmpfs", "ramfs"):
-            print(f"{scratch} is in memory: name a directory on a disk with --directory", file=sys.stderr)
-            raise SystemExit(3)
-        zookeeper = stack.enter_context(running_zookeeper())
-        cluster = Cluster(scratch, zookeeper.fresh_chroot(), partitions=1, flags=())
-        for name, child in cluster.children.items():
-            child.command[1:1] = observed(name)
-        stack.callback(cluster.end)
-        try:
-            cluster.set_up()
-            for _ in range(options.again + 1):
-                fill(cluster, options)
-                for _ in range(options.rounds):
-                    for kind in options.kinds.split(","):
-                        readings.append(read(cluster, options, kind))
-                        print(json.dumps(readings[-1]), flush=True)
-            for name in (*cluster.server_names, *cluster.storage_names):
-                cluster.children[name].stop()  # a profile is written at an orderly end
-        except BaseException:
-            print(cluster.story(), file=sys.stderr)
-            raise
+    with cluster_in(options.directory) as cluster:
+        for _ in range(options.again + 1):
+            fill(cluster, options.count, options.size)
+            for _ in range(options.rounds):
+                for kind in options.kinds.split(","):
+                    readings.append(read(cluster, options, kind))
+                    print(json.dumps(readings[-1]), flush=True)
     return readings
 
 
@@ -118,12 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
     parser.add_argument("--json", type=Path, help="write the readings as one JSON array")
     options = parser.parse_args(argv)
-    problem = missing()
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 3
-    # A signal ends this process through the blocks that end its children.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if status := ready():
+        return status
     readings = run(options)
     if options.json is not None:
         options.json.write_text(json.dumps(readings, indent=2) + "\n")

@@ -27,7 +27,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
-from benchmarks.append import cpu_seconds
+from benchmarks.measured import cpu_seconds
 
 _AT = "/topics/bench/partitions/0"
 

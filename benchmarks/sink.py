@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from benchmarks.append import cpu_seconds
 from benchmarks.client import running_dev
+from benchmarks.measured import cpu_seconds
 from waltz_spark.write.sink_options import parse_sink_options
 from waltz_spark.write.writing import Job, cluster_marks, write_batches
 

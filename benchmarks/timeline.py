@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks import append
-from tests.processes.zookeeper import missing
+from benchmarks.measured import STAMPS, ready
 
 Stamps = Mapping[str, Sequence[int]]  # of one process: what happened → when, in ns, ascending
 STORAGE = "storage"
@@ -134,7 +134,7 @@ def between_marks(page: str, text: str) -> str:
 def measure(options: argparse.Namespace) -> dict[str, Stamps]:
     """Run the benchmark with stamps; those of every process, by name."""
     with tempfile.TemporaryDirectory(prefix="waltz-timeline-") as scratch:
-        os.environ[append.STAMPS] = scratch
+        os.environ[STAMPS] = scratch
         sizes = ["--in-flight", "1", "--size", str(options.size), "--directory", options.directory]
         append.run(append.parse([*sizes, "--count", str(options.count), "--warm-up", "2"]))
         names = {"client-0": "client", "server-0": "server"}  # of which there is one
@@ -150,10 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
     parser.add_argument("--into", type=Path, help="page with the marks `<!-- timeline -->`, `<!-- end of timeline -->`")
     options = parser.parse_args(argv)
-    problem = missing()
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 3
+    if status := ready():
+        return status
     stamps = measure(options)
     stamps = {
         name.removesuffix("-0") if name.startswith(("client", "server")) else name: stamps[name] for name in stamps

@@ -1,0 +1,99 @@
+"""`python -m benchmarks`: what it takes from each load, what two files tell, and that every load can be started."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as suite
+from benchmarks.loads import LOADS
+from benchmarks.results import compared, flat, medians, plot
+
+
+def test_figures_are_named_by_their_way_and_parts_of_a_list_by_their_kind() -> None:
+    written = {
+        "tx_per_s": 5,
+        "file_system": "ext4",
+        "options": {"size": 200},
+        "idle": {"server-0": {"resident_mib": 70.5}},
+        "ok": True,
+    }
+    assert flat(written) == {"tx_per_s": 5, "idle.server-0.resident_mib": 70.5}
+    assert flat([{"kind": "headers", "tx_per_s": 7}, {"tx_per_s": 8}]) == {"headers.tx_per_s": 7, "1.tx_per_s": 8}
+
+
+def test_a_median_is_of_what_every_round_has() -> None:
+    assert medians([{"a": 1, "b": 1}, {"a": 5}, {"a": 3, "b": 2}]) == {"a": 3}
+
+
+def test_two_files_tell_something_where_no_round_of_one_lies_among_those_of_the_other() -> None:
+    before = {"append": [{"rate": 10, "cost": 5}, {"rate": 12, "cost": 7}], "gone": [{"rate": 1}]}
+    after = {"append": [{"rate": 13, "cost": 6}, {"rate": 15, "cost": 4}], "new": [{"rate": 1}]}
+    assert list(compared(before, after)) == [
+        ("append", "rate", 11, 14, pytest.approx(14 / 11), True),
+        ("append", "cost", 6, 5, pytest.approx(5 / 6), False),
+    ]
+    assert [tells for *_, tells in compared({"append": [{"rate": 1}]}, {"append": [{"rate": 2}]})] == [False]
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_every_load_is_a_command_that_takes_its_arguments(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"benchmarks.{load.module}")
+
+    class ParsedError(Exception):
+        """The command line was understood, and the work would begin."""
+
+    def stop(*_: object) -> None:
+        raise ParsedError
+
+    for name in ("ready", "measure"):  # what comes first behind the command line
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, stop)
+    monkeypatch.setattr("sys.argv", [load.module, *load.arguments, "--json", "figures.json"])
+    with pytest.raises(ParsedError):
+        module.main()
+
+
+def test_the_picture_shows_each_curve_and_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
+    results = {load.name: [{"tx_per_s": 1234, "p50_ms": 3.0}, {"tx_per_s": 1300, "p50_ms": 2.0}] for load in LOADS}
+    for name in ("one.svg", "two.svg"):
+        plot(tmp_path / name, results, "as a test has it")
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "two.svg").read_text()
+    for shown in (
+        "appends in flight",
+        "partitions",
+        "bytes of a payload",
+        "MB a second",
+        "as a test has it",
+    ):
+        assert shown in text
+
+
+def test_a_file_without_a_figure_in_common_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, load in (("a.json", "feed"), ("b.json", "append")):
+        (tmp_path / name).write_text(json.dumps({"loads": {load: [{"tx_per_s": 1}]}}))
+    assert suite.main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
+    assert "no figure in common" in capsys.readouterr().err
+    assert suite.main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "apend"], "apend is none of append, "),
+        (["--rounds", "0"], "at least 1"),
+        (["--compare", "absent.json", "absent.json"], "absent.json is no file"),
+    ],
+)
+def test_wrong_arguments_say_what_was_expected(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        suite.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
