@@ -212,6 +212,7 @@ class App:
             self.waiting_fetches.pop((partition, transaction_id), None)
             expected = split(self.observer.logs[partition][transaction_id])[3]
             assert data == expected, f"{self.name} read another payload of {partition}/{transaction_id}"
+            self.observer.marks.fetched(self.node, partition, transaction_id)
 
     # ---- load ----------------------------------------------------------------------------------
 

@@ -85,6 +85,7 @@ class SimClient:
         self.records_asked: dict[int, tuple[int, range]] = {}  # token → partition, ids
         self.reads = 0
         self.records_read = 0
+        self.own_read = 0  # payloads of its own that came from its memory
         self.step()
 
     def step(self, *events: Any) -> None:
@@ -199,9 +200,12 @@ class SimClient:
         mark = self.world.logs[partition].mark
         if mark >= 0:
             wanted = {self.rng.randint(0, mark) for _ in range(3)}
+            if partition in self.feeds and self.feeds[partition].delivered >= 0:
+                wanted.add(self.feeds[partition].delivered)  # as feeds do
             fresh = tuple(t for t in sorted(wanted) if (partition, t) not in self.wanted)
             self.wanted.update((partition, t) for t in fresh)
             self.step(Fetch(partition, fresh))
+            self.own_read += sum((partition, t) in self.fetched for t in fresh)  # no server was asked yet
             self._read_records(partition, min(wanted), mark)
 
     def _read_records(self, partition: int, first: int, mark: int) -> None:

@@ -30,6 +30,7 @@ _LAG = 20  # transactions
 
 _MOUNT_ANSWER, _FEED_REQUEST, _FEED_DATA, _FEED_END = 1, 3, 4, 5
 _REFUSED, _ERROR, _WINDOW_REQUEST = 35, 46, 49
+_DATA_REQUEST, _RANGE_REQUEST = 6, 36
 
 _REFUSALS = {
     Refusal.GENERATION: "an append came for another generation",
@@ -86,6 +87,7 @@ PER_THOUSAND = {
     "a lone batch was written and synced in place": 83,
     "a log start was raised": 25,
     "a mount was cut short": 53,
+    "a payload of its own came from the memory of a client": 100,
     "a proxy answered a mount without upstream": 9,
     "a proxy died with appends under way": 15,
     "a proxy lost the connection that carried a client's appends": 20,
@@ -160,6 +162,7 @@ class Marks:
         self._lost_ids: dict[str, str] = {}  # path → whose write was applied and never answered
         self._feeds: dict[bytes, None] = {}
         self._windows: dict[bytes, int] = {}  # request of a feed window → the last id it is good for
+        self._asked: dict[tuple[str, int, int], None] = {}  # client, partition, id whose payload was asked for
         self._fed: dict[tuple[str, int], int] = {}  # highest id sent on a connection
         self._pending: dict[tuple[str, int, int], tuple[int, Any]] = {}  # → appends without a verdict, session
         self._held: frozenset[tuple[str, int]] = frozenset()  # (storage node, partition) as assigned
@@ -185,6 +188,8 @@ class Marks:
                 kind = data[body]
                 if kind == _FEED_DATA:
                     self._fed[node.name, conn] = int.from_bytes(data[body + 17 : body + 25], "big")
+                elif kind in (_DATA_REQUEST, _RANGE_REQUEST):
+                    self._on_read(node, bytes(data[body:at]))
                 elif kind in (_MOUNT_ANSWER, _FEED_REQUEST, _FEED_END, _REFUSED, _ERROR, _WINDOW_REQUEST):
                     self._on_message(node, conn, kind, version, bytes(data[body:at]), before)
                 before = kind
@@ -192,6 +197,16 @@ class Marks:
                 before = -1
         if end - at == HEADER_SIZE and data[at] == CLIENT and node.name not in self.observer.servers:
             self.reach("a client wrote a keep-alive")
+
+    def _on_read(self, node: SimNode, body: bytes) -> None:
+        partition, first = req_partition(ReqId(body[1:17])), int.from_bytes(body[17:25], "big")
+        last = first if body[0] == _DATA_REQUEST else int.from_bytes(body[25:33], "big")
+        self._asked.update(dict.fromkeys((node.name, partition, each) for each in range(first, last + 1)))
+
+    def fetched(self, node: SimNode, partition: int, transaction_id: int) -> None:
+        """A client has got a payload."""
+        if (node.name, partition, transaction_id) not in self._asked:
+            self.reach("a payload of its own came from the memory of a client")
 
     def _on_message(self, node: SimNode, conn: int, kind: int, version: int, body: bytes, before: int) -> None:
         req_id = body[1:17]

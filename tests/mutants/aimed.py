@@ -34,6 +34,7 @@ _IDS = ("tests/unit/server/test_client_ids.py",)
 _DIALER = ("tests/unit/wire/test_dialer.py",)
 _ATTEMPTS = ("tests/unit/base/test_attempts.py",)
 _READS = ("tests/unit/client/test_reads.py", "tests/unit/client/test_ranges.py")
+_OWN_PAYLOADS = ("tests/unit/client/test_own_payloads.py", "tests/unit/client/test_world.py")
 _EVENTS = ("tests/dcb/test_specification.py", "tests/dcb/test_simulated.py")
 _EVENT_LOCKS = ("tests/dcb/test_locks.py",)
 _GATEWAY = ("tests/unit/gateway/test_keyed.py",)
@@ -1131,6 +1132,41 @@ AIMED: tuple[Mutant, ...] = (
         "        self._waiting.extendleft(reversed(_ranges(sorted(self._in_flight))))\n",
         "",
         _READS,
+    ),
+    Mutant(
+        "the payload of one own transaction is taken for that of the next",
+        "client.own_payloads",
+        "                self._kept[record.transaction_id] = data\n",
+        "                self._kept[record.transaction_id + 1] = data\n",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
+        "an own payload goes by the order of the feed, not by its request id",
+        "client.own_payloads",
+        "            data = sent.pop(record.req_id, None)\n",
+        "            data = sent.pop(next(iter(sent), record.req_id), None)\n",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
+        "an own payload outlives its feed",
+        "client.partition",
+        "        if deliver:\n            self._own.moved()\n",
+        "",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
+        "the room of an append that failed is never given back",
+        "client.monitor",
+        "        self._own.failed(attempt[1])\n",
+        "",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
+        "own payloads are kept without a bound",
+        "client.own_payloads",
+        "            if size <= room.left:\n",
+        "            if True:\n",
+        _OWN_PAYLOADS,
     ),
     # ---- the event store ------------------------------------------------------------------------------------------
     Mutant(

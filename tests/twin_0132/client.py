@@ -4,9 +4,13 @@ Defects: it dials again at once, or after a second if nobody listened (`reconnec
 peer that owes an answer (`silent_peer_dropped`); a mount is renewed neither under a newer generation
 (`remount_on_generation`) nor when appends got lost without a word (`remount_after_loss`); a question for the mark is
 asked once (`mark_asked_again`).
+
+No defect: it reads every payload at a server, its own ones too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tests.twin_0132.wire import Connection0132
 from waltz_core.client.link import ConnectionState, Link
@@ -16,6 +20,7 @@ from waltz_core.client.node import ClientNode
 from waltz_core.client.partition import ClientPartition
 from waltz_core.client.partitions import Partitions
 from waltz_core.client.patience import Patience
+from waltz_core.client.payload_reads import PayloadReads
 from waltz_core.client.reads import PartitionReads
 from waltz_core.client.router import ClientRouter
 
@@ -83,10 +88,20 @@ class MarkReads0132(MarkReads):
         self.again_at = None
 
 
+class PayloadReads0132(PayloadReads):
+    """Reads everything at a server."""
+
+    __slots__ = ()
+
+    def from_memory(self, transaction_ids: Sequence[int]) -> Sequence[int]:
+        return transaction_ids
+
+
 class PartitionReads0132(PartitionReads):
     """Asks once, and waits."""
 
     make_marks = MarkReads0132
+    make_payloads = PayloadReads0132
 
     __slots__ = ()
 

@@ -54,6 +54,7 @@ class Appends:
         "_nudge_ms",
         "_nudged",
         "_out",
+        "_own",
         "_queue",
         "_requested",
         "_requested_at",
@@ -64,7 +65,8 @@ class Appends:
     )
 
     def __init__(self, context: ClientContext, standing: Standing, delivery: Delivery) -> None:
-        self.monitor = TransactionMonitor(standing.partition, context.out)
+        self._own = own = context.own.of(standing.partition)
+        self.monitor = TransactionMonitor(standing.partition, context.out, own)
         self._out = context.out
         self._client_id = context.client_id
         self._lock_names = context.settings.lock_names
@@ -97,6 +99,11 @@ class Appends:
         """Every append has an outcome."""
         return not self._queue and not self.monitor.unresolved
 
+    @property
+    def _keeps(self) -> bool:
+        """A feed wants payloads: it need not read those that are sent now."""
+        return self._own.wanted and self._delivery.active
+
     # ---- on their way to the server ----------------------------------------------------------
 
     def enqueue(self, submit: Submit) -> None:
@@ -121,7 +128,10 @@ class Appends:
         prefix = make_req_id(self._client_id, standing.generation, standing.partition, 0)[:12]
         req_ids = link.send_appends(submits, at, end, prefix, standing.sequence, self._delivery.seen, self._lock_names)
         standing.sequence = req_sequence(req_ids[-1])
-        self.monitor.register_run(now, self._submitted + 1, req_ids, [one.token for one in submits[at:end]])
+        run = submits[at:end]
+        self.monitor.register_run(now, self._submitted + 1, req_ids, [submit.token for submit in run])
+        if self._keeps:
+            self._own.sending(req_ids, [submit.data for submit in run])
         self._submitted += end - at
 
     def send_many(self, now: int, call: SubmitMany, link: Link) -> None:
@@ -132,6 +142,8 @@ class Appends:
         req_ids = link.send_columns(call.columns, prefix, standing.sequence, mark, self._lock_names)
         standing.sequence = req_sequence(req_ids[-1])
         self.monitor.register_run(now, self._submitted + 1, req_ids, call.tokens)
+        if self._keeps:
+            self._own.sending(req_ids, call.columns.payloads)
         self._submitted += len(req_ids)
 
     def send_queued(self, now: int, link: Link) -> None:
@@ -170,6 +182,8 @@ class Appends:
             self._out.put(Failed(self._standing.partition, submit.token, Reason.REFUSED, text=str(error)))
             return
         self.monitor.register(now, ordinal, req_id, submit.token)
+        if self._keeps:
+            self._own.sending((req_id,), (submit.data,))
 
     def _fail(self, submit: Submit, reason: Reason) -> None:
         self._out.put(Failed(self._standing.partition, submit.token, reason))

@@ -10,6 +10,7 @@ from waltz_core.base.outbox import Outbox
 from waltz_core.client.alarms import AlarmKey, Doubts, Timed
 from waltz_core.client.calls import Effect
 from waltz_core.client.link import Link
+from waltz_core.client.own_payloads import OwnOfClient
 from waltz_core.client.settings import ClientSettings
 
 
@@ -22,6 +23,7 @@ class ClientContext:
         "closed",
         "doubts",
         "out",
+        "own",
         "partition_count",
         "rng",
         "settings",
@@ -37,6 +39,7 @@ class ClientContext:
         self.alarms: Alarms[AlarmKey] = Alarms()
         self.touched: dict[Timed | Link, None] = {}  # in this step: they set their alarms at its end
         self.doubts = Doubts()
+        self.own = OwnOfClient(settings.own_payloads_size_max)
         self.client_id = 0  # until the cluster has given one
         self.partition_count: int | None = None  # likewise
         self.closed = False

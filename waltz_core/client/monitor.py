@@ -18,6 +18,7 @@ from waltz_core.base.ids import ReqId
 from waltz_core.base.outbox import Emits
 from waltz_core.base.twins import twin
 from waltz_core.client.calls import Committed, Effect, Failed, Reason
+from waltz_core.client.own_payloads import OwnPayloads
 from waltz_core.wire.client_messages import AppendRefused, FeedData
 
 Attempt = tuple[int, ReqId, object, int]
@@ -67,14 +68,16 @@ class TransactionMonitor:
         "_last",
         "_order",
         "_out",
+        "_own",
         "_partition",
         "_sent",
         "lost",
     )
 
-    def __init__(self, partition: int, out: Emits[Effect]) -> None:
+    def __init__(self, partition: int, out: Emits[Effect], own: OwnPayloads) -> None:
         self._partition = partition
         self._out = out
+        self._own = own
         self.lost = 0  # attempts that vanished: judged by a flush
         self._sent: dict[ReqId, Attempt] = {}
         # Attempts in order; may hold settled ones, which are no longer in `_sent`.
@@ -155,7 +158,7 @@ class TransactionMonitor:
         """The server said why it will not take an attempt."""
         attempt = self._sent.pop(req_id, None)
         if attempt is not None:
-            self._out.put(Failed(self._partition, attempt[2], Reason.REFUSED, text=text))
+            self._fail(attempt, Reason.REFUSED, text=text)
             self._drop_moot()
 
     def begin_flush(self) -> ReqId | None:
@@ -184,7 +187,8 @@ class TransactionMonitor:
 
     def give_up(self, reason: Reason) -> None:
         """End every attempt without a verdict."""
-        self._out.put_all(Failed(self._partition, attempt[2], reason) for attempt in self._sent.values())
+        for attempt in self._sent.values():
+            self._fail(attempt, reason)
         self._sent.clear()
         self._order.clear()
         self._flushes.clear()
@@ -199,7 +203,7 @@ class TransactionMonitor:
             attempt = self._sent.pop(req_id, None)
             why = self._explained.pop(req_id, None)
             if attempt is not None:
-                self._out.put(Failed(self._partition, attempt[2], Reason.LOCK, blocking_id, refusal=why))
+                self._fail(attempt, Reason.LOCK, blocking_id, refusal=why)
 
     def _release(self, seen: int) -> None:
         self._release_failures(seen)
@@ -211,7 +215,7 @@ class TransactionMonitor:
                 attempt = self._sent.pop(order.popleft()[1], None)
                 if attempt is not None:
                     self.lost += 1
-                    self._out.put(Failed(self._partition, attempt[2], Reason.FLUSHED))
+                    self._fail(attempt, Reason.FLUSHED)
 
     def _drop_moot(self) -> None:
         """Answers that wait, and have nothing left to judge.
@@ -229,4 +233,16 @@ class TransactionMonitor:
     def _fail_before(self, attempt: Attempt) -> None:
         while (earlier := self._order.popleft()) is not attempt:
             if self._sent.pop(earlier[1], None) is not None:
-                self._out.put(Failed(self._partition, earlier[2], Reason.OVERTAKEN))
+                self._fail(earlier, Reason.OVERTAKEN)
+
+    def _fail(
+        self,
+        attempt: Attempt,
+        reason: Reason,
+        blocking_id: int = -1,
+        *,
+        text: str = "",
+        refusal: AppendRefused | None = None,
+    ) -> None:
+        self._own.failed(attempt[1])
+        self._out.put(Failed(self._partition, attempt[2], reason, blocking_id, text, refusal))

@@ -10,6 +10,7 @@
 - `Mounting`: when it is mounted, and what the server's answer to that means;
 - `Appends`: what was submitted, from its queue to its verdict; flushes; nudges;
 - `Delivery`: how far the feed has come, seen, delivered and consumed; `FeedWindow`: how much of it is asked for;
+- `OwnPayloads`: what was sent from here and is delivered here, which nobody need read at a server;
 - `Patience`: when a server that owes an answer is suspected, and when it is given up.
 
 Methods are events, and say which part takes part in which order. This file holds no data. What needs two parts is
@@ -49,13 +50,24 @@ class ClientPartition:
     make_mounting: ClassVar[type[Mounting]] = Mounting
     make_patience: ClassVar[type[Patience]] = Patience
 
-    __slots__ = ("_alarms", "_appends", "_delivery", "_mounting", "_patience", "_standing", "_window", "partition")
+    __slots__ = (
+        "_alarms",
+        "_appends",
+        "_delivery",
+        "_mounting",
+        "_own",
+        "_patience",
+        "_standing",
+        "_window",
+        "partition",
+    )
 
     def __init__(self, partition: int, context: ClientContext) -> None:
         self.partition = partition
         self._alarms = MachineAlarms(self, context.alarms, context.doubts)
         self._standing = Standing(partition, context)
         self._delivery = Delivery(partition, context)
+        self._own = context.own.of(partition)
         self._appends = Appends(context, self._standing, self._delivery)
         self._window = FeedWindow(self._standing, self._delivery, self._appends)
         self._mounting = self.make_mounting(context, self._standing, self._delivery, self._appends, self._window)
@@ -103,6 +115,8 @@ class ClientPartition:
     def open(self, now: int, mark: int | None, *, deliver: bool) -> None:
         """Begin, or begin to deliver; None = at the tail."""
         delivery, phase = self._delivery, self._standing.phase
+        if deliver:
+            self._own.moved()
         if phase is Phase.BEFORE_START and deliver and mark is not None and mark > delivery.seen:
             # The caller has what the log lost from another source; no append is unresolved.
             delivery.active, delivery.gap = True, False
@@ -132,10 +146,12 @@ class ClientPartition:
     def stop_feed(self) -> None:
         """Stop delivering."""
         self._window.stop()
+        self._own.stopped()
 
     def close(self, now: int) -> None:
         """Give the partition up; only an idle one, or with the whole client."""
         self._mounting.close(now)
+        self._own.stopped()
 
     def _begin(self, now: int, mark: int) -> None:
         self._delivery.begin(mark)
@@ -185,6 +201,7 @@ class ClientPartition:
     def consumed(self, now: int, mark: int) -> None:
         """The application is done with what was delivered up to `mark`."""
         self._window.consumed(now, mark)
+        self._own.consumed(mark)
 
     def _free_link(self) -> Link | None:
         """The connection, if an append may leave over it at once."""
@@ -231,12 +248,13 @@ class ClientPartition:
         standing, delivery = self._standing, self._delivery
         if standing.session is None:
             return
-        before = delivery.seen
+        before, delivered = delivery.seen, delivery.delivered
         self._appends.fed(run)
         standing.progress_at = now
         if delivery.active:
             delivery.hand_on(run, before)
             self._window.moved(now)
+        self._own.fed(run, delivered, delivery.delivered)
         if delivery.seen != before:
             self._appends.moved(now)
             self._after_verdicts(now)

@@ -50,6 +50,7 @@ class PayloadReads:
         "_in_flight",
         "_link",
         "_out",
+        "_own",
         "_partition",
         "_paused",
         "_progress_at",
@@ -64,6 +65,7 @@ class PayloadReads:
         self._partition = partition
         self._settings = context.settings
         self._out = context.out
+        self._own = context.own.of(partition)
         self._link = link
         self._wanted: set[int] = set()
         self._waiting: deque[range] = deque()  # none is empty
@@ -77,8 +79,11 @@ class PayloadReads:
 
     # ---- what is wanted ----------------------------------------------------------------------
 
-    def fetch(self, now: int, transaction_ids: Iterable[int]) -> None:
-        """Read payloads; ids that are wanted already are not asked for twice."""
+    def fetch(self, now: int, transaction_ids: Sequence[int]) -> None:
+        """Read payloads; ids that are wanted already are not asked for twice, own transactions not at all."""
+        transaction_ids = self.from_memory(transaction_ids)
+        if not transaction_ids:
+            return
         wanted = self._wanted
         if isinstance(transaction_ids, range) and transaction_ids.step == 1 and wanted.isdisjoint(transaction_ids):
             fresh = [transaction_ids] if transaction_ids else []
@@ -88,6 +93,15 @@ class PayloadReads:
             wanted.update(ids)
         self._waiting += fresh
         self.send(now)
+
+    def from_memory(self, transaction_ids: Sequence[int]) -> Sequence[int]:
+        """Deliver those that this client has sent itself and still has; which are to be read."""
+        pieces, left = self._own.take(transaction_ids)
+        for first, payloads in pieces:
+            self._wanted.difference_update(range(first, first + len(payloads)))
+            self._arrived.append((first, payloads))
+        self.deliver()
+        return left
 
     def forget(self, transaction_ids: Iterable[int]) -> None:
         """Nobody waits for these any longer; answers on their way are dropped."""

@@ -28,6 +28,7 @@ class ClientSettings:
     # smallest window of 0.13.2 (100): what was dropped is asked for with a window of its own, and one that is not used
     # up stays open.
     feed_buffer_max: int = 100_000
+    own_payloads_size_max: int = 8 << 20  # of its own appends, kept for its feeds; the rest is read at servers
     cluster_refresh_ms: int = 30_000  # how often a server is asked for the map although nothing seems to have changed
     cluster_trouble_ms: int = 2_000  # the same while a partition is not mounted; another server is asked each time
     cluster_answer_ms: int = 10_000  # a server that does not answer by then is not asked again soon

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from waltz_core.base.ids import ReqId, make_req_id
 from waltz_core.client.calls import Committed, Failed, Reason
 from waltz_core.client.monitor import TransactionMonitor
+from waltz_core.client.own_payloads import OwnPayloads, OwnRoom
 from waltz_core.wire.client_messages import FeedData
 
 
@@ -28,7 +29,7 @@ class Told(list[Any]):
 def sent(*numbers: int) -> tuple[TransactionMonitor, Told]:
     """A monitor with attempts 1, 2, …, and what it tells; their tokens are their numbers."""
     told = Told()
-    monitor = TransactionMonitor(0, told)
+    monitor = TransactionMonitor(0, told, OwnPayloads(OwnRoom(0)))
     for number in numbers:
         monitor.register(number * 10, number, req(number), number)
     return monitor, told
@@ -273,7 +274,7 @@ ACTIONS = st.one_of(
 @given(st.lists(ACTIONS, max_size=40))
 def test_it_judges_as_the_reference_does(actions: list[Any]) -> None:  # noqa: C901 - one case per action
     reference, out = Reference(), Told()
-    monitor = TransactionMonitor(0, out)
+    monitor = TransactionMonitor(0, out, OwnPayloads(OwnRoom(0)))
     in_log: set[int] = set()
     mark = -1
     for action in actions:
