@@ -1,18 +1,22 @@
 """`python -m tests.unused`: definitions that no code of the packages uses; exit status 1 if there are any.
 
-Two searches. Vulture looks for names that are defined and occur nowhere else, attributes and methods among them. The
-second one resolves imports, so it also finds a module's function whose name something else happens to share. What only
-tests use counts as unused: it belongs to the tests. `ALIVE` lists what somebody else calls, with the reason.
+Three searches. Vulture looks for names that are defined and occur nowhere else, attributes and methods among them. The
+second one resolves imports, so it also finds a module's function whose name something else happens to share; the third
+one follows types (`tests.members.uses`), and finds such methods. What only tests use counts as unused: it belongs to
+the tests. `ALIVE` lists what somebody else calls, with the reason.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from vulture import Vulture
+
+from tests.members.uses import unused_members
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
@@ -26,15 +30,20 @@ PACKAGES = (
     "pyspark_waltz_journal",
 )
 
-# Applications import these: the pages of docs/ describe them.
+# What applications import from here is theirs to call: the pages of docs/ describe it.
+FRONTS = ("waltz_trio", "waltz_sync", "waltz_asyncio", "waltz_dcb", "waltz_testing")
+# These, too.
 _API = {
     "ApplicationStatus.at_work",
     "ApplicationStatus.view_down",
+    "Bootstrap.cut",
+    "Delivery.markers",
+    "EmbeddedZnodes.expire",  # faults that tests of applications inject into an embedded cluster
+    "EmbeddedZnodes.interrupt",
+    "EmbeddedZnodes.resume",
     "arrange",
     "balances",
     "bootstrap",
-    "expire",  # faults that tests of applications inject into an embedded cluster
-    "interrupt",
     "stop_server",
     "stop_storage",
 }
@@ -69,12 +78,19 @@ _FORMATS = {
 }
 # State that tests read where nothing else shows it, and what they need to leave no connection behind.
 _OBSERVED = {
+    "ClientNode.link_kind",  # no effect says what a connection is for
+    "Journal.waiting",
+    "LockTable.marks",  # vectors hold the original's whole table
+    "Reads.waiting",
+    "Recovery.phase",  # vectors hold the original's
+    "ServerNode.waiting",
+    "Submitter.waiting",
     "drop_connections",
-    "link_kind",
     "peer_hello",
     "stale",
 }
-ALIVE = {name.rpartition(".")[2] for name in _API | _CALLBACKS | _ASSIGNED | _FORMATS | _OBSERVED}
+_LISTED = _API | _CALLBACKS | _ASSIGNED | _FORMATS | _OBSERVED
+ALIVE = {name.rpartition(".")[2] for name in _LISTED}
 
 
 def names_without_use() -> Iterator[str]:
@@ -112,6 +128,20 @@ def module_names_without_use() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{statement.lineno}: '{name}' is used by no module"
 
 
+def members_without_use() -> Iterator[str]:
+    """Methods and properties that no code uses, whatever else has their names; users and `waltz_testing` may."""
+    public = {name for front in FRONTS for name in _exported(ROOT / front / "__init__.py")}
+    for path, line, name in unused_members(ROOT, (*PACKAGES, "waltz_testing")):
+        if path.parts[0] in PACKAGES and name not in _LISTED and name.partition(".")[0] not in public:
+            yield f"{path}:{line}: '{name}' is used by no code"
+
+
+def _exported(front: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(front.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
 def _defined(statement: ast.stmt) -> Iterator[str]:
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -133,11 +163,12 @@ def _read(name: str, tree: ast.Module, definition: ast.stmt) -> bool:
 
 def unused() -> list[str]:
     """A line for each definition that may go."""
-    return sorted({*names_without_use(), *module_names_without_use()})
+    return sorted({*names_without_use(), *module_names_without_use(), *members_without_use()})
 
 
 def main() -> int:
     """Print them."""
+    gc.disable()  # millions of nodes of syntax trees, and no cycle that is worth looking for
     lines = unused()
     for line in lines:
         print(line)

@@ -125,6 +125,12 @@ class Side:
     def do(self, *effects: object) -> None:
         self.driver.post(list(effects))
 
+    def listen(self, tls: ServerTls, number: int = 0) -> int:
+        """Accept connections of clients; returns the port number (a free one where 0 was asked for)."""
+        sock = bind("127.0.0.1", number, "server.port")
+        self.driver.serve(Port.CLIENT, sock, tls)
+        return int(sock.getsockname()[1])
+
 
 async def server_side(
     nursery: trio.Nursery, settings: TlsSettings | None = None, limits: NetLimits = LIMITS
@@ -132,7 +138,7 @@ async def server_side(
     side = Side(limits)
     await nursery.start(side.driver.run)
     context = ServerTls(settings or TlsSettings())
-    port = side.driver.listen(Port.CLIENT, "127.0.0.1", 0, context, "server.port")
+    port = side.listen(context)
     return side, Endpoint("127.0.0.1", port)
 
 
@@ -470,10 +476,10 @@ async def test_a_dial_closed_before_it_stands_is_one_closed(nursery: trio.Nurser
 
 
 async def test_a_taken_port_is_a_config_error_that_names_the_key(nursery: trio.Nursery) -> None:
-    server, endpoint = await server_side(nursery)
+    _, endpoint = await server_side(nursery)
 
     with pytest.raises(ConfigError, match=r"storage\.port: cannot listen on 127\.0\.0\.1:.*in use"):
-        server.driver.listen(Port.STORAGE, endpoint.host, endpoint.port, ServerTls(TlsSettings()), "storage.port")
+        bind(endpoint.host, endpoint.port, "storage.port")
 
 
 @pytest.mark.parametrize(
@@ -661,7 +667,7 @@ async def test_on_loopback_the_first_certificate_is_pinned(nursery: trio.Nursery
 
     impostor = Side()
     await nursery.start(impostor.driver.run)
-    impostor.driver.listen(Port.CLIENT, endpoint.host, endpoint.port, ServerTls(TlsSettings()), "server.port")
+    impostor.listen(ServerTls(TlsSettings()), endpoint.port)
     client.do(Dial(-2, endpoint, Port.CLIENT))
     await client.machine.until(lambda: client.machine.count(Closed) == 2)
 
@@ -897,7 +903,7 @@ async def test_a_peer_refused_for_its_certificate_is_dialed_on_and_on_and_used_o
 
     peer = Side()
     await nursery.start(peer.driver.run)
-    port = peer.driver.listen(Port.CLIENT, "127.0.0.1", 0, context("old", timedelta(minutes=-30)), "server.port")
+    port = peer.listen(context("old", timedelta(minutes=-30)))
     machine = Persistent(Endpoint("127.0.0.1", port))
     lines: list[str] = []
     client = ClientTls(TlsSettings(ca=trusted))
@@ -914,7 +920,7 @@ async def test_a_peer_refused_for_its_certificate_is_dialed_on_and_on_and_used_o
     assert (machine.dialer.trouble in line, machine.dialer.trouble_kind) == (True, Trouble.TRUST)
 
     peer.driver.stop_listening()
-    peer.driver.listen(Port.CLIENT, "127.0.0.1", port, context("new", timedelta(days=30)), "server.port")
+    peer.listen(context("new", timedelta(days=30)), port)
     await peer.machine.first(Accepted)
     await machine.until(lambda: machine.dialer.state is DialState.GREETING)
 

@@ -40,7 +40,7 @@ class Pair:
     async def start(self) -> Endpoint:
         await self._nursery.start(self.server.driver.run)
         await self._nursery.start(self.client.driver.run)
-        return Endpoint("127.0.0.1", self.server.driver.listen(Port.CLIENT, "127.0.0.1", 0, self.tls, "server.port"))
+        return Endpoint("127.0.0.1", self.server.listen(self.tls))
 
     async def dials(self, endpoint: Endpoint) -> bool:
         """Whether a new connection stands."""

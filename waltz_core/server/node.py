@@ -184,11 +184,6 @@ class ServerNode:
         """Requests without an answer, those included that were received and not looked at."""
         return self._context.waiting.total + self._clients.in_turns
 
-    @property
-    def reads(self) -> int:
-        """Requests that wait for a read, or for its answer."""
-        return self._partitions.reads
-
     def snapshot(self, now: int) -> ServerSnapshot:
         """State for metrics, health and people."""
         cluster = self._context.cluster

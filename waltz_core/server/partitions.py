@@ -45,11 +45,6 @@ class Partitions:
         """Reads of feeds that had to ask a replica, so far."""
         return self._misses_of_gone + sum(partition.feeds.cache_misses for partition in self.served.values())
 
-    @property
-    def reads(self) -> int:
-        """Requests that wait for a read, or for its answer."""
-        return sum(partition.reads.waiting for partition in self.served.values())
-
     # ---- what is assigned --------------------------------------------------------------------
 
     def own(self, now: int, owned: tuple[tuple[int, int], ...]) -> None:

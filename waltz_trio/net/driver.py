@@ -39,7 +39,7 @@ from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.dialer import DialError, dial
 from waltz_trio.net.ends import EndWatch
-from waltz_trio.net.listener import accept_loop, bind
+from waltz_trio.net.listener import accept_loop
 from waltz_trio.net.listener import close as close_listener
 from waltz_trio.net.tls import ClientTls, ServerTls, names_of
 
@@ -128,16 +128,6 @@ class NodeDriver:
         finally:
             self.stop_listening()
             self._nursery = None
-
-    def listen(self, port: Port, host: str, number: int, tls: ServerTls, key: str) -> int:
-        """Accept connections of one kind; returns the port number (a free one where 0 was asked for).
-
-        Raises:
-            ConfigError: the address is taken or unknown; the message names `key`.
-        """
-        sock = bind(host, number, key)
-        self.serve(port, sock, tls)
-        return int(sock.getsockname()[1])
 
     def serve(self, port: Port, sock: socket, tls: ServerTls) -> None:
         """Accept connections of one kind on a socket that listens already."""
