@@ -43,7 +43,7 @@ def unused(tmp_path: Path, used: str) -> list[str]:
         "def f(shop: Shop) -> bool:\n    return any(door.is_open() for row in shop.doors.values() for door in row)\n",
         "def f(shop: Shop) -> object:\n    return sorted(shop.doors['a'], key=lambda door: door.is_open())\n",
         "def f(shop: Shop) -> object:\n    first, *_ = shop.doors['a']\n    return first.is_open\n",
-        "def f(shop: Shop) -> None:\n    match shop:\n        case Shop(doors=doors):\n            doors['a'][0].is_open()\n",
+        "def f(shop: Shop) -> None:\n    match shop:\n        case Shop(doors=it):\n            it['a'][0].is_open()\n",
         "def made() -> Door:\n    return Door()\n\n\nOPEN = made().is_open()\n",
         "class Front(Door):\n    pass\n\n\ndef f(front: Front) -> bool:\n    return front.is_open()\n",
     ],
