@@ -76,8 +76,11 @@ def restart(cluster: Cluster) -> float:
 def many_partitions(options: argparse.Namespace) -> dict[str, Any]:
     """Restart the server of many partitions, then leave it alone."""
     with cluster_in(options.directory, partitions=options.partitions) as cluster:
-        served = restart(cluster)
-        found = {"partitions": options.partitions, "server_serves_s": round(served, 2), "idle": idle(cluster, options)}
+        found: dict[str, Any] = {"partitions": options.partitions, "server_serves_s": round(restart(cluster), 2)}
+        found |= {
+            "server_cpu_s": round(cpu_seconds(cluster.children["server-0"].pid), 2),
+            "idle": idle(cluster, options),
+        }
         each = options.clients // options.processes
         job = Job(client=str(cluster.client_file), role="idle", partitions=1, readers=each)
         with clients(cluster, [job] * options.processes) as connected:

@@ -144,7 +144,7 @@ class LockTable:
     since it was made; it may be above (slots are shared), which only causes false refusals.
     """
 
-    __slots__ = ("_marks", "_probes", "_size")
+    __slots__ = ("_mark", "_marks", "_probes", "_size")
 
     def __init__(self, size: int, probes: int, mark: int) -> None:
         assert size > 0
@@ -165,18 +165,26 @@ class LockTable:
     ) -> tuple[int, int, bool]:
         """See the function."""
         assert self._probes == _PROBES
-        return take_run(self._marks, taken, requests, at, end, known, room, transaction_id)
+        return take_run(self._table(), taken, requests, at, end, known, room, transaction_id)
 
     def commit_run(
         self, taken: dict[int, int], requests: Sequence[TakesLocks], first: int, hashes: list[int], ids: list[int]
     ) -> None:
         """See `release_run`."""
         assert self._probes == _PROBES
-        release_run(self._marks, taken, requests, first, hashes, ids)
+        release_run(self._table(), taken, requests, first, hashes, ids)
 
     def reset(self, mark: int) -> None:
         """Forget everything: every slot was last committed at `mark`."""
-        self._marks = array("q", [mark]) * self._size
+        self._mark = mark
+        self._marks: array[int] | None = None
+
+    def _table(self) -> array[int]:
+        """Made when it is first needed: of the partitions of a server most may be idle, and a table takes 240 KB."""
+        marks = self._marks
+        if marks is None:
+            marks = self._marks = array("q", [self._mark]) * self._size
+        return marks
 
     def slots(self, lock_hash: int) -> tuple[int, ...]:
         """Slots of a hash; may coincide."""
@@ -186,7 +194,7 @@ class LockTable:
     def estimate(self, write: Sequence[int], read: Sequence[int]) -> int:
         """Upper bound of the last commit under any of the locks; -1 when there are none."""
         highest = -1
-        marks, size = self._marks, self._size
+        marks, size = self._table(), self._size
         if self._probes != 3:
             for lock_hash in chain(write, read):
                 highest = max(highest, min([marks[slot] for slot in self.slots(lock_hash)]))
@@ -210,7 +218,7 @@ class LockTable:
 
     def commit(self, write: Sequence[int], append: Sequence[int], transaction_id: int) -> None:
         """Record a commit under `write` and `append`."""
-        marks, size = self._marks, self._size
+        marks, size = self._table(), self._size
         if self._probes != 3:
             for lock_hash in chain(write, append):
                 for slot in self.slots(lock_hash):
@@ -226,4 +234,4 @@ class LockTable:
 
     def marks(self) -> list[int]:
         """The whole table, for tests and diagnosis."""
-        return list(self._marks)
+        return list(self._table())

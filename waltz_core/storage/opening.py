@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from itertools import islice, pairwise
 
 from waltz_core.storage.control import ControlEntry
 from waltz_core.storage.effects import FileEntry, SyncDirectory, SyncFile, Unlink, WriteAt
@@ -20,7 +21,7 @@ from waltz_core.storage.log_files import (
     remove_operations,
     segment_of,
 )
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import Procedure, ReadSpan, foreseen, read, write
 from waltz_core.storage.scanning import CHUNK
 from waltz_core.storage.segment import (
     HEADER_SIZE,
@@ -30,6 +31,8 @@ from waltz_core.storage.segment import (
 )
 from waltz_core.storage.segment_opening import SegmentOpening
 from waltz_core.storage.side import FROM_ZERO, LogStart
+
+_AHEAD = 128  # sealed segments whose ends are read together: a hop to the disk and back takes longer than what it reads
 
 
 class Opening:
@@ -82,12 +85,15 @@ class Opening:
             return self._out
         segments: list[Segment] = []
         segment_opening = SegmentOpening(self._evidence)  # from here on the evidence does not change
+        firsts = [id_of_name(name) or 0 for name in names]
+        known: dict[ReadSpan, bytes] = {}
         for at, name in enumerate(names):
-            first = id_of_name(name)
-            assert first is not None
+            if at % _AHEAD == 0:
+                sealed = zip(names[at:-1], pairwise(firsts[at:]), strict=True)
+                known = yield from segment_opening.read_ahead(list(islice(sealed, _AHEAD)))
+            first, following = firsts[at], firsts[at + 1] if at + 1 < len(names) else None
             self._check_gap(segments, first)
-            following = id_of_name(names[at + 1]) if at + 1 < len(names) else None
-            segment = yield from segment_opening.run(name, first, following)
+            segment = yield from foreseen(segment_opening.run(name, first, following), known)
             segments.append(segment)
         self._out.log = LogFiles(segments)
         self._out.forgive(self._start.first_id)

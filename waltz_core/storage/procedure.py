@@ -6,7 +6,7 @@ that crashes between any two steps, and step by step in a test.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from waltz_core.base.contract import Tickets
@@ -56,8 +56,15 @@ class ListNames:
     path: str
 
 
-DiskWork: TypeAlias = tuple[Operation, ...] | ReadSpan | ListNames
-DiskAnswer: TypeAlias = bytes | tuple[FileEntry, ...] | None
+@record
+class ReadSpans:
+    """Ask for several spans at once, one at least: a disk reads them in any order, and nobody waits for each."""
+
+    spans: tuple[ReadSpan, ...]
+
+
+DiskWork: TypeAlias = tuple[Operation, ...] | ReadSpan | ReadSpans | ListNames
+DiskAnswer: TypeAlias = bytes | list[bytes] | tuple[FileEntry, ...] | None
 Procedure: TypeAlias = Generator[DiskWork, DiskAnswer, T]
 
 
@@ -79,6 +86,40 @@ def read(path: str, offset: int, length: int) -> Procedure[bytes]:
     answer = yield ReadSpan(path, offset, length)
     assert isinstance(answer, bytes)
     return answer
+
+
+def read_all(spans: Sequence[ReadSpan]) -> Procedure[list[bytes]]:
+    """What each span holds, in their order; errors as `read`, if any of them fails."""
+    if not spans:
+        return []
+    answer = yield ReadSpans(tuple(spans))
+    assert isinstance(answer, list)
+    return answer
+
+
+def foreseen(procedure: Procedure[T], known: dict[ReadSpan, bytes]) -> Procedure[T]:
+    """Run a procedure whose reads are answered from `known`, where they are in there, until it first writes.
+
+    What was read ahead is thereby only a matter of time: the procedure decides alone what it reads, and why.
+    """
+    answer: DiskAnswer = None
+    fault: DiskError | None = None
+    while True:
+        try:
+            work = procedure.send(answer) if fault is None else procedure.throw(fault)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        fault = None
+        if type(work) is ReadSpan and (held := known.get(work)) is not None:
+            answer = held
+            continue
+        if type(work) is tuple:
+            known.clear()
+        try:
+            answer = yield work
+        except DiskError as error:
+            fault = error
 
 
 def list_names(path: str) -> Procedure[tuple[FileEntry, ...]]:
@@ -106,6 +147,26 @@ class Awaited:
     purpose: str  # for people
 
 
+class _Gathering:
+    """The spans of one request, while they come in."""
+
+    __slots__ = ("awaited", "fault", "left", "pieces")
+
+    def __init__(self, awaited: Awaited, count: int) -> None:
+        self.awaited = awaited
+        self.pieces = [b""] * count
+        self.left = count
+        self.fault: DiskError | None = None  # the first
+
+
+@record
+class _Piece:
+    """One span that was asked for together with others."""
+
+    of: _Gathering
+    at: int
+
+
 class Runner:
     """Runs procedures over disk effects; one table ties answers to the procedure that waits for them.
 
@@ -115,7 +176,7 @@ class Runner:
     __slots__ = ("_out", "_pending", "stale")
 
     def __init__(self, tickets: Tickets, out: Emits[DiskEffect]) -> None:
-        self._pending: Pending[Awaited] = Pending(tickets)
+        self._pending: Pending[Awaited | _Piece] = Pending(tickets)
         self._out = out
         self.stale = 0  # answers that nothing waits for
 
@@ -126,7 +187,8 @@ class Runner:
 
     def awaited(self) -> Iterator[Awaited]:
         """The procedures that wait for the disk, longest first."""
-        return iter(self._pending)
+        whole = (each.of.awaited if isinstance(each, _Piece) else each for each in self._pending)
+        return iter({id(each): each for each in whole}.values())
 
     def start(self, procedure: Procedure[None], partition_id: int, purpose: str) -> None:
         """Begin a procedure; it may have ended before this returns."""
@@ -138,6 +200,9 @@ class Runner:
         if awaited is None:
             self.stale += 1  # an answer to a procedure of before a restart, which means nothing now
             return
+        if isinstance(awaited, _Piece):
+            self._gather(awaited, event)
+            return
         match event:
             case DiskFailed(kind=kind, reason=reason):
                 self._advance(awaited, None, DiskError(kind, reason))
@@ -148,11 +213,29 @@ class Runner:
             case DiskDone():
                 self._advance(awaited, None, None)
 
+    def _gather(self, piece: _Piece, event: DiskEvent) -> None:
+        gathering = piece.of
+        if isinstance(event, DiskFailed):
+            gathering.fault = gathering.fault or DiskError(event.kind, event.reason)
+        else:
+            assert isinstance(event, DiskBytes)
+            gathering.pieces[piece.at] = event.data
+        gathering.left -= 1
+        if not gathering.left:
+            fault = gathering.fault
+            self._advance(gathering.awaited, gathering.pieces if fault is None else None, fault)
+
     def _advance(self, awaited: Awaited, answer: DiskAnswer, fault: DiskError | None) -> None:
         procedure = awaited.procedure
         try:
             work = procedure.send(answer) if fault is None else procedure.throw(fault)
         except StopIteration:
+            return
+        if isinstance(work, ReadSpans):
+            gathering = _Gathering(awaited, len(work.spans))
+            for at, span in enumerate(work.spans):
+                ticket = self._pending.ask(_Piece(gathering, at))
+                self._out.put(DiskRead(ticket, span.path, span.offset, span.length))
             return
         ticket = self._pending.ask(awaited)
         match work:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from waltz_core.storage.procedure import Procedure, read
+from waltz_core.storage.procedure import Procedure, ReadSpan, read
 from waltz_core.storage.record_codec import RECORD_SIZE_MIN, announced_size, check_record
 from waltz_core.storage.segment import HEADER_SIZE, scan
 
 CHUNK = 1 << 20  # bytes read at once
 
 
+def place_in_file(at: int, size: int) -> bool:
+    """Whether a record can begin at an offset of a file of this size."""
+    return HEADER_SIZE <= at <= size - RECORD_SIZE_MIN
+
+
+def record_span(path: str, at: int, size: int) -> ReadSpan:
+    """What is read of a record first: most are no longer."""
+    return ReadSpan(path, at, min(size - at, 4096))
+
+
 def check_in_file(path: str, at: int, transaction_id: int, size: int) -> Procedure[int]:
     """Size of the record at an offset of a file if it is intact and has this id, else -1."""
-    if not HEADER_SIZE <= at <= size - RECORD_SIZE_MIN:
+    if not place_in_file(at, size):
         return -1
-    data = yield from read(path, at, min(size - at, 4096))
+    span = record_span(path, at, size)
+    data = yield from read(span.path, span.offset, span.length)
     if len(data) >= RECORD_SIZE_MIN:
         announced = announced_size(data, 0)
         if len(data) < announced <= size - at:

@@ -12,15 +12,16 @@ or the length of a bad record leads to them, as bytes that merely look like a re
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from zlib import crc32
 
 from waltz_core.storage import index as index_file
 from waltz_core.storage.effects import Cut, SyncFile
 from waltz_core.storage.evidence import Evidence
 from waltz_core.storage.log_files import WINDOW, Segment
-from waltz_core.storage.procedure import Procedure, read, write
+from waltz_core.storage.procedure import Procedure, ReadSpan, read, read_all, write
 from waltz_core.storage.record_codec import HEAD_SIZE, RECORD_SIZE_MIN, announced_size
-from waltz_core.storage.scanning import check_in_file, scan_file
+from waltz_core.storage.scanning import check_in_file, place_in_file, record_span, scan_file
 from waltz_core.storage.segment import (
     HEADER_SIZE,
     SegmentHeader,
@@ -69,6 +70,34 @@ class SegmentOpening:
         else:
             yield from self._last(segment, size)
         return segment
+
+    def read_ahead(self, sealed: Sequence[tuple[str, tuple[int, int]]]) -> Procedure[dict[ReadSpan, bytes]]:
+        """What opening these files, given with their first id and that behind them, reads if they are sound.
+
+        Raises:
+            DiskError: a file cannot be read.
+        """
+        known: dict[ReadSpan, bytes] = {}
+        spans: list[ReadSpan] = []
+        lasts: list[tuple[str, ReadSpan]] = []  # data file, and where its index has the place of the last record
+        for name, (first, following) in sealed:
+            path, index = self._evidence.path(name), self._evidence.path(index_name(name))
+            spans.append(ReadSpan(path, 0, HEADER_SIZE))
+            entries = self._evidence.entries_in(name)
+            if 1 <= entries == following - first:
+                spans.append(ReadSpan(index, 0, HEADER_SIZE))
+                spans.append(ReadSpan(index, HEADER_SIZE, index_file.ENTRY_SIZE))
+                last = ReadSpan(index, index_file.entry_place(entries - 1), index_file.ENTRY_SIZE)
+                spans.append(last)
+                lasts.append((name, last))
+        known.update(zip(spans, (yield from read_all(spans)), strict=True))
+        spans = []
+        for name, last in lasts:
+            at, size = int.from_bytes(known[last]), self._sizes[name]
+            if place_in_file(at, size):
+                spans.append(record_span(self._evidence.path(name), at, size))
+        known.update(zip(spans, (yield from read_all(spans)), strict=True))
+        return known
 
     def _wrong_field(self, header: SegmentHeader | None, first: int) -> str | None:
         if header is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -43,3 +45,19 @@ def test_an_estimate_is_never_below_the_last_commit(
             table.commit(write, append, mark)
             exact.update(dict.fromkeys((*write, *append), mark))
     assert max(table.marks()) <= mark
+
+
+def test_a_table_that_nobody_needs_takes_no_memory() -> None:
+    """Of a server's thousand partitions most may be idle."""
+    tracemalloc.start()
+    try:
+        tables = [LockTable(30_000, 3, 7) for _ in range(10)]
+        idle = tracemalloc.get_traced_memory()[0]
+        assert tables[0].estimate([1], []) == 7
+        used = tracemalloc.get_traced_memory()[0] - idle
+    finally:
+        tracemalloc.stop()
+    assert idle < 10_000 < 240_000 <= used
+    tables[0].commit([1], [], 9)
+    tables[0].reset(11)
+    assert tables[0].estimate([1], []) == 11

@@ -181,7 +181,7 @@ def test_the_window_of_offsets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         assert append(node, first, 40, size=0) == wire.SuccessResponse(5, 1, 0)
     flush_marks(node)
     for one in (node, reopen(node, threshold=1 << 30)):
-        log = replica(one).log
+        log = replica(one).files.log
         assert log is not None
         assert len(log.last.window) <= 100
         assert one.read(0, 5) == some(5, 1, 0)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from tests.storage_desk import (
     DATA,
     INDEX,
     KEY,
+    WALL_MS,
     append,
     desk,
     filled,
@@ -26,7 +28,9 @@ from tests.storage_desk import (
 from tests.twin_0132.storage import StorageNode0132
 from waltz_core.base.edge import Level, Report
 from waltz_core.storage import control, side
-from waltz_core.storage.effects import DiskList, DiskRead, FaultKind
+from waltz_core.storage.config import StorageConfig
+from waltz_core.storage.effects import DiskBatch, DiskList, DiskRead, FaultKind
+from waltz_core.storage.node import StorageNode
 from waltz_core.storage.record_codec import encode_record
 from waltz_core.storage.replica import State
 from waltz_core.storage.segment import SECTOR, SegmentHeader, encode_header
@@ -35,6 +39,7 @@ from waltz_core.wire import storage_messages as wire
 from waltz_testing.simulation.disk import SimDisk
 
 SEGMENTS = [0, 4, 8]  # of `filled()`: records of 100 bytes, segments of 500
+FIRST = "0/0000000000000000000"
 LAST = "0/0000000000000000008"
 
 
@@ -509,6 +514,50 @@ def test_a_long_log_is_opened_from_its_mark() -> None:
     again = reopen(node, threshold=1 << 30)
     assert replica(again).max_id == 2999
     assert sum(min(one.length, 4096) for one in reads) < 20_000
+
+
+def test_what_is_read_of_many_segments_is_asked_for_together() -> None:
+    """A start waits for the disk some times for 128 segments, not for each of them."""
+    node = desk(threshold=500)
+    for first in range(0, 4 * 600, 200):
+        append(node, first, 200)
+    flush_marks(node)
+    disk = node.disk
+    machine = StorageNode(StorageConfig(KEY.bytes, 2, 500, wall_clock_offset_ms=WALL_MS))
+    asked: list[Any] = []
+    machine.step(0, [], asked)
+    waits, reads = 0, Counter[tuple[str, int]]()
+    while effects := [each for each in asked if isinstance(each, DiskBatch | DiskRead | DiskList)]:
+        waits += 1
+        reads.update((each.path, each.offset) for each in effects if isinstance(each, DiskRead))
+        asked = []
+        machine.step(0, [disk.perform(each) for each in reversed(effects)], asked)
+    assert len(machine.replicas[0].files.opened_log.segments) == 600
+    assert machine.replicas[0].max_id == 2399
+    assert waits < 50
+    assert max(count for (path, _), count in reads.items() if path.endswith(".seg")) <= 2  # the end of the last one
+
+
+def test_a_file_that_cannot_be_read_among_many_stops_the_partition_alone() -> None:
+    node = filled()
+    disk = node.disk.clone()
+    disk.fault = lambda effect: FaultKind.IO if isinstance(effect, DiskRead) and effect.path == f"{FIRST}.seg" else None
+    again = opened(disk)
+    assert replica(again).state is State.STOPPED
+    disk.fault = None
+    assert served(reopen(again)) == list(range(12))
+
+
+def test_an_index_that_was_mended_is_not_read_from_what_was_read_before() -> None:
+    node = filled()
+    flush_marks(node)
+    disk = node.disk.clone()
+    entries = disk.content(f"{FIRST}.idx")
+    disk.put(f"{FIRST}.idx", entries[:-8] + bytes(8))
+    again = opened(disk)
+    assert replica(again).state is State.OPEN
+    assert disk.content(f"{FIRST}.idx") == entries
+    assert served(again) == list(range(12))
 
 
 def test_records_longer_than_a_chunk() -> None:
