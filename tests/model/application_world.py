@@ -31,6 +31,7 @@ from waltz_core.client.keys import KeyEntry, KeyTable, request_hash
 from waltz_core.client.materialized import MaterializedPartition
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (
+    AppendsCommitted,
     AskMark,
     Decide,
     Decided,
@@ -457,11 +458,27 @@ class ApplicationWorld:
         if chosen.judged is None:
             chosen.judged = self._judge(chosen)
             return
-        self.flying.remove(chosen)
-        if not chosen.member.dead:
-            if isinstance(chosen.judged, int):
-                chosen.member.heard |= dict.fromkeys(chosen.locks, chosen.judged)
+        run = self._committed_from(chosen)
+        for each in run or [chosen]:
+            self.flying.remove(each)
+        if chosen.member.dead:
+            return
+        outcomes: list[tuple[object, int]] = []
+        for each in run:
+            assert isinstance(each.judged, int)
+            chosen.member.heard |= dict.fromkeys(each.locks, each.judged)
+            outcomes.append((each.call, each.judged))
+        if len(run) > 1:
+            self.counts["runs of outcomes"] += 1
+            chosen.member.tell(AppendsCommitted(outcomes))
+        else:
+            assert chosen.judged is not None
             chosen.member.tell(judge(chosen.call, chosen.judged))
+
+    def _committed_from(self, first: InFlight) -> list[InFlight]:
+        """The appends of its member that have committed, from the first judged one on; none if that one has not."""
+        judged = [each for each in self.flying if each.member is first.member and each.judged is not None]
+        return list(itertools.takewhile(lambda each: isinstance(each.judged, int), judged))
 
     def _judge(self, append: InFlight) -> int | Failed:
         if self.chance(self.loss):

@@ -1134,6 +1134,13 @@ AIMED: tuple[Mutant, ...] = (
         _READS,
     ),
     Mutant(
+        "submits that committed together get the id of the last one",
+        "waltz_trio.client.appends",
+        "                heard.append((pending._caller, transaction_id))\n",
+        "                heard.append((pending._caller, outcomes[-1][1]))\n",
+        _MANY,
+    ),
+    Mutant(
         "the payload of one own transaction is taken for that of the next",
         "client.own_payloads",
         "                self._kept[record.transaction_id] = data\n",

@@ -835,8 +835,14 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "what an append without a caller has taken is not remembered",
         "client.submitter",
-        "        if event.verdict is Verdict.COMMITTED:\n            self.comm",
-        "        if event.verdict is Verdict.COMMITTED and wait.stage is _Stage.SENT:\n            self.comm",
+        "        self._taken.add(transaction_id, wait.modes)\n        if wait.stage is _Stage.LEFT:\n",
+        "        if wait.stage is _Stage.SENT:\n            self._taken.add(transaction_id, wait.modes)\n        if wait.stage is _Stage.LEFT:\n",
+    ),
+    Mutant(
+        "of appends that committed together only the first gives its slot back",
+        "client.submitter",
+        "            if wait is not None:\n                self._on_append_committed(",
+        "            if wait is not None and token is event.outcomes[0][0]:\n                self._on_append_committed(",
     ),
     Mutant(
         "an append whose caller has left hands its locks on before the outcome",

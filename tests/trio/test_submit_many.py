@@ -8,6 +8,7 @@ import gc
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,15 @@ async def test_many_submits_get_an_outcome_each(tmp_path: Path) -> None:
             assert balances(cluster) == {7: 10}
             assert await bank.submit_many(withdraw_sql, [], partition=0) == []
             assert bank.status(0).in_flight == 0
+
+
+async def test_submits_that_commit_together_get_each_its_own_transaction() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0], max_in_flight=50) as bank:
+            receipts = await bank.submit_many(deposit, [(account, 1) for account in range(20)], partition=0)
+            receipts += await together(*[partial(bank.submit, deposit, 20 + n, 1, partition=0) for n in range(20)])
+    made = {MOVE.loads(record.data).account: number for number, record in enumerate(cluster.logs[0].records)}
+    assert receipts == [made[account] for account in range(40)]
 
 
 async def test_calls_leave_nothing_to_the_garbage_collector() -> None:

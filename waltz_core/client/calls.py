@@ -61,7 +61,7 @@ class SubmitMany:
     """Append many transactions, in order, as if each were submitted for itself."""
 
     partition: int
-    tokens: range  # of each
+    tokens: Sequence[object]  # of each
     client_mark: int | None  # of those that have none; None: as far as the feed was seen
     columns: Columns
 

@@ -76,6 +76,13 @@ class AppendJudged:
     transaction_id: int = -1  # its own when committed; with a conflict, the one that blocked it
 
 
+@record
+class AppendsCommitted:
+    """Appends are in the log: (token, transaction id) of each, in the order of the log."""
+
+    outcomes: list[tuple[object, int]]
+
+
 def judge(token: object, outcome: int | Failed) -> AppendJudged:
     """What the id of a transaction, or a failure, says of an append."""
     if not isinstance(outcome, Failed):
@@ -126,6 +133,7 @@ Event: TypeAlias = (
     | KeyFound
     | StateUnreadable
     | AppendJudged
+    | AppendsCommitted
     | Withdrawn
     | MarkWanted
     | MarkAnswered
@@ -148,7 +156,7 @@ class Decide:
 
 @record
 class Send:
-    """Send what was decided last. Answered by AppendJudged."""
+    """Send what was decided last. Answered by AppendJudged, or with others by AppendsCommitted."""
 
     token: object
 

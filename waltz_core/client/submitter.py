@@ -64,6 +64,7 @@ from waltz_core.client.gate import NO_MODES, Gate, modes_of
 from waltz_core.client.retry import Chance, Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
+    AppendsCommitted,
     AskMark,
     Decide,
     Decided,
@@ -225,6 +226,7 @@ class Submitter:
             KeyFound: self._on_key_found,
             StateUnreadable: self._on_unreadable,
             AppendJudged: self._on_judged,
+            AppendsCommitted: self._on_appends_committed,
             Withdrawn: self._on_withdrawn,
             MarkWanted: self._want,
             MarkAnswered: self._on_answer,
@@ -288,7 +290,10 @@ class Submitter:
             self.in_flight += 1
             if wait.gives_up_at is None:
                 self._set_limit(wait, now)
-            self._enter(wait, _Stage.DECIDING)
+            if wait.entries:
+                self._enter(wait, _Stage.DECIDING)
+            else:
+                wait.stage = _Stage.DECIDING  # it is written down nowhere
             out.append(Decide(wait.token))
 
     def _set_limit(self, wait: _Wait, now: int) -> None:
@@ -379,16 +384,14 @@ class Submitter:
         wait = self._waits.get(event.token)
         if wait is None:
             return
-        self.in_flight -= 1
         if event.verdict is Verdict.COMMITTED:
-            self.committed_mark = max(self.committed_mark, event.transaction_id)
-            self._taken.add(event.transaction_id, wait.modes)
+            self._on_append_committed(wait, event.transaction_id, now, out)
+            return
+        self.in_flight -= 1
         if wait.stage is _Stage.LEFT:
             self._forget(wait, now, out)
             return
         match event.verdict:
-            case Verdict.COMMITTED:
-                self._on_committed(wait, event.transaction_id, now, out)
             case Verdict.CONFLICT:
                 wait.conflicts += 1
                 if self._may_try_again(wait, now, out):
@@ -397,6 +400,23 @@ class Submitter:
                 self._on_failure(wait, now, out)
             case Verdict.UNKNOWN:
                 self._end(wait, OutcomeUnknown(wait.token), now, out)
+
+    def _on_appends_committed(self, event: AppendsCommitted, now: int, out: list[Effect]) -> None:
+        waits = self._waits
+        for token, transaction_id in event.outcomes:
+            wait = waits.get(token)
+            if wait is not None:
+                self._on_append_committed(wait, transaction_id, now, out)
+
+    def _on_append_committed(self, wait: _Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
+        self.in_flight -= 1
+        if self.committed_mark < transaction_id:
+            self.committed_mark = transaction_id
+        self._taken.add(transaction_id, wait.modes)
+        if wait.stage is _Stage.LEFT:
+            self._forget(wait, now, out)
+        else:
+            self._on_committed(wait, transaction_id, now, out)
 
     def _on_committed(self, wait: _Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import trio
 from trio_util import RepeatedEvent
 
 from waltz_core.base.errors import ClientError
 from waltz_core.base.log import PROBE_MARK
-from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit
-from waltz_core.client.columns import NO_LOCKS, Columns, RowLocks, signed_crc, take_alike, take_plain
+from waltz_core.client.calls import Committed, Failed, Flush, Flushed, Reason, Submit, SubmitMany
+from waltz_core.client.columns import NO_LOCKS, Columns, signed_crc, take_alike, take_plain
 from waltz_trio.client.answers import Answers
 from waltz_trio.client.arguments import APPENDS, not_awaited, several
 from waltz_trio.client.arguments import mark as mark_of
@@ -33,7 +33,7 @@ from waltz_trio.client.encoding import ClientLimits, Encoder
 from waltz_trio.client.instrument import Instrument, TimedInstrument
 from waltz_trio.client.life import Life
 from waltz_trio.client.many import PendingMany, SentRows
-from waltz_trio.client.pending import Pending
+from waltz_trio.client.pending import Judge, Pending
 from waltz_trio.client.values import Append, Receipt
 
 _CHECKPOINT_EVERY = 64  # sends; a task switch costs as much as handling one
@@ -174,7 +174,6 @@ class Appends:
         partition: int,
         append: Append,
         based_on: int | None,
-        submit: object | None = None,
     ) -> Pending:
         if type(partition) is not int or self._life.closing or not 0 <= partition < self._life.num_partitions:
             partition = self._life.check_open(partition)
@@ -184,25 +183,26 @@ class Appends:
             and (type(based_on) is not int or not -1 <= based_on < _INT_63)
         ):
             based_on = mark_of(based_on, "based_on")
-        return self.launch(partition, self._encode(partition, append, based_on), append.result, based_on, submit)
-
-    def launch(
-        self, partition: int, row: tuple[bytes, int, RowLocks], result: Any, based_on: int | None, submit: object
-    ) -> Pending:
-        """Send what the encoder has made of an append."""
-        data, header, locks = row
+        data, header, locks = self._encode(partition, append, based_on)
         write, names = locks.write, locks.names
         if based_on is None:
             based_on = locks.client_mark
-        pending = Pending(self._life, partition, len(data), names, len(write), result)
+        pending = Pending(self._life, partition, len(data), names, len(write), append.result)
         if self._timed is not None:
-            pending._timing = self._timed.append_began(partition, submit)
+            pending._timing = self._timed.append_began(partition, None)
         self.unjudged.add(pending)
         self.unjudged_size += len(data)
         self._appended.add(partition)
         read, adds, checksum = locks.read, locks.append, signed_crc(data)
         self._life.post(Submit(partition, pending, based_on, write, read, adds, header, data, checksum, names))
         return pending
+
+    def launch(self, partition: int, pendings: list[Pending], columns: Columns, based_on: int) -> None:
+        """Send what the encoder has made of appends that were decided on one state, a row for each."""
+        self.unjudged.update(pendings)
+        self.unjudged_size += sum(map(len, columns.payloads))
+        self._appended.add(partition)
+        self._life.post(SubmitMany(partition, pendings, based_on, columns))
 
     # ---- outcomes --------------------------------------------------------------------------------------
 
@@ -213,16 +213,27 @@ class Appends:
         outcomes = effect.outcomes
         if self._rows.wait_in(effect.partition):
             outcomes, size = self._rows.committed(effect.partition, outcomes)
-        for token, transaction_id in outcomes:
-            pending = cast(Pending, token)
+        judge: Judge | None = None
+        heard: list[tuple[object, int]] = []  # of submits in a row of one application
+        pending: Pending
+        for pending, transaction_id in outcomes:  # type: ignore[assignment]  # a cast would cost as much as the rest
             if timed is not None:
                 timed.append_ended(pending._timing, transaction_id, "")
-            if pending._event is None and pending._on_done is None:
+            if pending._judge is not None:
+                if pending._judge is not judge:
+                    if judge is not None:
+                        judge.committed(heard)
+                    judge, heard = pending._judge, []
+                heard.append((pending._caller, transaction_id))
+                pending._judge = pending._caller = None  # the caller knows it: a circle, for the garbage collector
+            if pending._event is None:
                 pending._outcome = transaction_id
             else:
-                pending._settle(transaction_id)
+                pending._committed(transaction_id)
             size += pending._size
             forget(pending)
+        if judge is not None:
+            judge.committed(heard)
         self._judged(size)
         if self._instrument is not None:
             self._instrument.committed(effect.partition, len(effect.outcomes))
@@ -236,7 +247,7 @@ class Appends:
             assert isinstance(pending, Pending)
             if self._timed is not None:
                 self._timed.append_ended(pending._timing, None, effect.reason.name.lower())
-            pending._settle(effect)
+            pending._failed(effect)
             self.unjudged.discard(pending)
             size = pending._size
         self._judged(size)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import trio
 
 from waltz_core.client.calls import Failed, Reason
+from waltz_core.client.columns import Columns
 from waltz_core.client.keys import KeyEntry
 from waltz_core.client.submit_calls import (
+    AppendsCommitted,
     Decided,
     DecisionDeclined,
     Event,
@@ -23,12 +25,10 @@ from waltz_trio.client.calls import Call, Together
 from waltz_trio.client.codecs import shown
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Post, Tell
+from waltz_trio.client.pending import Pending
 from waltz_trio.client.values import Append
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View
-
-if TYPE_CHECKING:
-    from waltz_trio.client.pending import Pending
 
 _DECIDE_AT_ONCE = 256  # in one snapshot, which must not grow old
 
@@ -140,28 +140,49 @@ def _no_decision(result: object) -> TypeError:
 class Sending:
     """Sends what was decided, and hears what became of it."""
 
-    def __init__(self, engine: Engine, post: Post) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def send(self, part: Part, calls: Sequence[object]) -> None:
+        """The appends that calls have made ready last, all of one state, as columns: see `SubmitMany`."""
+        life, timed, partition, judge = self._engine.life, self._engine.timed, part.partition, part.judge
+        first = calls[0]
+        assert isinstance(first, Call)
+        based_on = first.based_on
+        columns, pendings = Columns(), []
+        for call in calls:
+            assert isinstance(call, Call)
+            assert call.based_on == based_on, "decided in another snapshot"
+            row, call.row = call.row, None
+            assert row is not None
+            data, header, locks = row
+            call.pending = pending = Pending(life, partition, len(data), locks.names, len(locks.write), call.result)
+            pending._judge, pending._caller = judge, call
+            if timed is not None:
+                pending._timing = timed.append_began(partition, call.timing)
+            columns.add(header, data, locks)
+            pendings.append(pending)
+        self._engine.appends.launch(partition, pendings, columns, based_on)
+
+
+class PartJudge:
+    """Hears what became of the appends of one partition, and lets the submitter know."""
+
+    def __init__(self, part: Part, engine: Engine, post: Post) -> None:
+        self._part = part
         self._engine = engine
         self._post = post
 
-    def send(self, part: Part, call: object) -> None:
-        """The append that a call has made ready last."""
-        assert isinstance(call, Call)
-        row, call.row = call.row, None
-        assert row is not None
-        appends = self._engine.appends
-        call.pending = pending = appends.launch(part.partition, row, call.result, call.based_on, call.timing)
-        pending._when_done(part.judged, call)
+    def committed(self, outcomes: list[tuple[object, int]]) -> None:
+        """See `Judge`."""
+        self._post(self._part, AppendsCommitted(outcomes))
 
-    def judged(self, part: Part, pending: Pending) -> None:
-        """An append has an outcome."""
-        call, outcome = pending._caller, pending._outcome
+    def failed(self, caller: object, pending: Pending) -> None:
+        """See `Judge`."""
+        call, outcome = caller, pending._outcome
         assert isinstance(call, Call)
-        pending._caller = None  # the call knows it: a circle would be left to Python's garbage collector
-        assert outcome is not None
-        if type(outcome) is not int:
-            assert isinstance(outcome, Failed)
-            call.failure = self._engine.life.error_of(outcome, pending._names, pending._writes)
-            if outcome.reason is Reason.LOCK and self._engine.instrument is not None:
-                self._engine.instrument.conflict(part.partition, outcome.blocking_id)
-        self._post(part, judge(call, outcome))
+        assert isinstance(outcome, Failed)
+        call.failure = self._engine.life.error_of(outcome, pending._names, pending._writes)
+        if outcome.reason is Reason.LOCK and self._engine.instrument is not None:
+            self._engine.instrument.conflict(self._part.partition, outcome.blocking_id)
+        self._post(self._part, judge(call, outcome))

@@ -29,7 +29,7 @@ from waltz_trio.client.values import Receipt
 from waltz_trio.client.views import View
 
 if TYPE_CHECKING:
-    from waltz_trio.client.pending import Pending
+    from waltz_trio.client.pending import Judge
 
 
 class Part:
@@ -46,7 +46,7 @@ class Part:
         self.woken: trio.Event | None = None
         self.deciding: list[Call] = []  # those whose `decide` the view runs right now
         self.decided = trio.Event()  # the view has run it
-        self.judged: Callable[[Pending], None] = _nobody  # hears of appends that were sent
+        self.judge: Judge | None = None  # hears of appends that were sent
         self._for_view: deque[Commit | TakeNext | Poisoned] = deque()
         self._has_work = trio.Event()
 
@@ -120,10 +120,6 @@ class Parts(dict[int, Part]):
         return part
 
 
-def _nobody(pending: Pending) -> None:
-    """Before there is anybody who sends."""
-
-
 @record
 class ApplicationStatus:
     """What an application is doing with one partition."""
@@ -172,11 +168,11 @@ class Post(Protocol):
 def outcome_of(part: Part, call: Call) -> Receipt | None:
     """What a call has come to, said once; errors as `submit`."""
     effect, call.effect = call.effect, None  # which names the call: a circle would be left to the garbage collector
+    if type(effect) is SubmitDone:  # nearly always
+        if effect.transaction_id is None:
+            return None
+        return Receipt(part.partition, effect.transaction_id, effect.attempts, effect.conflicts, call.result)
     match effect:
-        case SubmitDone(_, transaction_id, attempts, conflicts):
-            if transaction_id is None:
-                return None
-            return Receipt(part.partition, transaction_id, attempts, conflicts, call.result)
         case GaveUp(_, attempts, gated):
             raise RetriesExhaustedError(attempts) from cause(part, call, gated)
         case KeyReused(_, transaction_id):

@@ -6,8 +6,7 @@ event is made by whoever does. Appends that one call sent together have no `Pend
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -16,15 +15,25 @@ from waltz_trio.client.life import Life
 from waltz_trio.client.values import Receipt
 
 
+class Judge(Protocol):
+    """Hears what became of the appends of submits."""
+
+    def committed(self, outcomes: list[tuple[object, int]]) -> None:
+        """Appends are in the log: (caller, transaction id) of each, in the order of the log."""
+
+    def failed(self, caller: object, pending: Pending) -> None:
+        """An append is not in the log, or nobody knows."""
+
+
 class Pending:
     """An append that was sent; its outcome is kept whether or not anybody waits."""
 
     __slots__ = (
         "_caller",
         "_event",
+        "_judge",
         "_life",
         "_names",
-        "_on_done",
         "_outcome",
         "_result",
         "_size",
@@ -43,8 +52,8 @@ class Pending:
         self._outcome: int | Failed | None = None
         self._timing: object = None  # what the instrument knows it by
         self._event: trio.Event | None = None
-        self._on_done: Callable[[Pending], object] | None = None
-        self._caller: object = None  # for `_on_done`
+        self._judge: Judge | None = None  # of a submit's append, until its outcome is known
+        self._caller: object = None  # for the judge
 
     @property
     def done(self) -> bool:
@@ -77,16 +86,16 @@ class Pending:
             raise self._life.error_of(outcome, self._names, self._writes)
         return Receipt(self.partition, outcome, value=self._result)
 
-    def _when_done(self, then: Callable[[Pending], object], caller: object) -> None:
-        """Call `then` once, when the outcome is known; it finds `caller` here."""
-        assert self._outcome is None
-        self._on_done, self._caller = then, caller
+    def _committed(self, transaction_id: int) -> None:
+        self._outcome = transaction_id
+        if self._event is not None:
+            self._event.set()
 
-    def _settle(self, outcome: int | Failed) -> None:
+    def _failed(self, outcome: Failed) -> None:
         self._outcome = outcome
         if self._event is not None:
             self._event.set()
-        then = self._on_done
-        if then is not None:
-            self._on_done = None
-            then(self)
+        judge, caller = self._judge, self._caller
+        if judge is not None:
+            self._judge = self._caller = None  # the caller knows it: a circle would be left to the garbage collector
+            judge.failed(caller, self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 import trio
 
@@ -14,7 +13,7 @@ from waltz_core.client.submit_calls import AskMark, Decide, MarkAnswered, Send, 
 from waltz_trio.base.background import Background
 from waltz_trio.base.pump import now_ms
 from waltz_trio.client.calls import Call
-from waltz_trio.client.deciding import Sending
+from waltz_trio.client.deciding import PartJudge, Sending
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part
 
@@ -25,10 +24,10 @@ class Stepper:
     def __init__(self, engine: Engine, parts: Iterable[Part]) -> None:
         self.tasks: Background | None = None  # while the block of the application runs
         self._reads = engine.reads
-        self._sending = Sending(engine, self.post)
+        self._sending = Sending(engine)
         self._parts = tuple(parts)
         for part in self._parts:
-            part.judged = partial(self._sending.judged, part)
+            part.judge = PartJudge(part, engine, self.post)
         self._armed: int | None = None  # when the task that keeps time wakes up
         self._rearm = trio.Event()
         self._has_posted = trio.Event()
@@ -57,9 +56,10 @@ class Stepper:
         posted, part.posted = part.posted, []
         posted += events
         part.machine.step(now_ms(), posted, out)
+        sends: list[object] = []
         for effect in out:  # those that every submit has come first
             if isinstance(effect, Send):
-                self._sending.send(part, effect.token)
+                sends.append(effect.token)
             elif isinstance(effect, Decide):
                 self._decide(part, effect)
             elif isinstance(effect, SubmitDone):
@@ -73,6 +73,8 @@ class Stepper:
             else:
                 assert isinstance(effect.token, Call)
                 effect.token.end(effect)
+        if sends:
+            self._sending.send(part, sends)
         at = part.machine.deadline()
         if at is not None and (self._armed is None or at < self._armed):
             self._rearm.set()

@@ -11,6 +11,7 @@ from waltz_core.client.keys import KeyEntry
 from waltz_core.client.retry import Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
+    AppendsCommitted,
     AskMark,
     Decide,
     Decided,
@@ -86,6 +87,20 @@ def test_a_submit_decides_sends_and_commits() -> None:
     assert desk.begin("a") == [Decide("a")]
     desk.send("a")
     assert desk.judge("a", Verdict.COMMITTED, 7) == [SubmitDone("a", 7, 1, 0)]
+    assert desk.empty()
+
+
+def test_appends_that_committed_together_are_done_each_with_its_own_transaction() -> None:
+    desk = Desk()
+    for token in "abcd":
+        desk.begin(token, until_applied=token == "c")
+        desk.send(token)
+    desk.tell(Withdrawn("b"))
+    outcomes: list[tuple[object, int]] = [("a", 7), ("b", 8), ("nobody", 9), ("c", 10), ("d", 11)]
+    assert desk.tell(AppendsCommitted(outcomes)) == [SubmitDone("a", 7, 1, 0), SubmitDone("d", 11, 1, 0)]
+    assert desk.machine.committed_mark == 11
+    assert desk.machine.in_flight == 0
+    assert desk.tell(ViewApplied(10)) == [SubmitDone("c", 10, 1, 0)]
     assert desk.empty()
 
 
