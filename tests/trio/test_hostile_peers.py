@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 import waltz_trio.net.http
+import waltz_trio.net.pace
 from tests.driver_nets.network import Faults, SimNetwork, SimSocket
 from tests.trio.test_net import LIMITS, Side, client_side, raw_tls, server_side
 from waltz_core.access.bodies import Bodies
@@ -594,23 +595,82 @@ async def test_a_peer_that_asks_all_the_time_delays_another_by_one_request(
     assert "".join(name[0] for name in order[:10]).count("o") == 3
 
 
+class Busy:
+    """A task that has something to do in each round of the event loop, while it is on."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.on = True
+
+    async def run(self) -> None:
+        while self.on:
+            self.rounds += 1
+            await trio.lowlevel.checkpoint()
+
+    async def after(self, rounds: int) -> None:
+        end = self.rounds + rounds
+        while self.rounds < end:
+            await trio.lowlevel.checkpoint()
+
+
 async def test_who_sends_on_rests_while_another_one_waits_for_an_answer(
-    turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+    nursery: trio.Nursery, turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """And no longer than that: alone it has all the time that there is."""
-    turns, begun = turns_of(1e6, 1_000), trio.current_time()
+    """And no longer than that: alone it has all the time that there is. The clock stands while somebody is busy."""
+    turns, begun, busy, done = turns_of(1e6, 1_000), trio.current_time(), Busy(), list[int]()
+
+    async def ask() -> None:
+        await turns.turn(1, "heavy", REQUEST)
+        done.append(1)
+
     for _ in range(1_000):
         await turns.turn(1, "heavy", REQUEST)
     assert trio.current_time() == begun
+    nursery.start_soon(busy.run)
     with turns.under_way("honest"):
-        for _ in range(1_000):
-            await turns.turn(1, "heavy", REQUEST)
+        await turns.turn(1, "heavy", 1_000 * REQUEST)
+        nursery.start_soon(ask)
+        for _ in range(100):
             await turns.turn(2, "honest", PIECE)
-        assert trio.current_time() - begun == pytest.approx(4 * 1_000 * REQUEST / 1e6, rel=0.1)
-        await turns.turn(1, "heavy", 2_000 * REQUEST)
-    waited = trio.current_time()
-    await turns.turn(1, "heavy", REQUEST)
-    assert trio.current_time() == waited
+            await busy.after(10)
+        assert not done
+    await busy.after(10)
+    assert done
+    assert trio.current_time() == begun
+    busy.on = False
+
+
+async def test_who_rests_has_what_nobody_takes(
+    nursery: trio.Nursery, turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Whenever all tasks of the process wait, before any of the time of a rest has passed."""
+    turns, begun, busy = turns_of(1e6, 1_000), trio.current_time(), Busy()
+    with turns.under_way("honest"):
+        await turns.turn(1, "heavy", 1_000 * REQUEST)
+        for _ in range(100):
+            await turns.turn(1, "heavy", REQUEST)
+        nursery.start_soon(busy.run)
+        with trio.move_on_after(0) as too_busy:
+            await busy.after(100)
+            await turns.turn(1, "heavy", REQUEST)
+        assert too_busy.cancelled_caught
+        busy.on = False
+        await turns.turn(1, "heavy", REQUEST)
+    assert trio.current_time() == begun
+
+
+async def test_while_requests_are_too_many_who_rests_waits_for_their_rate(
+    turns_of: Callable[[float, int], Turns], autojump_clock: trio.testing.MockClock
+) -> None:
+    turns, begun = turns_of(10.0, 1), trio.current_time()
+    with turns.under_way("honest"):
+        await turns.turn(1, "heavy", 1_000 * REQUEST, request=True)
+        await turns.turn(1, "heavy", REQUEST, request=True)
+    assert trio.current_time() - begun >= 0.1
+
+
+def test_what_tells_that_all_tasks_wait_is_public() -> None:
+    assert waltz_trio.net.pace.wait_all_tasks_blocked is trio.testing.wait_all_tasks_blocked
 
 
 async def test_work_that_costs_much_is_done_in_one_round_of_the_event_loop_each(

@@ -7,7 +7,7 @@ peer gains nothing by opening more connections.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -26,10 +26,11 @@ class _Queue(Generic[T]):
 
 
 class _Owner(Generic[T]):
-    __slots__ = ("deficit", "name", "queues", "ring")
+    __slots__ = ("aside", "deficit", "name", "queues", "ring")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.aside = False  # it has no turns for now
         self.deficit = 0
         self.queues = 0  # connections known
         self.ring: deque[_Queue[T]] = deque()  # those that have work and are not blocked; the first has its turn
@@ -40,10 +41,11 @@ class Turns(Generic[T]):
 
     Owners take turns, and within the turn of an owner its connections do. A turn lasts until work of `quantum` cost
     was handed out, so that a thousand requests of one peer delay those of another by one turn at most. Work of a
-    blocked connection stays where it is.
+    blocked connection stays where it is. An owner can be put aside when its turn has come, and has none until it is
+    recalled, or nothing of it waits any more: so a turn costs the same however many are aside.
     """
 
-    __slots__ = ("_blocked", "_owners", "_quantum", "_queues", "_ring", "_size")
+    __slots__ = ("_aside", "_blocked", "_owners", "_quantum", "_queues", "_ring", "_size")
 
     def __init__(self, quantum: int) -> None:
         assert quantum > 0
@@ -52,6 +54,7 @@ class Turns(Generic[T]):
         self._queues: dict[int, _Queue[T]] = {}
         self._owners: dict[str, _Owner[T]] = {}
         self._ring: deque[_Owner[T]] = deque()
+        self._aside: deque[_Owner[T]] = deque()
         self._size = 0
 
     def __len__(self) -> int:
@@ -89,37 +92,64 @@ class Turns(Generic[T]):
         queue.items.appendleft((cost, work))
         self._added(queue)
 
-    def owners(self) -> Iterator[str]:
-        """Those of whom something waits that is not blocked."""
-        return (owner.name for owner in self._ring)
+    def put_aside(self, rests: Callable[[str], bool]) -> None:
+        """Put owners aside that rest, up to the first that does not: it has the next turn."""
+        while self._ring and rests(self._ring[0].name):
+            owner = self._ring.popleft()
+            owner.aside = True
+            self._aside.append(owner)
 
-    def take(self, resting: Container[str] = ()) -> tuple[int, T] | None:
-        """The next work and its connection; None when all that waits is blocked, or of owners that rest."""
-        passed = 0  # owners in a row that rest
-        while passed < len(self._ring):
-            owner = self._ring[0]
-            if owner.name in resting:
-                passed += 1
-                self._ring.rotate(-1)
-                continue
-            passed = 0
-            queue = owner.ring[0]
-            cost = queue.items[0][0]
-            if queue.deficit < cost:
-                queue.deficit += self._quantum
-                owner.ring.rotate(-1)
-            elif owner.deficit < cost:
-                owner.deficit += self._quantum
-                self._ring.rotate(-1)
-            else:
-                work = queue.items.popleft()[1]
-                self._size -= 1
-                queue.deficit -= cost
-                owner.deficit -= cost
-                if not queue.items:
-                    self._leave(queue)
-                return queue.conn, work
+    def recall(self, name: str) -> None:
+        """An owner that was put aside has turns again."""
+        owner = self._owners.get(name)
+        if owner is not None and owner.aside:
+            self._aside.remove(owner)
+            owner.aside = False
+            self._ring.append(owner)
+
+    def take(self, rests: Callable[[str], bool] | None = None) -> tuple[int, T] | None:
+        """The next work and its connection; None when all that waits is blocked or aside.
+
+        Whoever rests when his turn has come is put aside.
+        """
+        while self._ring:
+            if rests is not None:
+                self.put_aside(rests)
+            taken = self._turn(self._ring)
+            if taken is not None:
+                return taken
         return None
+
+    def take_aside(self) -> tuple[int, T] | None:
+        """The next work of those who were put aside, who take turns, too."""
+        while self._aside:
+            taken = self._turn(self._aside)
+            if taken is not None:
+                return taken
+        return None
+
+    def _turn(self, ring: deque[_Owner[T]]) -> tuple[int, T] | None:
+        """What the first owner of a ring may do now; None: nothing, and another one is first."""
+        if not ring:
+            return None
+        owner = ring[0]
+        queue = owner.ring[0]
+        cost = queue.items[0][0]
+        if queue.deficit < cost:
+            queue.deficit += self._quantum
+            owner.ring.rotate(-1)
+            return None
+        if owner.deficit < cost:
+            owner.deficit += self._quantum
+            ring.rotate(-1)
+            return None
+        work = queue.items.popleft()[1]
+        self._size -= 1
+        queue.deficit -= cost
+        owner.deficit -= cost
+        if not queue.items:
+            self._leave(queue)
+        return queue.conn, work
 
     def take_first(self, conn: int) -> T:
         """What waits longest for a connection, out of turn and for nothing."""
@@ -189,7 +219,8 @@ class Turns(Generic[T]):
         owner.ring.remove(queue)
         if not owner.ring:
             owner.deficit = 0
-            self._ring.remove(owner)
+            (self._aside if owner.aside else self._ring).remove(owner)
+            owner.aside = False
 
 
 class Allowance:

@@ -231,8 +231,8 @@ class HttpServer:
 
     async def _serve(self, sock: socket, scope: trio.CancelScope, peer: str) -> None:
         try:
-            with scope, sock:  # closed even where the stream never came to be
-                work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
+            work = Work(self._turns, next(self._numbers), host_of(peer), lambda: self._delayed(peer))
+            with scope, sock, work:  # closed even where the stream never came to be
                 async with await self._secured(sock, work) as stream:
                     connection = _Connection(stream, peer, work, self._complain, self._refuse)
                     await self._requests(connection, sock)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 
 import trio
+from trio._core._run import wait_all_tasks_blocked  # public in trio.testing, which loads pytest where that is installed
 
 from waltz_core.access.port_turns import PortTurns
 
@@ -42,11 +44,12 @@ class Turns:
         self._waiting: dict[int, trio.Event] = {}
         self._delayed: set[int] = set()
         self._wanted = trio.Event()
+        self._resting = trio.Event()
 
     async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
         """Wait until work of a connection may be done; whether it had to wait because requests are too many."""
         self._wanted.set()
-        if self._rule.at_once(trio.current_time(), owner, cost, request=request):
+        if self._rule.at_once(trio.current_time(), conn, owner, cost, request=request):
             return False
         turn = self._waiting[conn] = trio.Event()
         self._rule.ask(conn, owner, cost, request=request)
@@ -61,9 +64,17 @@ class Turns:
         self._delayed.discard(conn)
         return delayed
 
-    def admitted(self, address: str, owner: str) -> None:
-        """A request that came from an address is an owner's."""
-        self._rule.admitted(trio.current_time(), address, owner)
+    def came(self, conn: int) -> None:
+        """A new connection."""
+        self._rule.came(conn)
+
+    def gone(self, conn: int) -> None:
+        """It has ended."""
+        self._rule.gone(conn)
+
+    def admitted(self, conn: int, before: str, owner: str) -> None:
+        """The request of a connection is an owner's, and no longer of whom it counted for before."""
+        self._rule.admitted(trio.current_time(), conn, before, owner)
 
     @contextmanager
     def under_way(self, owner: str) -> Iterator[None]:
@@ -77,19 +88,35 @@ class Turns:
 
     async def run(self) -> None:
         """Give turns, a measure in each round of the event loop, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._give_back)
+            while True:
+                self._give(self._rule.round(trio.current_time()))
+                now = trio.current_time()
+                due = self._rule.due(now)
+                if due is not None and due <= now:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                if self._rule.resting:
+                    self._resting.set()
+                with trio.CancelScope(deadline=math.inf if due is None else due):
+                    await self._wanted.wait()
+                self._wanted = trio.Event()
+
+    async def _give_back(self) -> None:
+        """Whenever all tasks wait, give the next turn of those who rest."""
         while True:
-            for conn, delayed in self._rule.round(trio.current_time()):
-                if delayed:
-                    self._delayed.add(conn)
-                self._waiting.pop(conn).set()
-            now = trio.current_time()
-            due = self._rule.due(now)
-            if due is not None and due <= now:
-                await trio.lowlevel.checkpoint()
-                continue
-            with trio.CancelScope(deadline=math.inf if due is None else due):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._resting.wait()
+            await wait_all_tasks_blocked()
+            self._give(self._rule.idle(trio.current_time()))
+            self._resting = trio.Event()
+            self._wanted.set()  # for the round that follows, and looks whether somebody still rests
+
+    def _give(self, turns: list[tuple[int, bool]]) -> None:
+        for conn, delayed in turns:
+            if delayed:
+                self._delayed.add(conn)
+            self._waiting.pop(conn).set()
 
 
 class Work:
@@ -102,6 +129,17 @@ class Work:
         self._turns = turns
         self._delayed = delayed
 
+    def __enter__(self) -> Work:
+        """The connection is there."""
+        self._turns.came(self.conn)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It is gone."""
+        self._turns.gone(self.conn)
+
     async def turn(self, cost: int, *, request: bool = False) -> None:
         """Wait until so much may be done."""
         if await self._turns.turn(self.conn, self.owner, cost, request=request):
@@ -109,9 +147,8 @@ class Work:
 
     def belongs_to(self, owner: str) -> None:
         """Whose the request is that came last; empty: not known, so the address stands for him."""
-        if owner not in ("", self.owner):
-            self._turns.admitted(self.owner, owner)
-        self.owner = owner or self._address
+        before, self.owner = self.owner, owner or self._address
+        self._turns.admitted(self.conn, before, self.owner)
 
     def under_way(self) -> AbstractContextManager[None]:
         """A request waits for its answer."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import pytest
 
 from waltz_core.access.port_turns import PIECE, REQUEST, STREAM, PortTurns, cost_of, cost_of_records
@@ -25,15 +29,15 @@ def order(turns: PortTurns, rounds: int) -> list[list[int]]:
 
 def test_alone_work_is_done_at_once_up_to_the_measure_of_a_round() -> None:
     turns = port()
-    assert [turns.at_once(0.0, "a", REQUEST, request=True) for _ in range(3)] == [True, True, False]
+    assert [turns.at_once(0.0, 0, "a", REQUEST, request=True) for _ in range(3)] == [True, True, False]
     turns.round(0.0)
-    assert turns.at_once(0.0, "a", REQUEST, request=True)
+    assert turns.at_once(0.0, 0, "a", REQUEST, request=True)
 
 
 def test_nobody_overtakes_who_waits() -> None:
     turns = port()
     ask(turns, 1, "a")
-    assert not turns.at_once(0.0, "b", PIECE, request=False)
+    assert not turns.at_once(0.0, 0, "b", PIECE, request=False)
 
 
 def test_a_caller_waits_for_a_turn_of_each_other_and_not_for_all_their_connections() -> None:
@@ -112,7 +116,7 @@ def test_who_rests_is_overtaken_and_keeps_nobody_waiting() -> None:
     assert order(turns, 1) == [[1]]
     ask(turns, 1, "flood")
     assert order(turns, 20) == [[]] * 20
-    assert turns.at_once(0.0, "honest", REQUEST, request=True)
+    assert turns.at_once(0.0, 0, "honest", REQUEST, request=True)
     ask(turns, 2, "honest")
     assert [2] in order(turns, 2)
     turns.round(0.0)
@@ -146,10 +150,159 @@ def test_what_came_from_an_address_counts_for_whom_it_was_admitted_as() -> None:
     for conn in range(100):
         ask(turns, conn, "127.0.0.1")
         assert [conn] in order(turns, 2)
-        turns.admitted(0.0, "127.0.0.1", "caller")
-    assert not turns.at_once(0.0, "caller", REQUEST, request=True)
+        turns.admitted(0.0, conn, "127.0.0.1", "caller")
+    assert not turns.at_once(0.0, 0, "caller", REQUEST, request=True)
     turns.round(0.0)
-    assert turns.at_once(0.0, "127.0.0.1", REQUEST, request=True)
+    assert turns.at_once(0.0, 0, "127.0.0.1", REQUEST, request=True)
+
+
+def test_a_request_costs_its_caller_all_that_came_of_it_before_he_was_known() -> None:
+    """His address has it back, whatever it was; what came when nobody waited cost nobody a rest."""
+    turns = port()
+    turns.came(1)
+    ask(turns, 1, "127.0.0.1", 100 * REQUEST)
+    assert order(turns, 1) == [[1]]
+    turns.begin("other")
+    ask(turns, 1, "127.0.0.1", 10 * REQUEST)
+    assert [1] in order(turns, 200)
+    turns.ask(1, "127.0.0.1", 10 * PIECE, request=False)
+    assert order(turns, 3) == [[], [], []], "the address rests"
+    turns.admitted(0.0, 1, "127.0.0.1", "caller")
+    assert [1] in order(turns, 3)
+    ask(turns, 2, "caller")
+    assert order(turns, 20) == [[]] * 20
+    assert turns.due(0.0) == pytest.approx(4 * 10 * REQUEST / 1e6 - 0.01)
+
+
+def test_what_came_after_he_was_known_is_not_moved_with_the_next_request() -> None:
+    turns = port()
+    turns.begin("other")
+    ask(turns, 1, "a")
+    order(turns, 2)
+    turns.admitted(0.0, 1, "127.0.0.1", "a")
+    turns.ask(1, "a", 20 * REQUEST, request=False)
+    order(turns, 20)
+    turns.admitted(0.0, 1, "a", "b")
+    ask(turns, 2, "a")
+    ask(turns, 3, "b")
+    assert [conn for round_ in order(turns, 30) for conn in round_] == [3]
+
+
+def test_who_rests_has_the_time_that_nobody_takes_by_turns_and_for_nothing() -> None:
+    turns = port()
+    turns.begin("honest")
+    for conn, owner in ((1, "a"), (2, "a"), (3, "b"), (4, "b")):
+        ask(turns, conn, owner, 20 * REQUEST)
+    assert [conn for round_ in order(turns, 200) for conn in round_] == [1, 3]
+    rested = turns.due(0.0)
+    assert turns.resting
+    assert [conn for conn, _ in turns.idle(0.0)] == [2]
+    assert turns.idle(0.0) == [], "the measure of this round is used up"
+    order(turns, 20)
+    assert [conn for conn, _ in turns.idle(0.0)] == [4]
+    order(turns, 20)
+    assert not turns.resting
+    assert turns.idle(0.0) == []
+    ask(turns, 1, "a")
+    assert turns.due(0.0) == rested
+
+
+def test_who_is_idle_for_too_many_requests_gives_no_turn() -> None:
+    turns = port(rate=100.0, burst=1)
+    turns.begin("honest")
+    ask(turns, 1, "a", 20 * REQUEST)
+    assert [1] in order(turns, 20)
+    ask(turns, 1, "a")
+    order(turns, 20)
+    assert not turns.resting
+    assert turns.idle(0.0) == []
+    assert turns.round(0.011) == []
+    assert turns.resting
+    assert turns.idle(0.011) == [(1, True)]
+
+
+def test_who_alone_has_something_under_way_does_not_rest() -> None:
+    """He begins to when another one has, and ends when that one has his answer."""
+    turns = port()
+    turns.begin("other")
+    ask(turns, 1, "a", 20 * REQUEST)
+    order(turns, 20)
+    ask(turns, 1, "a")
+    assert order(turns, 20) == [[]] * 20
+    turns.begin("a")
+    assert order(turns, 20) == [[]] * 20
+    turns.end("other")
+    assert [1] in order(turns, 2)
+
+
+def test_a_rest_that_was_for_somebody_else_ends_sooner() -> None:
+    turns = port()
+    turns.begin("other")
+    for conn in (1, 2):
+        turns.came(conn)
+        turns.ask(conn, "127.0.0.1", 10 * REQUEST, request=False)
+        now = turns.due(0.0) or 0.0
+        assert [conn] in [[conn for conn, _ in turns.round(now)] for _ in range(20)]
+    turns.ask(3, "127.0.0.1", PIECE, request=False)
+    later = turns.due(now)
+    turns.admitted(now, 2, "127.0.0.1", "caller")
+    sooner = [turns.due(now) for _ in range(20)][-1]
+    assert later is not None
+    assert sooner is not None
+    assert sooner < later
+    assert [conn for conn, _ in turns.round(later)] == [3]
+
+
+def work_beside(resting: int) -> int:
+    """Lines that run for twenty turns of two callers each, beside so many that rest with something waiting."""
+    turns = port()
+    turns.begin("other")
+    for conn in range(resting):
+        ask(turns, conn, str(conn), 20 * REQUEST)
+    while turns.due(0.0) == 0.0:
+        turns.round(0.0)
+    for conn in range(resting):
+        ask(turns, conn, str(conn))
+    turns.round(0.0)
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., object]:
+        nonlocal lines
+        lines += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for at in range(20):
+            now = at / 1e6
+            turns.at_once(now, 1_000_000, "light", PIECE, request=True)
+            turns.begin("light")
+            turns.ask(1_000_001, "other", PIECE, request=True)
+            turns.round(now)
+            turns.due(now)
+            turns.end("light")
+    finally:
+        sys.settrace(before)
+    assert len(turns) == resting
+    return lines
+
+
+def test_a_turn_costs_the_same_however_many_rest() -> None:
+    few, many = work_beside(4), work_beside(400)
+    assert 500 < many < 1.1 * few
+
+
+def test_rests_that_have_ended_are_forgotten() -> None:
+    """Whoever calls from many addresses leaves nothing behind."""
+    turns = port()
+    turns.begin("other")
+    for at in range(10_000):
+        turns.at_once(float(at), at, str(at), 20 * REQUEST, request=True)
+        turns.gone(at)
+        for _ in range(20):
+            turns.round(float(at))
+    assert sum(len(held) for held in (turns._rests, turns._recalls, turns._ends, turns._unclaimed)) < 100
 
 
 def test_who_is_gone_has_no_turn() -> None:
