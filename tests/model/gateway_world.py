@@ -75,6 +75,11 @@ _SETTINGS = GatewaySettings(
 T = TypeVar("T")
 
 
+async def _paid(cost: int) -> None:
+    """Turns of a port are no part of the simulation."""
+    await trio.lowlevel.checkpoint()
+
+
 @attrs.define(eq=False)
 class Call:
     """One append of a caller, and what he was told."""
@@ -191,7 +196,7 @@ class SimGateway:
                 return answer
             assert isinstance(answer, Stream)
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the caller is gone
-                await answer.feed(send)
+                await answer.feed(send, _paid)
             return None
 
         return await self._ask(work)

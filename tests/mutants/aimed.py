@@ -1441,8 +1441,8 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "a reader of a gateway joins its window without what he was given last",
         "waltz_trio.gateway.fanout",
-        "                    if records:\n                        await put(records)\n",
-        "                    if records and not self._may_join(mark):\n                        await put(records)\n",
+        "                    if records:\n",
+        "                    if records and not self._may_join(mark):\n",
         _GATEWAY_FEEDS,
     ),
     Mutant(

@@ -437,6 +437,20 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_hostile_peers.py",),
     ),
     Mutant(
+        "a feed of a reader who is behind costs him nothing",
+        "waltz_trio.gateway.fanout",
+        "await pay(cost_of_feeding(await put(records)))",
+        "await put(records)",
+        ("tests/trio/test_gateway.py::test_what_a_feed_brings_to_a_reader_who_is_behind_is_paid_for",),
+    ),
+    Mutant(
+        "a feed and the requests beside it wait for one turn",
+        "waltz_trio.net.pace",
+        "Work(self._turns, -self.conn, self._address, self._delayed)",
+        "Work(self._turns, self.conn, self._address, self._delayed)",
+        ("tests/trio/test_hostile_peers.py::test_opening_an_answer_without_an_end_has_a_turn_that_costs_as_much",),
+    ),
+    Mutant(
         "reading records costs a caller nothing",
         "waltz_trio.gateway.service",
         "cost = cost_of_records(len(body)) if read else 0",

@@ -28,7 +28,7 @@ from wsproto.events import Request as Handshake
 
 import waltz_trio as waltz
 from waltz_core.access.bodies import Bodies
-from waltz_core.access.port_turns import STREAM
+from waltz_core.access.port_turns import PIECE, STREAM
 from waltz_core.base.errors import ConfigError
 from waltz_core.gateway import json_text
 from waltz_core.gateway.door import token_hash
@@ -37,7 +37,7 @@ from waltz_trio.config.config import Config
 from waltz_trio.config.gateway import gateway_settings
 from waltz_trio.gateway.service import Gateway, http_limits, refuse
 from waltz_trio.gateway.sockets import Socket
-from waltz_trio.net.http import HttpServer, Request, Response
+from waltz_trio.net.http import HttpServer, Request, Response, Stream
 from waltz_trio.net.pace import Turns, Work
 from waltz_trio.net.ports import HeldPorts
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
@@ -465,6 +465,39 @@ async def test_reading_records_costs_a_caller_more_than_a_mark_does(desk: Desk) 
         costs.append(answer.cost)
     assert costs[0] == 0
     assert costs[1] >= STREAM + 2_500
+
+
+async def test_what_a_feed_brings_to_a_reader_who_is_behind_is_paid_for(desk: Desk) -> None:
+    """By what he reads; who stands at the end, where all readers share one feed, pays for nothing more."""
+    for number in range(20):
+        assert (await desk.append({"text": f"{number} " + "x" * 1_000})).status == 201
+    request = Request("GET", f"{AT}/feed", {"after": ["-1"], "payload": ["text"]}, {"host": "localhost"}, "127.0.0.1:1")
+    answer = await desk.gateway.handle(request)
+    assert isinstance(answer, Stream)
+    paid, text = list[int](), bytearray()
+
+    async def send(piece: bytes) -> None:
+        text.extend(piece)
+        await trio.lowlevel.checkpoint()
+
+    async def pay(cost: int) -> None:
+        paid.append(cost)
+        await trio.lowlevel.checkpoint()
+
+    async def sent(number: int) -> None:
+        with trio.fail_after(PATIENCE):
+            while f"{number} xxx".encode() not in text:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer.feed, send, pay)
+        await sent(19)
+        for number in (20, 21):
+            assert (await desk.append({"text": f"{number} " + "x" * 1_000})).status == 201
+            await sent(number)
+        nursery.cancel_scope.cancel()
+    assert len(text) / 5 < sum(paid) < len(text) / 4 + 20 * PIECE
+    assert len(paid) >= 2
 
 
 async def test_two_readers_of_a_partition_have_a_feed_each(desk: Desk) -> None:

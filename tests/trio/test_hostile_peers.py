@@ -25,7 +25,7 @@ from waltz_core.access.port_turns import PIECE, REQUEST, STREAM
 from waltz_core.base.edge import Accepted, Closed, Dial, Dialed, Level, Port, Report, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
-from waltz_trio.net.http import HttpLimits, HttpServer, Request, Response, Stream, _Connection, refusal, text
+from waltz_trio.net.http import HttpLimits, HttpServer, Pay, Request, Response, Stream, _Connection, refusal, text
 from waltz_trio.net.pace import Turns, Work
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
@@ -305,9 +305,11 @@ class Counted(Turns):
     def __init__(self) -> None:
         super().__init__(1e6, 1)
         self.costs: list[int] = []
+        self.conns: list[int] = []
 
     async def turn(self, conn: int, owner: str, cost: int, *, request: bool = False) -> bool:
         self.costs.append(cost)
+        self.conns.append(conn)
         return False
 
 
@@ -332,7 +334,8 @@ async def test_a_body_in_thousands_of_chunks_is_looked_at_in_turns() -> None:
 
 
 async def test_opening_an_answer_without_an_end_has_a_turn_that_costs_as_much(nursery: trio.Nursery) -> None:
-    async def feed(send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def feed(send: Callable[[bytes], Awaitable[None]], pay: Pay) -> None:
+        await pay(7_000)
         await send(b"data\n\n")
 
     server = HttpServer(lambda request: Stream("text/event-stream", feed))
@@ -340,7 +343,8 @@ async def test_opening_an_answer_without_an_end_has_a_turn_that_costs_as_much(nu
     port = server.listen("127.0.0.1", 0, "server.jetty.port")
     nursery.start_soon(server.run)
     assert b"data" in await ask(Endpoint("127.0.0.1", port), "/events")
-    assert STREAM in turns.costs
+    assert {STREAM, 7_000} <= set(turns.costs)
+    assert turns.conns[turns.costs.index(7_000)] not in turns.conns[: turns.costs.index(7_000)], "in turns of its own"
 
 
 async def test_an_answer_that_costs_more_than_its_request_has_a_turn_of_it(nursery: trio.Nursery) -> None:

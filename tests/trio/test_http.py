@@ -13,7 +13,7 @@ import waltz_trio.net.http
 from waltz_core.base.errors import ConfigError
 from waltz_trio.base.metrics import Registry
 from waltz_trio.net.endpoints import endpoints
-from waltz_trio.net.http import HttpServer, Send, Stream
+from waltz_trio.net.http import HttpServer, Pay, Send, Stream
 
 HEALTHY = {"server-health-check": {"healthy": True, "zookeeper": True, "partitions": {"0": True}}}
 
@@ -193,7 +193,7 @@ async def test_a_stream_ends_with_its_reader_and_there_are_only_so_many(
     monkeypatch.setattr(waltz_trio.net.http, "_STREAMS_MAX", 2)
     ended = trio.Event()
 
-    async def feed(send: Send) -> None:
+    async def feed(send: Send, pay: Pay) -> None:
         try:
             await send(b"data: 1\n\n")
             await trio.sleep_forever()

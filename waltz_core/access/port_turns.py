@@ -63,6 +63,11 @@ def cost_of_records(size: int) -> int:
     return STREAM + size // _BYTES_READ
 
 
+def cost_of_feeding(size: int) -> int:
+    """Of records that a feed for one reader brings, from the cluster to their text, which has so many bytes."""
+    return PIECE + size // _BYTES_READ
+
+
 class PortTurns:
     """What waits at one port; at most one piece of work of each connection."""
 

@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 import trio
 
+from waltz_core.access.port_turns import cost_of
 from waltz_core.access.roles import NO_ROLES, Roles
 from waltz_core.access.web import Door, Visit, may_read, refusal
 from waltz_core.base.errors import WaltzError
 from waltz_trio.console.log_page import BadRangeError, parse_range, read_log
 from waltz_trio.console.watch import Watch
 from waltz_trio.net import http
-from waltz_trio.net.http import Answer, Handler, Request, Response, Send, Stream
+from waltz_trio.net.http import Answer, Handler, Pay, Request, Response, Send, Stream
 
 PREFIX = "/console/"
 _FILES = {
@@ -124,7 +125,7 @@ class Pages:
         port = request.headers.get("host", "").rpartition(":")[2]
         return f"waltz-console-{port if port.isdigit() else ''}"
 
-    async def _feed(self, send: Send) -> None:
+    async def _feed(self, send: Send, pay: Pay) -> None:
         with self._watch.viewing():
             await send(b"retry: 1000\n\n")
             seen = 0
@@ -132,6 +133,7 @@ class Pages:
                 text = await self._watch.after(seen)
                 seen = self._watch.number
                 await send(b"data: " + text.encode() + b"\n\n")
+                await pay(cost_of(len(text)))
 
     async def _page(self) -> Answer:
         with self._watch.viewing():

@@ -3,7 +3,8 @@
 The window decides which reader is which (`waltz_core/gateway/window.py`). A reader begins with a separate feed, joins
 the window where that begins, and leaves it when it has fallen behind. The window is made by the first reader that
 reaches the end of the log, and ends with the last one. If its feed breaks, all readers in it end with its error, as
-each of them would have with a separate feed.
+each of them would have with a separate feed. What a separate feed brings is paid for by its reader; a shared one does
+the same however many there are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from waltz_core.access.port_turns import cost_of_feeding
 from waltz_core.base.errors import ClientClosedError
 from waltz_core.base.log import MARKER_HEADER
 from waltz_core.gateway.replies import Record
@@ -20,12 +22,14 @@ from waltz_core.gateway.window import Window
 from waltz_trio.base.background import only
 from waltz_trio.client.feed import Feed
 from waltz_trio.gateway.clusters import Cluster
+from waltz_trio.net.http import Pay
 
 _ALIVE = 15.0  # seconds between signs of life in a feed that has nothing to say
 _TEXT_MAX = 1 << 20
 _TEXTS = 4  # slices whose text is kept: readers at the end take the same one
 
-Put = Callable[[Sequence[Record]], Awaitable[None]]
+Put = Callable[[Sequence[Record]], Awaitable[int]]
+"""Sends records; how many bytes their text has."""
 Idle = Callable[[], Awaitable[None]]
 
 
@@ -89,14 +93,16 @@ class Fanout:
         """Bytes in the window."""
         return 0 if self._lead is None else self._lead.window.size
 
-    async def follow(self, mark: int, put: Put, idle: Idle) -> None:
+    async def follow(self, mark: int, put: Put, idle: Idle, pay: Pay) -> None:
         """Hand out everything behind a mark as it is committed, until cancelled; `idle` when there is nothing for long.
+
+        What is read for this reader alone is paid for, before more is read.
 
         Raises:
             WaltzError: as a feed of a client.
         """
         while True:
-            mark = await self._follow_alone(mark, put, idle)
+            mark = await self._follow_alone(mark, put, idle, pay)
             mark = await self._follow_window(mark, put, idle)
 
     # ---- behind ----------------------------------------------------------------------------------
@@ -106,7 +112,7 @@ class Fanout:
             return mark >= self._cluster.known_mark(self._partition)
         return self._lead.window.holds(mark)
 
-    async def _follow_alone(self, mark: int, put: Put, idle: Idle) -> int:
+    async def _follow_alone(self, mark: int, put: Put, idle: Idle, pay: Pay) -> int:
         if self._may_join(mark):
             return mark
         self.alone += 1
@@ -125,7 +131,7 @@ class Fanout:
                         continue
                     records, mark = batch
                     if records:
-                        await put(records)
+                        await pay(cost_of_feeding(await put(records)))
         finally:
             self.alone -= 1
         return mark

@@ -32,7 +32,7 @@ from waltz_trio.gateway.clusters import Cluster, OpenClient
 from waltz_trio.gateway.fanout import Fanout
 from waltz_trio.gateway.sockets import Put, Socket
 from waltz_trio.gateway.vitals import Vitals
-from waltz_trio.net.http import Answer, HttpLimits, Request, Response, Send, Stream, Upgrade
+from waltz_trio.net.http import Answer, HttpLimits, Pay, Request, Response, Send, Stream, Upgrade
 
 Value = TypeVar("Value")
 Given = TypeVarTuple("Given")
@@ -259,17 +259,19 @@ class Gateway:
 
         fanout = self._fanout(call.place)
 
-        async def feed(send: Send) -> None:
+        async def feed(send: Send, pay: Pay) -> None:
             await send(b": from " + str(after).encode() + b" on\n\n")
 
-            async def put(records: Sequence[Record]) -> None:
-                await send(fanout.texts.of(records, call.form, lambda: replies.event_texts(records, call.form)))
+            async def put(records: Sequence[Record]) -> int:
+                text = fanout.texts.of(records, call.form, lambda: replies.event_texts(records, call.form))
+                await send(text)
+                return len(text)
 
             async def idle() -> None:
                 await send(b": still here\n\n")
 
             try:
-                await fanout.follow(after, put, idle)
+                await fanout.follow(after, put, idle, pay)
             except WaltzError as error:
                 await send(replies.problem_event(replies.problem_of(error)).encode())
 
@@ -293,16 +295,18 @@ class Gateway:
                 return _response(replies.of_problem(begin), shared)
             after = begin
 
-        async def feed(put: Put) -> None:
+        async def feed(put: Put, pay: Pay) -> None:
             assert following is not None
             form = following.form
 
-            async def put_all(records: Sequence[Record]) -> None:
-                for each in records:
-                    await put(replies.record_message(each, form))
+            async def put_all(records: Sequence[Record]) -> int:
+                texts = [replies.record_message(each, form) for each in records]
+                for text in texts:
+                    await put(text)
+                return sum(map(len, texts))
 
             try:
-                await self._fanout(call.place).follow(after, put_all, socket.ping)
+                await self._fanout(call.place).follow(after, put_all, socket.ping, pay)
             except WaltzError as error:
                 await put(replies.problem_message(replies.problem_of(error)))
 

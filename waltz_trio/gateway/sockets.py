@@ -18,6 +18,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from waltz_core.access.bodies import Held
 from waltz_core.access.port_turns import PART, PARTS, PIECE, cost_of
+from waltz_trio.net.http import Pay
 from waltz_trio.net.pace import Work
 
 PROTOCOL = "waltz"
@@ -47,7 +48,7 @@ class Socket:
         *,
         size_max: int,
         answer: Callable[[str], Awaitable[str]],
-        feed: Callable[[Put], Awaitable[None]] | None,
+        feed: Callable[[Put, Pay], Awaitable[None]] | None,
     ) -> None:
         """Prepare.
 
@@ -56,7 +57,7 @@ class Socket:
             path: of its request.
             size_max: bytes of a message.
             answer: gives the answer to a message.
-            feed: puts messages of its own, until it is cancelled.
+            feed: puts messages of its own, until it is cancelled, and pays for their work.
         """
         self._ws = WSConnection(ConnectionType.SERVER)
         self._headers = [(name.encode(), text.encode("latin-1")) for name, text in headers.items()]
@@ -81,7 +82,7 @@ class Socket:
         await self._write(self._ws.send(AcceptConnection(subprotocol=protocol)))
         async with trio.open_nursery() as nursery:
             if self._feed is not None:
-                nursery.start_soon(self._feed, self.put)
+                nursery.start_soon(self._feed, self.put, work.beside().turn)
             try:
                 wrong = await self._listen(trailing, held, work)
             except _GoneError as gone:

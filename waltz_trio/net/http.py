@@ -83,14 +83,16 @@ class Response:
 
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
+Pay: TypeAlias = Callable[[int], Awaitable[None]]
+"""Waits for a turn that costs so much: of whom the connection belongs to, for what is done beside his requests."""
 
 
 @record
 class Stream:
-    """An answer without an end: `feed` sends pieces until it returns, or the reader goes away."""
+    """An answer without an end: `feed` sends pieces until it returns or the reader goes away, and pays for the work."""
 
     content_type: str
-    feed: Callable[[Send], Awaitable[None]]
+    feed: Callable[[Send, Pay], Awaitable[None]]
     headers: tuple[tuple[str, str], ...] = ()
     owner: str = ""  # caller that the reader counts for, where a port limits readers
 
@@ -535,7 +537,7 @@ class _Connection:
         async with trio.open_nursery() as nursery:
 
             async def feed() -> None:
-                await answer.feed(lambda piece: self._send(h11.Data(data=piece)))
+                await answer.feed(lambda piece: self._send(h11.Data(data=piece)), self.work.beside().turn)
                 await self._send(h11.EndOfMessage())
                 nursery.cancel_scope.cancel()
 

@@ -145,6 +145,12 @@ class Work:
         if await self._turns.turn(self.conn, self.owner, cost, request=request):
             self._delayed()
 
+    def beside(self) -> Work:
+        """What another task has to do for the same connection: it waits for turns of its own."""
+        work = Work(self._turns, -self.conn, self._address, self._delayed)
+        work.owner = self.owner
+        return work
+
     def belongs_to(self, owner: str) -> None:
         """Whose the request is that came last; empty: not known, so the address stands for him."""
         before, self.owner = self.owner, owner or self._address
