@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 POLICY = "archive policy"
 _SHARE = 0.15
 _PATIENCE_MS = 60_000  # for something more to be archived
-_FILE_QUESTIONS = 3  # that a file may take, each answered as slowly as the archive does: the bound of the whole
+_RECORD_QUESTIONS = 3  # that a record may take, each answered as slowly as the archive does: the bound of the whole
 _TRIES = 200
 
 
@@ -74,13 +74,13 @@ class ArchivedRun:
             before = held()
             return run.world.run_while(lambda: held() == before, _PATIENCE_MS, every=50)
 
-        # With small limits hundreds of files may be due, one after the other: it goes on, and at the archive's pace.
+        # With small limits hundreds of records may be due, one after the other: it goes on, and at the archive's pace.
         missing = sum(map(len, run.observer.logs)) - held()
         slow_ms = max(agent.slow_ms for agent in run.cluster.agents)
-        end = run.world.now + _PATIENCE_MS + missing * _FILE_QUESTIONS * slow_ms
+        end = run.world.now + _PATIENCE_MS + missing * _RECORD_QUESTIONS * slow_ms
         while not archived():
             assert goes_on(), self._complaint()
-            assert run.world.now < end, f"not within {_PATIENCE_MS} ms and {missing} files: {self._complaint()}"
+            assert run.world.now < end, f"not within {_PATIENCE_MS} ms and {missing} records: {self._complaint()}"
         for partition, log in enumerate(run.observer.logs):
             self._read(partition, len(log))
 

@@ -792,8 +792,9 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "an answer to a range of a certain length is lost",
         "client.payload_reads",
-        "        if ids is None:\n            return\n        records",
-        "        if ids is None or len(ids) == 7:\n            return\n        records",
+        "        asked = self._ranges.take(req_sequence(response.req_id))\n        if asked is None:\n            return\n        ids",
+        "        if len(response.records) == 7:\n            return\n        asked = self._ranges.take(req_sequence(response.req_id))\n"
+        "        if asked is None:\n            return\n        ids",
     ),
     Mutant(
         "a server whose host is gone is waited for by a client that it owes an id",

@@ -288,6 +288,19 @@ class StatusChanged:
 
 
 @record
+class OwedRead:
+    """A read that a server has been asked for over the connection that stands, and has not answered."""
+
+    partition: int
+    server: Endpoint
+    what: str  # "payloads" or "records"
+    first_id: int
+    count: int
+    since_ms: int  # how long ago it was asked for
+    heard_ms: int  # how long ago anything came over that connection
+
+
+@record
 class PartitionStatus:
     """A snapshot of one partition."""
 
@@ -300,6 +313,7 @@ class PartitionStatus:
     delivered_mark: int
     in_flight: int  # appends sent and not judged
     queued: int  # appends not sent yet
+    owed_ms: int  # for how long its server has owed the read that it owes longest; 0 = none
 
 
 @record

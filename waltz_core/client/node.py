@@ -38,7 +38,7 @@ from waltz_core.base.edge import (
 )
 from waltz_core.client.alarms import AlarmKey, ClusterDue, Due
 from waltz_core.client.application_port import ApplicationPort
-from waltz_core.client.calls import Call, CloseClient, Effect, PartitionStatus, Submit
+from waltz_core.client.calls import Call, CloseClient, Effect, OwedRead, PartitionStatus, Submit
 from waltz_core.client.cluster_port import ClusterPort
 from waltz_core.client.connections import SILENT, Connections
 from waltz_core.client.context import ClientContext
@@ -173,6 +173,10 @@ class ClientNode:
     def status(self, partition: int, now: int) -> PartitionStatus:
         """A snapshot of one partition, open or not."""
         return self._partitions.status(now, partition)
+
+    def owed(self, now: int) -> tuple[OwedRead, ...]:
+        """Every read that a server was asked for and has not answered."""
+        return tuple(self._partitions.owed(now))
 
     def link_kind(self, conn: int) -> Kind | None:
         """What a connection that is dialed or stands is for; None for any other."""

@@ -95,8 +95,8 @@ class ClientPartition:
         """The mark of the server is needed to begin."""
         return self._standing.phase is Phase.TAIL
 
-    def status(self, now: int) -> PartitionStatus:
-        """A snapshot for people and tests."""
+    def status(self, now: int, owed_ms: int) -> PartitionStatus:
+        """A snapshot for people and tests; `owed_ms`: how long a read of it is owed."""
         standing = self._standing
         return PartitionStatus(
             self.partition,
@@ -108,6 +108,7 @@ class ClientPartition:
             self._delivery.delivered,
             self._appends.monitor.unresolved,
             self._appends.queued,
+            owed_ms,
         )
 
     # ---- the beginning and the end -----------------------------------------------------------

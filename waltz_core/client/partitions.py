@@ -7,10 +7,10 @@ lives on a connection is asked of the partition itself, and nothing is kept here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from waltz_core.client.calls import PartitionStatus, Phase
+from waltz_core.client.calls import OwedRead, PartitionStatus, Phase
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Kind, Link
 from waltz_core.client.partition import ClientPartition
@@ -53,12 +53,18 @@ class Partitions:
         """The reader of a partition, if somebody has read there."""
         return self._reads.get(number)
 
+    def owed(self, now: int) -> Iterator[OwedRead]:
+        """Every read that a server was asked for and has not answered."""
+        for reads in self._reads.values():
+            yield from reads.owed(now)
+
     def status(self, now: int, number: int) -> PartitionStatus:
         """A snapshot of one partition, open or not."""
-        partition = self._open.get(number)
+        reads, partition = self._reads.get(number), self._open.get(number)
+        owed_ms = 0 if reads is None else max((read.since_ms for read in reads.owed(now)), default=0)
         if partition is None:
-            return PartitionStatus(number, Phase.CLOSED, 0, self._router.owners.get(number), -1, -1, -1, 0, 0)
-        return partition.status(now)
+            return PartitionStatus(number, Phase.CLOSED, 0, self._router.owners.get(number), -1, -1, -1, 0, 0, owed_ms)
+        return partition.status(now, owed_ms)
 
     # ---- opening -----------------------------------------------------------------------------
 

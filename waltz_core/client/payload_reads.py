@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from waltz_core.base.edge import Level, Report
@@ -57,6 +57,7 @@ class PayloadReads:
         "_ranges",
         "_settings",
         "_single",
+        "_singles",
         "_waiting",
         "_wanted",
     )
@@ -70,7 +71,8 @@ class PayloadReads:
         self._wanted: set[int] = set()
         self._waiting: deque[range] = deque()  # none is empty
         self._in_flight: set[int] = set()
-        self._ranges: Pending[range] = Pending(link)  # the ids of each request for a range
+        self._ranges: Pending[tuple[range, int]] = Pending(link)  # the ids of each request for a range, and since when
+        self._singles: dict[int, int] = {}  # id of each request for a single one → since when
         self._single: set[int] = set()  # ids that no range gave us
         self._paused: list[tuple[int, int]] = []  # heap of (when, transaction id)
         self._failures: dict[int, int] = {}
@@ -111,7 +113,8 @@ class PayloadReads:
         """No answer comes over the old connection any more."""
         self._waiting.extendleft(reversed(_ranges(sorted(self._in_flight))))
         self._in_flight.clear()
-        self._ranges.forget(lambda ids: True)
+        self._singles.clear()
+        self._ranges.forget(lambda asked: True)
 
     # ---- answers -----------------------------------------------------------------------------
 
@@ -119,6 +122,7 @@ class PayloadReads:
         """Take an answer; one that has failed often is reported."""
         transaction_id = response.transaction_id
         self._in_flight.discard(transaction_id)
+        self._singles.pop(transaction_id, None)
         self._progress_at = now
         if self._single:
             self._single.discard(transaction_id)
@@ -148,9 +152,10 @@ class PayloadReads:
         Raises:
             ProtocolError: data that does not match its checksum; the connection is to be given up.
         """
-        ids = self._ranges.take(req_sequence(response.req_id))
-        if ids is None:
+        asked = self._ranges.take(req_sequence(response.req_id))
+        if asked is None:
             return
+        ids = asked[0]
         records = response.records[: len(ids)]
         count = sound_records(records, ids.start)  # nothing is changed before all of it is known to be what was sent
         self._progress_at = now
@@ -170,9 +175,10 @@ class PayloadReads:
 
     def range_refused(self, now: int, req_id: ReqId) -> bool:
         """A range cannot be read as a whole: its ids are asked for one by one. False if it is no range of ours."""
-        ids = self._ranges.take(req_sequence(req_id)) if self._link.is_ours(req_id) else None
-        if ids is None:
+        asked = self._ranges.take(req_sequence(req_id)) if self._link.is_ours(req_id) else None
+        if asked is None:
             return False
+        ids = asked[0]
         self._in_flight.difference_update(ids)
         self._single.update(ids)
         self._waiting.appendleft(ids)
@@ -205,10 +211,11 @@ class PayloadReads:
             in_flight.update(ids)
             room -= len(ids)
             if len(ids) >= _RANGE_MIN:
-                req_id = self._link.req_id(self._ranges.ask(ids))
+                req_id = self._link.req_id(self._ranges.ask((ids, now)))
                 link.send(RecordRangeRequest(req_id, ids.start, ids.stop - 1, len(ids), 0, False))
                 continue
             for transaction_id in ids:
+                self._singles[transaction_id] = now
                 link.send(TransactionDataRequest(self._link.req_id(self._link.take()), transaction_id))
 
     def _run(self, count_max: int) -> range:
@@ -265,6 +272,12 @@ class PayloadReads:
     def owed_since(self) -> int | None:
         """Since when the server owes an answer."""
         return self._progress_at if self._in_flight else None
+
+    def owed(self) -> Iterator[tuple[range, int]]:
+        """What the server owes, each request by itself: the ids, and when it was asked for them."""
+        yield from self._ranges
+        for transaction_id, asked_at in self._singles.items():
+            yield range(transaction_id, transaction_id + 1), asked_at
 
 
 def _ranges(ids: list[int]) -> list[range]:

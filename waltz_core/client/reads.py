@@ -9,10 +9,12 @@ asked again, and suspected.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from waltz_core.base.contract import earliest
 from waltz_core.client.alarms import Due, MachineAlarms
+from waltz_core.client.calls import OwedRead
 from waltz_core.client.context import ClientContext
 from waltz_core.client.link import Link
 from waltz_core.client.mark_reads import MarkReads
@@ -113,6 +115,15 @@ class PartitionReads:
         if owed_since is None or self.link is None:
             return None
         return max(owed_since, self.link.last_read) + self._settings.suspect_ms
+
+    def owed(self, now: int) -> Iterator[OwedRead]:
+        """What the server owes, each request by itself."""
+        link = self.link
+        if link is not None:
+            partition, server, heard_ms = self.partition, link.endpoint, now - link.last_read
+            for what, owed in (("payloads", self.payloads.owed()), ("records", self.records.owed())):
+                for ids, asked_at in owed:
+                    yield OwedRead(partition, server, what, ids.start, len(ids), now - asked_at, heard_ms)
 
     def _silent_at(self) -> int | None:
         """When the server has owed a payload or records for so long that it must be gone, or has lost the request.

@@ -9,7 +9,7 @@ without an answer of its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from waltz_core.base.ids import ReqId, req_sequence
 from waltz_core.base.log import Record
@@ -35,7 +35,7 @@ class RecordReads:
         self._link = link
         self._out = context.out
         self._unsent: deque[_Read] = deque()
-        self._asked: dict[int, _Read] = {}  # by the number of the request
+        self._asked: dict[int, tuple[_Read, int]] = {}  # by the number of the request, and since when
         self._again_at: int | None = None
         self._progress_at = 0  # when a read was sent while none was under way, or answered
 
@@ -47,7 +47,7 @@ class RecordReads:
     def forget(self, token: object) -> None:
         """Nobody waits for a read any longer; an answer on its way is dropped."""
         self._unsent = deque(read for read in self._unsent if read[0] is not token)
-        self._asked = {number: read for number, read in self._asked.items() if read[0] is not token}
+        self._asked = {number: asked for number, asked in self._asked.items() if asked[0][0] is not token}
 
     def send(self, now: int) -> None:
         """Ask for what was not asked for yet."""
@@ -63,13 +63,13 @@ class RecordReads:
                 self._out.put(RecordsCarried(self._partition, read[0], None, -1))
                 continue
             number = self._link.take()
-            self._asked[number] = read
+            self._asked[number] = read, now
             last = read[1] + read[2] - 1
             link.send(RecordRangeRequest(self._link.req_id(number), read[1], last, read[2], 0, False))
 
     def link_lost(self) -> None:
         """No answer comes over the old connection any more: everything is asked again."""
-        self._unsent.extendleft(reversed(self._asked.values()))
+        self._unsent.extendleft(read for read, _ in reversed(self._asked.values()))
         self._asked.clear()
 
     def answered(self, now: int, response: RecordRangeResponse) -> bool:
@@ -79,10 +79,10 @@ class RecordReads:
             ProtocolError: data that does not match its checksum; the connection is to be given up.
         """
         number = req_sequence(response.req_id)
-        read = self._asked.get(number)
-        if read is None:
+        asked = self._asked.get(number)
+        if asked is None:
             return False
-        token, first, count = read
+        read = token, first, count = asked[0]
         records: Sequence[Record] = response.records[:count]
         sound = sound_records(records, first)  # nothing is changed before all of it is known to be what was sent
         del self._asked[number]
@@ -95,9 +95,10 @@ class RecordReads:
 
     def refused(self, now: int, req_id: ReqId, error: ErrorResponse | None) -> bool:
         """The server cannot answer a read, or not yet (without an error); False if it is none of ours."""
-        read = self._asked.pop(req_sequence(req_id), None) if self._link.is_ours(req_id) else None
-        if read is None:
+        asked = self._asked.pop(req_sequence(req_id), None) if self._link.is_ours(req_id) else None
+        if asked is None:
             return False
+        read = asked[0]
         self._progress_at = now
         if error is None:
             self._put_back(now, read)
@@ -122,3 +123,7 @@ class RecordReads:
     def owed_since(self) -> int | None:
         """Since when the server owes an answer."""
         return self._progress_at if self._asked else None
+
+    def owed(self) -> Iterator[tuple[range, int]]:
+        """What the server owes, each request by itself: the ids, and when it was asked for them."""
+        return ((range(first, first + count), asked_at) for (_, first, count), asked_at in self._asked.values())

@@ -1,14 +1,17 @@
-"""No read stays owed while the server that owes it serves the partition and talks to the client."""
+"""No read stays owed while the server that owes it serves the partition and talks to the client.
+
+Each by itself, as the client lists them: others that are answered meanwhile change nothing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tests.model.invariants.base import Invariant
-from waltz_core.base.contract import earliest
 
 if TYPE_CHECKING:
     from tests.model.observer import Observer
+    from waltz_core.client.calls import OwedRead
 
 _OWED_MS = 20_000
 """A client asks again over another connection after 24 s or more: that is a net, and no way to live."""
@@ -20,31 +23,30 @@ class OwedReads(Invariant):
 
     def __init__(self, observer: Observer) -> None:
         super().__init__(observer)
-        self._since: dict[tuple[str, int], tuple[Any, int]] = {}  # of whom it could be had, and since when
+        self._since: dict[tuple[str, str, int], int] = {}  # client, server, partition → since when it could be answered
 
     def on_second(self) -> None:
         servers = {server.name: server for server in self.observer.cluster.servers}
+        since = {}
         for app in self.observer.clients:
             if not app.node.alive or app.habits.legacy:
                 continue
-            for partition, reads in app.node.machine._partitions._reads.items():
-                owed = earliest(reads.payloads.owed_since(), reads.records.owed_since())
-                server = servers.get(reads.link.endpoint.host) if reads.link is not None else None
-                if owed is None or server is None or not self._could_answer(app, server, partition, reads.link):
-                    self._since.pop((app.name, partition), None)
+            for read in app.node.machine.owed(app.node.clock):
+                server = read.server.host
+                if not _could_answer(servers.get(server), read):
                     continue
-                link, began = self._since.setdefault((app.name, partition), (reads.link, app.node.clock))
-                if link is not reads.link:
-                    self._since[app.name, partition] = reads.link, app.node.clock
-                    continue
-                waited = app.node.clock - max(owed, began)
+                place = app.name, server, read.partition
+                since[place] = self._since.get(place, app.node.clock)
+                waited = min(read.since_ms, app.node.clock - since[place])
                 self.require(
                     waited < _OWED_MS,
-                    f"{server.name} serves partition {partition}, and has owed {app.name} a read for {waited} ms",
+                    f"{server} serves partition {read.partition}, and has owed {app.name} {read.count} {read.what} "
+                    f"from {read.first_id} on for {waited} ms",
                 )
+        self._since = since
 
-    def _could_answer(self, app: Any, server: Any, partition: int, link: Any) -> bool:
-        served = server.alive and server.machine.partitions.get(partition)
-        return bool(
-            served and not served.trouble(server.clock) and link.ready and app.node.clock - link.last_read < _HEARD_MS
-        )
+
+def _could_answer(server: Any, read: OwedRead) -> bool:
+    """It serves the partition, and talks to the client."""
+    served = server is not None and server.alive and server.machine.partitions.get(read.partition)
+    return bool(served and not served.trouble(server.clock) and read.heard_ms < _HEARD_MS)

@@ -82,6 +82,22 @@ def test_requests_under_way_are_bounded_in_transactions() -> None:
     assert asked(desk) == [range(688, 1_200)]
 
 
+def test_each_request_that_is_owed_is_listed_with_its_time() -> None:
+    """Ranges and single ones; what is asked anew counts from then on."""
+    desk = reading([1, 3, *range(10, 20)])
+    owed = [(read.first_id, read.count, read.since_ms) for read in desk.node.owed(desk.now + 700)]
+    assert sorted(owed) == [(1, 1, 700), (3, 1, 700), (10, 10, 700)]
+    assert {(read.partition, read.server, read.what) for read in desk.node.owed(desk.now)} == {(0, A, "payloads")}
+    (request,) = [one for one in desk.take(RPC) if isinstance(one, RecordRangeRequest)]
+    desk.wait(500)
+    desk.send(answer(request, range(10, 14)), kind=RPC)
+    owed = [(read.first_id, read.count, read.since_ms) for read in desk.node.owed(desk.now)]
+    assert sorted(owed) == [(1, 1, 500), (3, 1, 500), (14, 6, 0)]
+    assert desk.node.status(0, desk.now).owed_ms == 500
+    desk.cut(RPC)
+    assert desk.node.owed(desk.now) == ()
+
+
 def test_what_an_answer_leaves_out_is_asked_for_next() -> None:
     desk = reading([*range(20)])
     (run,) = desk.take(RPC)

@@ -120,3 +120,21 @@ def test_nothing_is_read_after_the_end() -> None:
     desk.step(CloseClient())
     desk.step(ReadRecords(0, "a", 0, 1), ForgetRecords(0, "a"))
     assert desk.take(RPC) == []
+
+
+def test_each_read_that_is_owed_is_listed_with_its_time() -> None:
+    """One that stalls is seen beside others that are answered; nothing of it once its connection is lost."""
+    desk = reading()
+    first = question(desk)
+    desk.wait(1_000)
+    desk.step(ReadRecords(0, "b", 20, 1))
+    second = question(desk)
+    desk.send(RecordRangeResponse(second.req_id, 0, 40, (record(20),)), kind=RPC)
+    desk.wait(500)
+    owed = desk.node.owed(desk.now)
+    assert [(read.what, read.first_id, read.count, read.since_ms) for read in owed] == [("records", 10, 5, 1_500)]
+    assert owed[0].heard_ms <= 500
+    assert desk.node.status(0, desk.now).owed_ms == 1_500
+    desk.send(RecordRangeResponse(first.req_id, 0, 40, (record(10),)), kind=RPC)
+    assert desk.node.owed(desk.now) == ()
+    assert desk.node.status(0, desk.now).owed_ms == 0
