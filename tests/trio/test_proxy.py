@@ -18,6 +18,7 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.config.config import Config
 from waltz_trio.node.embedded import HOST, ROOT, EmbeddedCluster, embedded_cluster
 from waltz_trio.node.proxy import ProxyProcess
+from waltz_trio.node.server import ServerProcess
 
 OWN_ROOT = "/region/proxy"
 TRUSTING = {"server.trustProxies": True}  # there are no roles
@@ -83,6 +84,30 @@ async def test_the_loop_goes_on_while_dns_is_asked_for_the_name_of_the_host(monk
                 await trio.lowlevel.checkpoint()
             assert proxy.endpoint.host == "proxy.example"
             proxy.kill()
+
+
+async def test_the_loop_goes_on_while_dns_is_asked_for_the_address_to_listen_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without server.host; who is told to end meanwhile does."""
+    asked, answer = trio.Event(), threading.Event()
+
+    def gethostbyname(name: str) -> str:
+        trio.from_thread.run_sync(asked.set)  # an error in the thread of the loop
+        answer.wait()
+        return HOST
+
+    monkeypatch.setattr(socket, "gethostbyname", gethostbyname)
+    keys = {"cluster.root": "/x", "zookeeper.connectString": "x", "zookeeper.sessionTimeout": 4000, "server.port": 0}
+    server = ServerProcess(Config(keys, "x"))
+    try:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.run)
+                await asked.wait()
+                server.cancel()
+    finally:
+        answer.set()
 
 
 async def read(client: waltz.Client, count: int, partition: int = 0) -> list[bytes]:

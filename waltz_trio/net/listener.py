@@ -12,6 +12,7 @@ from trio.lowlevel import notify_closing, wait_readable
 from waltz_core.base.errors import ConfigError
 
 _BACKLOG = 1024
+LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65535
 # Accepted before other tasks have their turn. Each may be at work at once, for a millisecond of a handshake or of a
 # head that is parsed, and everybody else waits for all that are; a reply takes several rounds of that.
@@ -24,12 +25,16 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1  # seconds; descriptors come back when connections end
 
 
-def local_host() -> str:
-    """The address 0.13.2 binds to when nothing else is said: that of the local host's name."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
+async def local_host() -> str:
+    """The address 0.13.2 binds to when nothing else is said: that of the local host's name. A thread asks DNS, too."""
+
+    def ask() -> str:
+        try:
+            return socket.gethostbyname(socket.gethostname())
+        except OSError:
+            return LOOPBACK
+
+    return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
 
 
 async def canonical_host() -> str:

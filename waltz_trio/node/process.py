@@ -29,6 +29,7 @@ from waltz_trio.config.roles import access_warning, read_roles
 from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.endpoints import endpoints
 from waltz_trio.net.http import Handler, HttpServer
+from waltz_trio.net.listener import local_host
 from waltz_trio.net.tls import ClientTls, FileVersion, ServerTls, expiry_warnings, version
 from waltz_trio.node.graphite import report_to_graphite
 from waltz_trio.node.otel import OtelExporter
@@ -81,7 +82,8 @@ class NodeProcess(ABC):
         """
         reason = ""
         with self._scope:
-            node = self._parse()
+            named = self.config.text_or_none(f"{self.KIND.prefix}host")
+            node = self._parse(named or await local_host())
             server_tls, client_tls = ServerTls(node.tls, self.report), self._client_tls(node)
             for expiry in expiry_warnings(node.tls):  # a proxy shows others than those it dials with
                 self._warn(expiry)
@@ -143,8 +145,8 @@ class NodeProcess(ABC):
     # ---- what the kinds differ in ----------------------------------------------------------------
 
     @abstractmethod
-    def _parse(self) -> NodeSettings:
-        """Read the configuration, before anything is touched."""
+    def _parse(self, local: str) -> NodeSettings:
+        """Read the configuration, before anything is touched; `local`: the address where it names none."""
 
     @abstractmethod
     async def _make_machine(self) -> Machine[Any, Any]:

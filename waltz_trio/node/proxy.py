@@ -62,8 +62,8 @@ class ProxyProcess(NodeProcess):
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _parse(self) -> NodeSettings:
-        self._settings = proxy_settings(self.config, self._warn)
+    def _parse(self, local: str) -> NodeSettings:
+        self._settings = proxy_settings(self.config, self._warn, local)
         return self._settings.server.node
 
     @property

@@ -82,8 +82,8 @@ class ServerProcess(NodeProcess):
 
     # ---- start -----------------------------------------------------------------------------------
 
-    def _parse(self) -> NodeSettings:
-        self._settings = server_settings(self.config, self._warn)
+    def _parse(self, local: str) -> NodeSettings:
+        self._settings = server_settings(self.config, self._warn, local)
         return self._settings.node
 
     async def _make_machine(self) -> ServerNode:

@@ -23,7 +23,7 @@ from waltz_trio.config.roles import KEY as ROLES_KEY
 from waltz_trio.config.roles import certificates_asked, roles_of
 from waltz_trio.net.channel import NetLimits
 from waltz_trio.net.driver import accepted_max
-from waltz_trio.net.listener import local_host
+from waltz_trio.net.listener import LOOPBACK
 from waltz_trio.net.tls import TlsSettings
 from waltz_trio.node.archive_agent import check_installed
 from waltz_trio.node.otel import OtelSettings, otel_settings
@@ -111,14 +111,19 @@ class StorageSettings:
         return min(self.segment_size, disk_size // 50) if self.reserve is None else self.reserve
 
 
-def server_settings(config: Config, warn: Callable[[str], None]) -> ServerSettings:
+def server_settings(config: Config, warn: Callable[[str], None], local: str = LOOPBACK) -> ServerSettings:
     """Parse a server's configuration.
+
+    Args:
+        config: what is read.
+        warn: hears of keys that nobody knows.
+        local: the address to listen on where the configuration names none.
 
     Raises:
         ConfigError: a key is missing, cannot be read, or contradicts another.
     """
     config.warn_unknown(warn)
-    node = _node_settings(config, "server.")
+    node = _node_settings(config, "server.", local)
     fetch, threshold = config.number("server.minFetchSize"), config.number("server.realtimeThreshold")
     if threshold <= fetch:
         raise ConfigError(f"server.realtimeThreshold ({threshold}) must be greater than server.minFetchSize ({fetch})")
@@ -188,13 +193,13 @@ def _archive_policy(config: Config) -> ArchivePolicy | None:
     )
 
 
-def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings:
-    """Parse a proxy's configuration.
+def proxy_settings(config: Config, warn: Callable[[str], None], local: str = LOOPBACK) -> ProxySettings:
+    """Parse a proxy's configuration, as a server's.
 
     Raises:
         ConfigError: a key is missing, cannot be read, or contradicts another.
     """
-    server = server_settings(config, warn)
+    server = server_settings(config, warn, local)
     if server.journal is not Mode.OFF:
         raise ConfigError("server.journal.mode: a proxy decides nothing, so there is no journal; remove the key")
     if server.machine.archiving is not None:
@@ -218,14 +223,14 @@ def proxy_settings(config: Config, warn: Callable[[str], None]) -> ProxySettings
     )
 
 
-def storage_settings(config: Config, warn: Callable[[str], None]) -> StorageSettings:
-    """Parse a storage node's configuration.
+def storage_settings(config: Config, warn: Callable[[str], None], local: str = LOOPBACK) -> StorageSettings:
+    """Parse a storage node's configuration, as a server's.
 
     Raises:
         ConfigError: a key is missing or cannot be read.
     """
     config.warn_unknown(warn)
-    node = _node_settings(config, "storage.")
+    node = _node_settings(config, "storage.", local)
     segment_size = config.number("storage.segment.size.threshold")
     return StorageSettings(
         node=node,
@@ -256,9 +261,9 @@ def storage_settings(config: Config, warn: Callable[[str], None]) -> StorageSett
     )
 
 
-def _node_settings(config: Config, prefix: str) -> NodeSettings:
+def _node_settings(config: Config, prefix: str, local: str) -> NodeSettings:
     tls = tls_settings(config, f"{prefix}ssl.")
-    host = config.text_or_none(f"{prefix}host") or local_host()
+    host = config.text_or_none(f"{prefix}host") or local
     return NodeSettings(
         host=host,
         http_host=config.text_or_none(f"{prefix}jetty.host") or host,

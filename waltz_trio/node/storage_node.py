@@ -63,8 +63,8 @@ class StorageProcess(NodeProcess):
 
     # ---- start and end ---------------------------------------------------------------------------
 
-    def _parse(self) -> NodeSettings:
-        self._settings = storage_settings(self.config, self._warn)
+    def _parse(self, local: str) -> NodeSettings:
+        self._settings = storage_settings(self.config, self._warn, local)
         return self._settings.node
 
     @property
