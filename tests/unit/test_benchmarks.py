@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from benchmarks import __main__ as suite
+from benchmarks import peers
 from benchmarks.loads import LOADS
 from benchmarks.results import compared, flat, medians, plot
 
@@ -80,6 +82,30 @@ def test_a_file_without_a_figure_in_common_fails(tmp_path: Path, capsys: pytest.
     assert suite.main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 1
     assert "no figure in common" in capsys.readouterr().err
     assert suite.main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
+
+
+def test_a_peer_that_was_asked_for_and_is_not_here_fails_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WALTZ_JAVA_CLASSPATH", raising=False)
+    monkeypatch.setattr(peers, "ready", lambda: 0)
+    assert peers.main(["--peers", "original"]) == 3
+    assert "set WALTZ_JAVA_CLASSPATH" in capsys.readouterr().err
+    for arguments, said in ((["--peers", "kafka"], "kafka is none of"), (["--in-flight", "0"], "--in-flight")):
+        with pytest.raises(SystemExit) as ended:
+            peers.main(arguments)
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_table_of_peers_shows_the_best_round_of_each_load() -> None:
+    rounds = [{"asked": 64, "in_flight": 64, "tx_per_s": rate, "p50_ms": 1.0} for rate in (1000, 3000, 2000)]
+    shown = Console(width=120)
+    with shown.capture() as text:
+        shown.print(peers.table({"waltz": rounds, "postgres": [{**rounds[0], "asked": 1000, "in_flight": 90}]}))
+    assert "3,000" in text.get()
+    assert "2,000" not in text.get()
+    assert "90" in text.get()
 
 
 @pytest.mark.parametrize(

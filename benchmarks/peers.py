@@ -1,0 +1,173 @@
+"""Waltz beside others that keep three copies and sync a majority, in one run, by turns.
+
+python -m benchmarks.peers [--peers waltz,original,postgres] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
+
+- `waltz`: one server, three storage nodes, TLS; loaded by our client, in one process.
+- `original`: the same of Waltz 0.13.2 (`WALTZ_JAVA_CLASSPATH`), once 250,000 appends have warmed its machines up; loaded
+  by the same client.
+- `postgres`: a primary and two standbys, one of which must have synced, SERIALIZABLE, one row a commit; loaded by
+  pgbench, at most 90 in flight.
+
+A peer that is not installed is named and left out; one that was asked for by name must be there. Rates of one run may
+be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and our client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import append
+from benchmarks.feed import fill
+from benchmarks.measured import cluster_in, ready, scratch
+from tests.interop import installation
+from tests.interop.cluster import Kind, MixedCluster
+from tests.processes.zookeeper import running_zookeeper
+
+WARM = 250_000  # appends until a Java machine has compiled what they need
+Measure: TypeAlias = Callable[[int], dict[str, Any]]
+"""Figures with so many commits in flight."""
+
+
+@attrs.frozen
+class _Compiling(installation.Installation):
+    """The original with the compiler and the collector that its machine chooses by itself."""
+
+    def command(self, main: str, *arguments: str, heap: str = "1g") -> list[str]:
+        small = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        return [word for word in super().command(main, *arguments, heap="1g") if word not in small]
+
+
+def _measured(cluster: Any, options: argparse.Namespace, in_flight: int) -> dict[str, Any]:
+    given = ["--size", str(options.size), "--seconds", str(options.seconds), "--warm-up", "2"]
+    figures = append.measure(cluster, append.parse([*given, "--in-flight", str(in_flight)]))
+    return {key: figures[key] for key in ("in_flight", "tx_per_s", "p50_ms", "p99_ms", "cpu_us_per_tx")}
+
+
+@contextmanager
+def waltz(options: argparse.Namespace) -> Iterator[Measure]:
+    """Ours."""
+    with cluster_in(options.directory) as cluster:
+        yield partial(_measured, cluster, options)
+
+
+@contextmanager
+def original(options: argparse.Namespace) -> Iterator[Measure]:
+    """0.13.2."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch(options.directory))
+        made = installation.prepare(directory / "original")
+        compiling = _Compiling(made.class_path, made.options, made.directory)
+        zookeeper = stack.enter_context(running_zookeeper())
+        kinds = {"storage": (Kind.JAVA,) * 3, "server": (Kind.JAVA,)}
+        cluster = MixedCluster(directory, zookeeper.fresh_chroot(), compiling, settings={}, flags=(), **kinds)
+        stack.callback(cluster.end)
+        cluster.set_up()
+        fill(cluster, WARM, options.size)
+        yield partial(_measured, cluster, options)
+
+
+@contextmanager
+def postgres(options: argparse.Namespace) -> Iterator[Measure]:
+    """PostgreSQL."""
+    from benchmarks.postgres_peer import running
+
+    with running() as primary:
+        yield lambda in_flight: primary.bench(in_flight, options.size, options.seconds)
+
+
+PEERS = {"waltz": waltz, "original": original, "postgres": postgres}
+
+
+def absent(peer: str) -> str | None:
+    """Why a peer cannot run here, None if it can."""
+    if peer == "original":
+        return installation.missing()
+    if peer == "postgres":
+        if importlib.util.find_spec("psycopg") is None:
+            return "no psycopg: pip install -e '.[dev]'"
+        if not any(Path("/usr/lib/postgresql").glob("*/bin/pgbench")):
+            return "no PostgreSQL with pgbench: install the Debian package postgresql"
+    return None
+
+
+def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Each load on each peer, by turns, as often as there are rounds."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with ExitStack() as stack:
+        measures = {name: stack.enter_context(PEERS[name](options)) for name in names}
+        for at in range(options.rounds):
+            for in_flight in options.in_flight:
+                for name, measure in measures.items():
+                    figures = measure(in_flight) | {"asked": in_flight, "round": at + 1}
+                    found[name].append(figures)
+                    print(json.dumps({"peer": name, **figures}), flush=True)
+    return found
+
+
+def table(found: dict[str, list[dict[str, Any]]]) -> Table:
+    """For people: of each peer and load the best round."""
+    shown = Table(title="Commits, three copies, a majority synced; the best round of each")
+    for column in ("peer", "in flight", "commits/s", "ms (pgbench: mean)", "ms, p99", "CPU µs a commit"):
+        shown.add_column(column, justify="left" if column == "peer" else "right")
+    for name, rounds in found.items():
+        for asked in dict.fromkeys(figures["asked"] for figures in rounds):
+            best = max((each for each in rounds if each["asked"] == asked), key=lambda each: each["tx_per_s"])
+            cells = [best.get("p50_ms", best.get("mean_ms")), best.get("p99_ms"), best.get("cpu_us_per_tx")]
+            texts = ["" if cell is None else f"{cell:,.2f}" for cell in cells]
+            shown.add_row(name, str(best["in_flight"]), f"{best['tx_per_s']:,}", *texts)
+    return shown
+
+
+def numbers(text: str) -> list[int]:
+    """Positive numbers, separated by commas."""
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(text)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "--peers", help=f"separated by commas, of {', '.join(PEERS)}; default: those that are installed"
+    )
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each load, by turns of the peers")
+    parser.add_argument("--in-flight", type=numbers, default=[1, 64, 1000], help="loads, separated by commas")
+    parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
+    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
+    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
+    options = parser.parse_args(argv)
+    names = options.peers.split(",") if options.peers else list(PEERS)
+    if unknown := [name for name in names if name not in PEERS]:
+        parser.error(f"--peers: {unknown[0]} is none of {', '.join(PEERS)}")
+    if status := ready():
+        return status
+    reasons = {name: reason for name in names if (reason := absent(name)) is not None}
+    for name, reason in reasons.items():
+        print(f"{name} is left out: {reason}" if not options.peers else f"{name}: {reason}", file=sys.stderr)
+    if reasons and options.peers:
+        return 3
+    found = run([name for name in names if name not in reasons], options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    Console().print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
