@@ -3,7 +3,7 @@
 python -m benchmarks.peers [--peers waltz,original,postgres] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
 
 - `waltz`: one server, three storage nodes, TLS; loaded by our client, in one process.
-- `original`: the same of Waltz 0.13.2 (`WALTZ_JAVA_CLASSPATH`), once 250,000 appends have warmed its machines up; loaded
+- `original`: the same of Waltz 0.13.2 (`WALTZ_JAVA_CLASSPATH`), once 250,000 appends have warmed it up; loaded
   by the same client.
 - `postgres`: a primary and two standbys, one of which must have synced, SERIALIZABLE, one row a commit; loaded by
   pgbench, at most 90 in flight.
