@@ -11,7 +11,7 @@ from waltz_core.base.ids import Endpoint
 from waltz_core.server.append_queue import PACE
 from waltz_trio.config import page as config_page
 from waltz_trio.config.config import Config, net_limits, tls_settings
-from waltz_trio.node.settings import proxy_settings, server_settings
+from waltz_trio.node.server_settings import proxy_settings, server_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,7 +25,8 @@ from waltz_core.base.errors import ConfigError
 from waltz_trio.config.config import Config
 from waltz_trio.node.embedded import EmbeddedCluster, embedded_cluster
 from waltz_trio.node.otel import otel_settings
-from waltz_trio.node.settings import server_settings, storage_settings
+from waltz_trio.node.server_settings import server_settings
+from waltz_trio.node.storage_settings import storage_settings
 
 PATIENCE = 60.0
 _PARSED: dict[str, Callable[[], Any]] = {

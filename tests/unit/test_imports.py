@@ -34,6 +34,23 @@ def test_no_module_of_the_core_loads_anything_that_does_input_or_output() -> Non
     assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr
 
 
+def test_a_storage_node_loads_nothing_that_only_servers_and_tools_need() -> None:
+    """Most of a process's start are its imports."""
+    names = (
+        "waltz_core.server.",
+        "waltz_core.store.",
+        "waltz_core.client.",
+        "waltz_trio.console.",
+        "cryptography.",
+        "rich.",
+    )
+    code = (
+        f"import sys, waltz_trio.node.storage_node\nprint(*[name for name in sys.modules if name.startswith({names})])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stdout + done.stderr
+
+
 def imported_by(package: str) -> set[str]:
     """Top-level names that any module of a package imports."""
     found: set[str] = set()

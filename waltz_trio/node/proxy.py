@@ -28,7 +28,8 @@ from waltz_trio.net.listener import bind, canonical_host
 from waltz_trio.net.tls import ClientTls, ServerTls
 from waltz_trio.node.process import Kind, NodeProcess
 from waltz_trio.node.proxy_cache import CacheEvent, ProxyCache
-from waltz_trio.node.settings import NodeSettings, ProxySettings, proxy_settings
+from waltz_trio.node.server_settings import ProxySettings, proxy_settings
+from waltz_trio.node.settings import NodeSettings
 from waltz_trio.zk.client import UnavailableError, ZnodeClient, open_znode_client
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.proxy_root import check_upstream, keep_ids, make_root, read_state, start_in_root

@@ -31,7 +31,8 @@ from waltz_trio.node.archive_agent import ARCHIVE_EFFECTS, ArchiveAgent
 from waltz_trio.node.console import PORT_KEY, door_of, server_console
 from waltz_trio.node.journal import JournalFiles
 from waltz_trio.node.process import Kind, NodeProcess
-from waltz_trio.node.settings import NodeSettings, ServerSettings, server_settings
+from waltz_trio.node.server_settings import ServerSettings, server_settings
+from waltz_trio.node.settings import NodeSettings
 from waltz_trio.zk.embedded import EmbeddedSession, EmbeddedZnodes
 from waltz_trio.zk.store import open_znode_store
 

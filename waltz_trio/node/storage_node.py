@@ -30,7 +30,8 @@ from waltz_trio.net.driver import NodeDriver
 from waltz_trio.net.listener import bind
 from waltz_trio.net.tls import ServerTls
 from waltz_trio.node.process import Kind, NodeProcess
-from waltz_trio.node.settings import NodeSettings, StorageSettings, storage_settings
+from waltz_trio.node.settings import NodeSettings
+from waltz_trio.node.storage_settings import StorageSettings, storage_settings
 from waltz_trio.storage.disk import Disk
 from waltz_trio.storage.files import Files
 from waltz_trio.zk.admin import read_store_params

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 import trio
-from cryptography import x509
 
 from waltz_core.base.errors import ConfigError, WaltzError
 from waltz_core.base.ids import Endpoint, parse_endpoint
@@ -333,6 +332,8 @@ async def _certificate(tool: Tool, endpoint: Endpoint, certificates: list[Certif
         await trio.aclose_forcefully(stream)
         if not isinstance(der, bytes):
             return
+        from cryptography import x509  # a server loads this file when it starts, and seldom looks at a certificate
+
         certificate = x509.load_der_x509_certificate(der)
         ends = int(certificate.not_valid_after_utc.timestamp() * 1000)
         certificates.append(CertificateView(str(endpoint), certificate.subject.rfc4514_string(), ends))
