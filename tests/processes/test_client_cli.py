@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=3, servers=2) as made:
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=3, storage_nodes=1) as made:
         yield made
 
 

@@ -43,9 +43,13 @@ LOOKS = 100  # of a healthy cluster, and as many while it heals
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
-    with running_cluster(tmp_path, zookeeper.fresh_chroot(), partitions=2, servers=2, own_certificates=True) as made:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+    options = {"partitions": 2, "servers": getattr(request, "param", 2), "own_certificates": True}
+    with running_cluster(tmp_path, zookeeper.fresh_chroot(), **options) as made:
         yield made
+
+
+ONE_SERVER = pytest.mark.parametrize("cluster", [1], indirect=True, ids=["one server"])
 
 
 @pytest.fixture
@@ -153,6 +157,7 @@ def libfaketime() -> Path:
     return found[0]
 
 
+@ONE_SERVER
 def test_what_does_not_agree_is_named_with_the_command_that_mends_it(cluster: Cluster, run: Run) -> None:
     config = str(cluster.tools_file)
     cluster.tool("storage", "availability", "-c", config, "-s", admin_of(cluster, 0), "-p", "1", "-o", "false")
@@ -214,9 +219,10 @@ def test_every_znode_that_cannot_be_read_is_named(cluster: Cluster, run: Run, tm
     wait_well(run)
 
 
+@ONE_SERVER
 def test_damage_on_a_disk_is_named(cluster: Cluster, run: Run, tmp_path: Path) -> None:
-    for number in range(2):
-        cluster.children[f"server-{number}"].stop()
+    for name in cluster.server_names:
+        cluster.children[name].stop()
     child = cluster.children["storage-2"]
     child.stop()
     directory = tmp_path / "storage-2"
@@ -234,6 +240,7 @@ def test_damage_on_a_disk_is_named(cluster: Cluster, run: Run, tmp_path: Path) -
     assert cluster.advertised["storage-2"] in found["disk-full"][0]
 
 
+@ONE_SERVER
 def test_a_certificate_that_has_ended_is_named(cluster: Cluster, run: Run) -> None:
     assert cluster.tls is not None
     path = cluster.tls.path("storage-1")

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-ROWS = 5_000
+ROWS = 2_000
 LIMIT = 170  # seconds; far more than needed, for machines that are busy
 
 

@@ -52,7 +52,7 @@ def test_the_page_starts_a_proxy_that_clients_find_in_its_own_root(
 ) -> None:
     where = zookeeper.fresh_chroot()
     trusting = {"server.trustProxies": True}  # the page tells when
-    with running_cluster(tmp_path, where, partitions=2, servers=2, settings=trusting) as cluster:
+    with running_cluster(tmp_path, where, partitions=2, storage_nodes=1, settings=trusting) as cluster:
         client_file, words = files_of_page(cluster, where)
         cluster.child("proxy", "-m", "waltz_trio.cli.main", *words)
         cluster.start("proxy")
@@ -118,7 +118,8 @@ def test_a_full_cache_disk_ends_the_cache_with_a_line_and_nothing_else(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
     where = zookeeper.fresh_chroot()
-    with running_cluster(tmp_path, where, partitions=2, servers=1, settings={"server.trustProxies": True}) as cluster:
+    trusting = {"server.trustProxies": True}
+    with running_cluster(tmp_path, where, partitions=2, storage_nodes=1, settings=trusting) as cluster:
         client_file, words = files_of_page(cluster, where)
         path = Path(words[-1])
         cache = tmp_path / "cache"

@@ -25,9 +25,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
     """Two storage nodes of one group each, partitions not yet assigned at the nodes; no server."""
-    made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=3, storage_nodes=2, servers=0)
+    count = getattr(request, "param", 2)
+    made = Cluster(tmp_path, zookeeper.fresh_chroot(), partitions=3, storage_nodes=count, servers=0)
     try:
         config = ("-c", str(made.tools_file))
         made.tool("zookeeper", "create", *config, "-n", "test", "-p", "3")
@@ -50,6 +51,9 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
         made.assert_calm()
     finally:
         made.end()
+
+
+ONE_NODE = pytest.mark.parametrize("cluster", [1], indirect=True, ids=["one node"])
 
 
 @pytest.fixture
@@ -150,6 +154,7 @@ def test_what_cannot_be_done_is_said(cluster: Cluster, run: Run) -> None:
     assert run("validate") == (0, "", "")
 
 
+@ONE_NODE
 def test_availability_and_the_highest_id(cluster: Cluster, run: Run) -> None:
     first = admin_of(cluster, 0)
     run("sync-partitions")
@@ -191,6 +196,7 @@ def test_a_partition_is_recovered_from_another_node(cluster: Cluster, run: Run) 
     assert one[128:] == two[128:]
 
 
+@ONE_NODE
 def test_a_node_says_why_it_does_not_start_and_is_healthy_when_it_does(cluster: Cluster, run: Run) -> None:
     run("sync-partitions")
     fill(cluster, 0, 0, 5)
