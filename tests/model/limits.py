@@ -69,6 +69,7 @@ _SERVER_LATER: dict[str, tuple[Any, ...]] = {
 }
 _STORAGE_LATER: dict[str, tuple[Any, ...]] = {"trace_every": (1, 7)}
 _PROCESS_LATER: dict[str, tuple[Any, ...]] = {"sync_in_place": (True,)}
+_CLIENT_LATER: dict[str, tuple[Any, ...]] = {"own_payloads_size_max": (0, 900)}
 # Of several parts, or of what a run has drawn otherwise.
 _PROCESS: dict[str, tuple[Any, ...]] = {
     "zk_session_ms": (1_200, 9_000),
@@ -125,4 +126,5 @@ def draw_limits(seed: int) -> Limits:
     server, client, process = draw(_SERVER), draw(_CLIENT), draw(_PROCESS)
     later = Random(f"{seed}/limits later")
     server, storage = server + draw(_SERVER_LATER, later), storage + draw(_STORAGE_LATER, later)
-    return Limits(server, storage, client, process + draw(_PROCESS_LATER, later))
+    process += draw(_PROCESS_LATER, later)
+    return Limits(server, storage, client + draw(_CLIENT_LATER, later), process)
