@@ -31,6 +31,7 @@ _LAG = 20  # transactions
 _MOUNT_ANSWER, _FEED_REQUEST, _FEED_DATA, _FEED_END = 1, 3, 4, 5
 _REFUSED, _ERROR, _WINDOW_REQUEST = 35, 46, 49
 _DATA_REQUEST, _RANGE_REQUEST = 6, 36
+_ASKED_MAX = 512  # payloads in one request of a client
 
 _REFUSALS = {
     Refusal.GENERATION: "an append came for another generation",
@@ -87,7 +88,7 @@ PER_THOUSAND = {
     "a lone batch was written and synced in place": 83,
     "a log start was raised": 25,
     "a mount was cut short": 53,
-    "a payload of its own came from the memory of a client": 100,
+    "a payload of its own came from the memory of a client": 60,
     "a proxy answered a mount without upstream": 9,
     "a proxy died with appends under way": 15,
     "a proxy lost the connection that carried a client's appends": 20,
@@ -201,6 +202,7 @@ class Marks:
     def _on_read(self, node: SimNode, body: bytes) -> None:
         partition, first = req_partition(ReqId(body[1:17])), int.from_bytes(body[17:25], "big")
         last = first if body[0] == _DATA_REQUEST else int.from_bytes(body[25:33], "big")
+        last = min(last, first + _ASKED_MAX - 1)  # who copies a log asks for all of it
         self._asked.update(dict.fromkeys((node.name, partition, each) for each in range(first, last + 1)))
 
     def fetched(self, node: SimNode, partition: int, transaction_id: int) -> None:
