@@ -49,12 +49,7 @@ class ProxySettings:
 
 
 def server_settings(config: Config, warn: Callable[[str], None], local: str = LOOPBACK) -> ServerSettings:
-    """Parse a server's configuration.
-
-    Args:
-        config: what is read.
-        warn: hears of keys that nobody knows.
-        local: the address to listen on where the configuration names none.
+    """Parse a server's configuration; `local` is the address to listen on where it names none.
 
     Raises:
         ConfigError: a key is missing, cannot be read, or contradicts another.
