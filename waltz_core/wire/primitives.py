@@ -63,40 +63,29 @@ def verify(data: bytes, checksum: int) -> None:
         raise ChecksumError(f"checksum error: {checksum} announced, {len(data)} bytes of data have {actual}")
 
 
-# ---- numbers ---------------------------------------------------------------------------------
+# ---- values of one size ----------------------------------------------------------------------
 
 
-def _number(struct: Struct) -> Field[int]:
+def _fixed(struct: Struct) -> Field[Any]:
     unpack, pack, size = struct.unpack_from, struct.pack, struct.size
 
-    def read(buffer: bytes, at: int, end: int) -> tuple[int, int]:
+    def read(buffer: bytes, at: int, end: int) -> tuple[Any, int]:
         if end - at < size:
             raise short(at, end, size)
         return unpack(buffer, at)[0], at + size
 
-    def write(out: bytearray, value: int) -> None:
+    def write(out: bytearray, value: Any) -> None:
         out += pack(value)
 
     return Field(read, write, size)
 
 
-INT8 = _number(_INT8)
-INT16 = _number(_INT16)
-INT32 = _number(_INT32)
-INT64 = _number(_INT64)
-
-
-def _read_float(buffer: bytes, at: int, end: int) -> tuple[float, int]:
-    if end - at < 8:
-        raise short(at, end, 8)
-    return _FLOAT64.unpack_from(buffer, at)[0], at + 8
-
-
-def _write_float(out: bytearray, value: float) -> None:
-    out += _FLOAT64.pack(value)
-
-
-FLOAT64 = Field(_read_float, _write_float, 8)
+INT8: Field[int] = _fixed(_INT8)
+INT16: Field[int] = _fixed(_INT16)
+INT32: Field[int] = _fixed(_INT32)
+INT64: Field[int] = _fixed(_INT64)
+FLOAT64: Field[float] = _fixed(_FLOAT64)
+REQ_ID: Field[ReqId] = _fixed(_KEY)
 
 
 def _read_bool(buffer: bytes, at: int, end: int) -> tuple[bool, int]:
@@ -328,19 +317,6 @@ def optional(field: Field[T]) -> Field[T | None]:
 
 
 # ---- structures ------------------------------------------------------------------------------
-
-
-def _read_req_id(buffer: bytes, at: int, end: int) -> tuple[ReqId, int]:
-    if end - at < 16:
-        raise short(at, end, 16)
-    return ReqId(buffer[at : at + 16]), at + 16
-
-
-def _write_req_id(out: bytearray, value: ReqId) -> None:
-    out += _KEY.pack(value)
-
-
-REQ_ID = Field(_read_req_id, _write_req_id, 16)
 
 
 def _read_uuid(buffer: bytes, at: int, end: int) -> tuple[UUID, int]:
