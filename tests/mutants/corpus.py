@@ -817,9 +817,9 @@ CORPUS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a decline is confirmed by the question of somebody else",
-        "client.submitter",
-        "            self._to_ask[wait] = None\n",
-        "            self._asked[wait] = None\n",
+        "client.mark_questions",
+        "        self._next[who] = None\n",
+        "        self._asked[who] = None\n",
     ),
     Mutant(
         "a slot is given back before the outcome",

@@ -61,6 +61,7 @@ from typing import Any
 
 from waltz_core.base.contract import earliest
 from waltz_core.client.gate import NO_MODES, Gate, modes_of
+from waltz_core.client.mark_questions import MarkQuestions
 from waltz_core.client.retry import Chance, Retry
 from waltz_core.client.submit_calls import (
     AppendJudged,
@@ -149,6 +150,12 @@ class _Wait:
     def retry(self) -> Retry:
         return _NEVER_AGAIN if self.begun is None else self.begun.retry
 
+    def set_limit(self, now: int) -> None:
+        """Give up so long after now, the begin of the first try, as its retry says."""
+        limit = self.retry.give_up_after
+        if limit < math.inf:
+            self.gives_up_at = now + int(limit * 1000)
+
 
 class _Timetable:
     """Who waits for which number, sorted; entries are taken out at once when their owner waits no more."""
@@ -181,18 +188,17 @@ class Submitter:
     """Who waits for one partition of an application, and for what."""
 
     __slots__ = (
-        "_asked",
         "_decided_on",
         "_gate",
         "_handlers",
         "_held",
         "_marks",
         "_paused",
+        "_questions",
         "_rng",
         "_slots",
         "_taken",
         "_times",
-        "_to_ask",
         "_vain",
         "_waits",
         "applied_mark",
@@ -216,8 +222,7 @@ class Submitter:
         self._taken = TakenLocks()
         self._marks = _Timetable()  # of the view
         self._times = _Timetable()  # pauses and limits
-        self._asked: dict[_Wait, None] | None = None  # who shares the question under way
-        self._to_ask: dict[_Wait, None] = {}  # who shares the next one
+        self._questions: MarkQuestions[_Wait] = MarkQuestions()
         self._paused = False
         self._handlers: dict[type[Event], Callable[[Any, int, list[Effect]], None]] = {
             SubmitBegun: self._begin,
@@ -278,7 +283,7 @@ class Submitter:
             self._end(wait, Unavailable(wait.token), now, out)
         elif self._vain >= _HOLD_FROM and self.committed_mark > self.applied_mark:
             wait.mark = self.committed_mark
-            self._set_limit(wait, now)
+            wait.set_limit(now)
             self._enter(wait, _Stage.HELD)
             self._held.append(wait)
         else:
@@ -289,17 +294,12 @@ class Submitter:
             wait = self._slots.popleft()
             self.in_flight += 1
             if wait.gives_up_at is None:
-                self._set_limit(wait, now)
+                wait.set_limit(now)
             if wait.entries:
                 self._enter(wait, _Stage.DECIDING)
             else:
                 wait.stage = _Stage.DECIDING  # it is written down nowhere
             out.append(Decide(wait.token))
-
-    def _set_limit(self, wait: _Wait, now: int) -> None:
-        limit = wait.retry.give_up_after
-        if limit < math.inf:
-            wait.gives_up_at = now + int(limit * 1000)
 
     def _on_decided(self, event: Decided, now: int, out: list[Effect]) -> None:
         wait = self._waits.get(event.token)
@@ -464,19 +464,13 @@ class Submitter:
         if wait.stage is _Stage.SLOT and stage is not _Stage.DECIDING and wait in self._slots:
             self._slots.remove(wait)
         elif wait.stage is _Stage.HELD:
-            self._leave_held(wait)
+            self._held.remove(wait)  # mostly the first
         wait.stage = stage
         gives_up_at = wait.gives_up_at
         if resumes_at is not None or (gives_up_at is not None and limited and stage not in _UNLIMITED):
             at = earliest(resumes_at, gives_up_at if limited and stage not in _UNLIMITED else None)
             assert at is not None
             self._times.add(at, wait)
-
-    def _leave_held(self, wait: _Wait) -> None:
-        if self._held and self._held[0] is wait:
-            self._held.popleft()
-        else:
-            self._held.remove(wait)
 
     def _queue_for_slot(self, wait: _Wait) -> None:
         self._enter(wait, _Stage.SLOT)
@@ -545,18 +539,14 @@ class Submitter:
     def _ask(self, wait: _Wait, now: int, out: list[Effect]) -> None:
         # Whoever allows no second attempt at all still gets its only decline confirmed.
         self._enter(wait, _Stage.ASKING, limited=wait.gives_up_at is None or now < wait.gives_up_at)
-        if self._asked is None:
-            self._asked = {wait: None}
+        if self._questions.join(wait):
             out.append(AskMark())
-        else:
-            self._to_ask[wait] = None
 
     def _on_answer(self, event: MarkAnswered, now: int, out: list[Effect]) -> None:
         mark = event.mark
         self.committed_mark = max(self.committed_mark, mark)
-        answered, self._asked = self._asked or {}, None
-        if self._to_ask:
-            self._asked, self._to_ask = self._to_ask, {}
+        answered, again = self._questions.answered()
+        if again:
             out.append(AskMark())
         for wait in answered:
             wait.confirmed = mark
@@ -589,7 +579,5 @@ class Submitter:
             wait.stage = _Stage.LEFT  # it is written down nowhere, and asks for nothing
         else:
             self._enter(wait, _Stage.LEFT)
-            if self._asked is not None:
-                self._asked.pop(wait, None)
-            self._to_ask.pop(wait, None)
+            self._questions.forget(wait)
         self._leave_gate(wait, now, out)
