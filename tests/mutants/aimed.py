@@ -166,15 +166,15 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "whoever asks first has every turn",
         "base.turns",
-        "                owner.deficit += self._quantum\n                self._ring.rotate(-1)\n",
-        "                owner.deficit += self._quantum\n",
+        "            owner.deficit += self._quantum\n            ring.rotate(-1)\n",
+        "            owner.deficit += self._quantum\n",
         _TURNS,
     ),
     Mutant(
         "a connection of an owner has every turn of his",
         "base.turns",
-        "                queue.deficit += self._quantum\n                owner.ring.rotate(-1)\n",
-        "                queue.deficit += self._quantum\n",
+        "            queue.deficit += self._quantum\n            owner.ring.rotate(-1)\n",
+        "            queue.deficit += self._quantum\n",
         _TURNS,
     ),
     Mutant(

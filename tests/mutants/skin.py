@@ -481,8 +481,8 @@ SKIN: tuple[Mutant, ...] = (
     Mutant(
         "who is admitted counts for his address",
         "waltz_trio.net.pace",
-        "        self.owner = owner or self._address\n",
-        "        self.owner = self._address\n",
+        "        before, self.owner = self.owner, owner or self._address\n",
+        "        before, self.owner = self.owner, self._address\n",
         ("tests/trio/test_hostile_peers.py",),
     ),
     Mutant(
