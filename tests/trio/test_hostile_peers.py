@@ -673,10 +673,6 @@ async def test_while_requests_are_too_many_who_rests_waits_for_their_rate(
     assert trio.current_time() - begun >= 0.1
 
 
-def test_what_tells_that_all_tasks_wait_is_public() -> None:
-    assert waltz_trio.net.pace.wait_all_tasks_blocked is trio.testing.wait_all_tasks_blocked
-
-
 async def test_work_that_costs_much_is_done_in_one_round_of_the_event_loop_each(
     turns_of: Callable[[float, int], Turns],
 ) -> None:

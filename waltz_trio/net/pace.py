@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 import trio
-from trio._core._run import wait_all_tasks_blocked  # public in trio.testing, which loads pytest where that is installed
 
 from waltz_core.access.port_turns import PortTurns
 
@@ -107,6 +106,8 @@ class Turns:
         """Whenever all tasks wait, give the next turn of those who rest."""
         while True:
             await self._resting.wait()
+            from trio.testing import wait_all_tasks_blocked  # loads pytest where that is installed: not at each start
+
             await wait_all_tasks_blocked()
             self._give(self._rule.idle(trio.current_time()))
             self._resting = trio.Event()
