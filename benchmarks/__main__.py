@@ -33,6 +33,9 @@ _HERE = Path(__file__).resolve().parent
 _SHOWN = 8  # figures of each load in the table; the file has all
 _HEADLINES = (
     "tx_per_s",
+    "per_second",
+    "apply",
+    "apply_many",
     "p50_ms",
     "p99_ms",
     "p999_ms",
@@ -40,14 +43,11 @@ _HEADLINES = (
     "share_of_peak",
     "deliveries_per_s",
     "cpu_us_per_delivery",
-    "per_second",
-    "append_ms",
+    "cpu_us_per_tx.all",
     "serves_s",
     "answers_s",
     "percent_of_a_core",
-    "cpu_us_per_tx.all",
-    "apply",
-    "apply_many",
+    "resident_mib",
 )
 
 
@@ -85,7 +85,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> Table:
         ("least", "right"),
         ("most", "right"),
     ):
-        shown.add_column(column, justify=justify)  # type: ignore[arg-type]
+        shown.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for load, rounds in results.items():
         for at, (name, value) in enumerate(headlines(medians(rounds))):
             values = [each[name] for each in rounds]

@@ -1169,6 +1169,13 @@ AIMED: tuple[Mutant, ...] = (
         _OWN_PAYLOADS,
     ),
     Mutant(
+        "what a server of 0.13.2 took under an own request id is taken for own",
+        "client.appends",
+        "        if self._keeps and link.version >= GUARDS_IDS_VERSION:\n",
+        "        if self._keeps:\n",
+        _OWN_PAYLOADS,
+    ),
+    Mutant(
         "own payloads are kept without a bound",
         "client.own_payloads",
         "            if size <= room.left:\n",

@@ -28,6 +28,7 @@ from waltz_core.client.context import ClientContext
 from waltz_core.client.delivery import Delivery, follow
 from waltz_core.client.link import Link
 from waltz_core.client.monitor import TransactionMonitor
+from waltz_core.client.own_payloads import GUARDS_IDS_VERSION
 from waltz_core.client.standing import Standing
 from waltz_core.wire.client_messages import (
     AppendRefused,
@@ -182,7 +183,7 @@ class Appends:
             self._out.put(Failed(self._standing.partition, submit.token, Reason.REFUSED, text=str(error)))
             return
         self.monitor.register(now, ordinal, req_id, submit.token)
-        if self._keeps:
+        if self._keeps and link.version >= GUARDS_IDS_VERSION:
             self._own.sending((req_id,), (submit.data,))
 
     def _fail(self, submit: Submit, reason: Reason) -> None:

@@ -10,6 +10,8 @@ number, and was given to one append; a transaction that carries it was made of t
 under it, and a server has taken those by their checksum. So nothing is handed out for an append that has only a
 verdict, and nothing survives the process: the next one has another id, and reads at a server. An append that outlives
 a connection or a server keeps its request id, by which the feed of the next mount shows it, under any generation.
+A server of 0.13.2 takes a request id from whoever sends it, so somebody else's transaction may carry it: nothing is
+kept of what is sent to one.
 
 **A transaction id names one transaction only while a feed goes on.** A log that was put back gives it to another one,
 which the next feed would show. So what is kept ends with its feed.
@@ -26,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from waltz_core.base.ids import ReqId
 from waltz_core.wire.client_messages import FeedData
 
+GUARDS_IDS_VERSION = 5  # codec of servers that take a request id from nobody but its client
 _ENTRY = 256  # bytes that a payload takes beside its own: two objects, and a place in two tables
 
 

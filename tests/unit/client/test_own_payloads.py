@@ -167,6 +167,18 @@ def test_nothing_is_kept_without_a_feed() -> None:
     assert room(desk) == SIZE
 
 
+def test_nothing_is_kept_of_what_a_server_of_0132_takes() -> None:
+    """It takes the request ids of others from anybody: whose bytes a transaction has, it must be asked itself."""
+    desk = Desk(settings=ClientSettings(own_payloads_size_max=SIZE), versions=range(5))
+    desk.mounted()
+    desk.send(foreign(0))
+    fetched(desk, 0)
+    (request,) = appended(desk, "a")
+    assert room(desk) == SIZE
+    desk.send(own(request, 1))
+    assert fetched(desk, 1) == {}
+
+
 def test_what_was_not_delivered_is_not_kept() -> None:
     """The buffer of the application is full: it comes again, when there is room."""
     desk = reading(feed_buffer_max=1)
