@@ -65,14 +65,19 @@ def fresh_start() -> int:
 def of_tree() -> int | None:
     """A seed that belongs to what is checked out: each state of the code has its own, and always the same.
 
-    None where that is not known: no git, no commit, or files that differ from it.
+    Packages and tests are the code; documents and benchmarks change no seed. None where it is not known: no git, no
+    commit, or files that differ from it.
     """
+    code = [path.name for path in sorted(ROOT.iterdir()) if path.name == "tests" or path.name.startswith("waltz_")]
+
+    def asked(*command: str) -> bytes:
+        return subprocess.run(["git", *command, "--", *code], cwd=ROOT, capture_output=True, check=True).stdout
+
     try:
-        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout
-        tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], cwd=ROOT, capture_output=True, check=True).stdout
+        changed, trees = asked("status", "--porcelain"), asked("ls-tree", "HEAD")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return None if changed else int(tree[:10], 16)
+    return None if changed else int(hashlib.sha256(trees).hexdigest()[:10], 16)
 
 
 def _first_seed(options: argparse.Namespace) -> int:

@@ -166,7 +166,7 @@ SKIN: tuple[Mutant, ...] = (
         "proxy.source",
         "            else:\n                self._read(waiter)\n\n    def cached",
         "            else:\n                pass\n\n    def cached",
-        ("tests/trio/test_proxy.py",),
+        ("tests/unit/proxy/test_partition.py::test_who_waits_for_what_an_answer_was_too_short_for_has_it_read_again",),
     ),
     # ---- what drivers do with disks, what proxies and gateways hold ----
     Mutant(
@@ -237,18 +237,21 @@ SKIN: tuple[Mutant, ...] = (
         ("tests/trio/test_storage_disk.py::test_a_slow_disk_is_left_to_the_writer_until_it_has_been_quick_again",),
     ),
     Mutant(
-        "a name is durable before its file",
+        "what is synced first in a batch is synced with the rest",
         "waltz_trio.storage.group",
-        "    unsynced: dict[Sync, Exception] = {}\n    files =",
-        "    unsynced: dict[Sync, Exception] = {}\n    wanted = sorted(wanted, key=lambda s: isinstance(s, SyncFile))\n    for sync in [s for s in wanted if isinstance(s, SyncDirectory)]:\n        error = yield sync\n        if error is not None:\n            unsynced[sync] = error\n    wanted = [s for s in wanted if isinstance(s, SyncFile)]\n    files =",
-        ("tests/driver_crashes/test_driver_crashes.py::test_a_sync_that_is_left_out_or_early_or_elsewhere_is_noticed",),
+        "    return operations[:at], [one for one in operations[at:] if isinstance(one, SyncFile | SyncDirectory)]\n",
+        "    return tuple(one for one in operations if not isinstance(one, SyncFile | SyncDirectory)), [\n"
+        "        one for one in operations if isinstance(one, SyncFile | SyncDirectory)\n    ]\n",
+        ("tests/trio/test_storage_group.py::test_a_sync_between_operations_is_carried_out_in_its_place",),
     ),
     Mutant(
         "a failed sync fails one of its batches alone",
         "waltz_trio.storage.group",
         "        for ticket in wanted[sync]:\n",
         "        for ticket in wanted[sync][:1]:\n",
-        ("tests/driver_crashes/test_driver_crashes.py::test_a_sync_that_is_left_out_or_early_or_elsewhere_is_noticed",),
+        (
+            "tests/trio/test_storage_group.py::test_a_failed_sync_is_the_answer_to_every_batch_of_its_file_and_to_no_other",
+        ),
     ),
     Mutant(
         "a quarter of the files is not synced",

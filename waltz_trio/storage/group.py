@@ -84,7 +84,11 @@ def carry_out(
 def _sync_all(
     wanted: list[Sync], whole: Callable[[Sequence[SyncFile]], bool]
 ) -> Generator[Step, Any, dict[Sync, Exception]]:
-    """Make files durable, then directories: a name must not become durable before its file."""
+    """Make files durable, all at once, then directories.
+
+    The order is no promise, as a system may write names and contents when it likes: what must be durable before
+    something else is written has its sync between them, in its batch.
+    """
     unsynced: dict[Sync, Exception] = {}
     files = tuple(sync for sync in wanted if isinstance(sync, SyncFile))
     # The error of a whole sync may be another process's: each file is then asked for itself.

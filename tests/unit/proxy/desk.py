@@ -101,9 +101,10 @@ class Desk:
         data = b"x"
         return [Record(first + at, make_req_id(9, 1, 0, at), 0, data, checksum_of(data)) for at in range(count)]
 
-    def answer_read(self, at: int = -1, *, readable: bool = True, log_start: int = 0) -> None:
+    def answer_read(self, at: int = -1, *, readable: bool = True, log_start: int = 0, most: int = 1000) -> None:
+        """The server answers a read, with so many records at most."""
         token, first, count = self.upstream.reads[at]
-        records = self.records(first, count) if readable else None
+        records = self.records(first, min(count, most)) if readable else None
         self.partition.fetched(RecordsCarried(0, token, records, log_start if readable else -1))
         self.work()
 

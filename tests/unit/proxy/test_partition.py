@@ -300,6 +300,20 @@ def test_one_fetch_serves_all_who_want_what_it_brings() -> None:
     assert len(desk.upstream.reads) == 1
 
 
+def test_who_waits_for_what_an_answer_was_too_short_for_has_it_read_again() -> None:
+    desk = Desk(mark=9)
+    for conn, first in ((1, 2), (2, 3), (3, 7)):
+        range_ = messages.RecordRangeRequest(make_req_id(NEW + conn, -1, 0, 2), first, 9, 0, 0, False)
+        desk.partition.range_asked(peer(conn, NEW + conn), range_)
+        desk.work()
+    assert [read[1:] for read in desk.upstream.reads] == [(2, 8)]
+    desk.answer_read(most=3)
+    assert [read[1:] for read in desk.upstream.reads[1:]] == [(7, 3)]
+    desk.answer_read()
+    first_of = {conn: desk.of(messages.RecordRangeResponse, conn)[0].records[0].transaction_id for conn in (1, 2, 3)}
+    assert first_of == {1: 2, 2: 3, 3: 7}
+
+
 def test_what_cannot_be_read_is_said_and_the_log_start_looked_up() -> None:
     desk = Desk(mark=9)
     desk.says(peer(1, NEW), messages.TransactionDataRequest(make_req_id(NEW, -1, 0, 1), 2))
