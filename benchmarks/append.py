@@ -13,16 +13,15 @@ Exit status: 1 if a floor given with --at-least or --p50-at-most is missed, 3 if
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.append_client import Job
 from benchmarks.children import clients
+from benchmarks.command import conclude, parser_of
 from benchmarks.measured import cluster_in, cpu_of, file_system, peak_mib, percentile, ready
 from tests.processes.cluster import Cluster
 
@@ -127,8 +126,7 @@ def describe(options: argparse.Namespace) -> dict[str, object]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.append", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("append", __doc__)
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     parser.add_argument("--in-flight", type=int, default=1000, help="unresolved appends, all clients together")
     parser.add_argument("--rate", type=float, default=0, help="appends a second by a schedule, instead of --in-flight")
@@ -139,11 +137,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure")
     parser.add_argument("--count", type=int, default=0, help="measure until this many are committed instead")
     parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before measuring")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="configuration")
     parser.add_argument("--at-least", type=float, default=0, help="transactions a second that must be reached")
     parser.add_argument("--p50-at-most", type=float, default=0, help="ms that the median must not exceed")
-    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args(argv)
     options.set = dict(options.set)
     return options
@@ -162,9 +158,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     begin = time.monotonic()
     figures = run(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
     back = figures["read_back"]
     print(
         f"{figures['tx_per_s']:,} tx/s, p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms, "
@@ -179,9 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures.append(f"{figures['tx_per_s']} tx/s, expected at least {options.at_least:.0f}")
     if options.p50_at_most and figures["p50_ms"] > options.p50_at_most:
         failures.append(f"p50 {figures['p50_ms']} ms, expected at most {options.p50_at_most}")
-    for failure in failures:
-        print(f"FAILED: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return conclude(figures, options.json, failures)
 
 
 if __name__ == "__main__":

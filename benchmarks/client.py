@@ -13,10 +13,8 @@ all about one, where most lose.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
 import subprocess
 import sys
 import tempfile
@@ -32,6 +30,7 @@ import waltz_asyncio
 import waltz_dcb
 import waltz_sync
 import waltz_trio
+from benchmarks.command import conclude, parser_of
 from tests.views.servers import MariaServer, PostgresServer
 
 VIEWS = ("sqlite", "dict", "postgres", "mysql")
@@ -320,23 +319,17 @@ def measure(count: int, calls: int, seconds: float, kinds: list[str]) -> dict[st
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("client", __doc__, on_disk=False)
     parser.add_argument("--count", type=int, default=100_000, help="transactions that each view is behind")
     parser.add_argument("--calls", type=int, default=2000, help="calls through each front")
     parser.add_argument("--seconds", type=float, default=5, help="how long each load of submits takes")
     parser.add_argument("--views", default=",".join(VIEWS), help="which views, separated by commas")
-    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args()
     kinds = options.views.split(",")
     unknown = [kind for kind in kinds if kind not in VIEWS]
     if unknown or options.count < 1 or options.calls < 10 or options.seconds <= 0:
         parser.error(f"views are of {', '.join(VIEWS)}; at least 1 transaction, 10 calls, and some seconds")
-    figures = measure(options.count, options.calls, options.seconds, kinds)
-    text = json.dumps(figures, indent=2)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    print(text)
-    return 0
+    return conclude(measure(options.count, options.calls, options.seconds, kinds), options.json)
 
 
 if __name__ == "__main__":

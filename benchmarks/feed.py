@@ -13,11 +13,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.append_client import Job
 from benchmarks.children import clients
+from benchmarks.command import conclude, parser_of
 from benchmarks.measured import cluster_in, cpu_of, ready
 from tests.processes.cluster import Cluster
 
@@ -31,7 +31,7 @@ def fill(cluster: Cluster, count: int, size: int) -> None:
         role="append",
         partitions=1,
         size=size,
-        in_flight=4000,
+        in_flight=min(count, 4000),
         warm_up=0.0,
         count=count,
         batch=1000,
@@ -88,23 +88,17 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.feed", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("feed", __doc__)
     parser.add_argument("--count", type=int, default=200_000, help="transactions that are appended each time")
     parser.add_argument("--again", type=int, default=0, help="how often the log gets longer, and is read again")
     parser.add_argument("--rounds", type=int, default=3, help="readings of each kind at each length")
     parser.add_argument("--kinds", default=",".join(KINDS), help="what is read, separated by commas")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     parser.add_argument("--batch", type=int, default=1000, help="transactions of one batch; 0 = one by one")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
-    parser.add_argument("--json", type=Path, help="write the readings as one JSON array")
     options = parser.parse_args(argv)
     if status := ready():
         return status
-    readings = run(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(readings, indent=2) + "\n")
-    return 0
+    return conclude(run(options), options.json, shown=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 import trio
 
 import waltz_trio as waltz
+from benchmarks.command import conclude, parser_of
 from benchmarks.measured import cpu_seconds
 
 _AT = "/topics/bench/partitions/0"
@@ -198,15 +199,14 @@ async def measure(url: str, port: int, pid: int, options: argparse.Namespace) ->
     }
 
 
-def main() -> None:
+def main() -> int:
     """Start everything, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("gateway", __doc__, on_disk=False)
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--records", type=int, default=2000)
-    parser.add_argument("--json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -224,11 +224,8 @@ def main() -> None:
             )
             with running(directory, "gateway", "run", "-c", "gateway.yml") as (address, pid):
                 result = trio.run(measure, url, int(address.rpartition(":")[2]), pid, options)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.json:
-        Path(options.json).write_text(text)
+    return conclude(result, options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

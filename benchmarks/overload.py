@@ -10,13 +10,12 @@ something acknowledged is not in the log.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import append
+from benchmarks.command import conclude, parser_of
 from benchmarks.measured import cluster_in, peak_mib, ready
 
 _TIMES = 2  # the peak
@@ -47,30 +46,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("overload", __doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to measure each load")
     parser.add_argument("--clients", type=int, default=4, help="client processes")
     parser.add_argument("--in-flight", type=int, default=1000, help="unresolved appends at the peak, of all clients")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
     parser.add_argument("--at-least", type=float, default=0, help="share of the peak that must be committed")
-    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args(argv)
     if status := ready():
         return status
     figures = run(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
     failures = []
     if figures["read_back"] != figures["acknowledged"]:
         failures.append(f"read back {figures['read_back']}, acknowledged {figures['acknowledged']}")
     if figures["share_of_peak"] < options.at_least:
         failures.append(f"{figures['share_of_peak']} of the peak, expected at least {options.at_least}")
-    for failure in failures:
-        print(f"FAILED: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return conclude(figures, options.json, failures)
 
 
 if __name__ == "__main__":

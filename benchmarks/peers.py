@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import append
+from benchmarks.command import conclude, parser_of
 from benchmarks.feed import fill
 from benchmarks.measured import cluster_in, ready, scratch
 from tests.interop import installation
@@ -140,8 +141,7 @@ def numbers(text: str) -> list[int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("peers", __doc__)
     parser.add_argument(
         "--peers", help=f"separated by commas, of {', '.join(PEERS)}; default: those that are installed"
     )
@@ -149,8 +149,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often each load, by turns of the peers")
     parser.add_argument("--in-flight", type=numbers, default=[1, 64, 1000], help="loads, separated by commas")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
-    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args(argv)
     names = options.peers.split(",") if options.peers else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
@@ -163,10 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reasons and options.peers:
         return 3
     found = run([name for name in names if name not in reasons], options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
     Console().print(table(found))
-    return 0
+    return conclude(found, options.json, shown=True)
 
 
 if __name__ == "__main__":

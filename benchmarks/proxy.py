@@ -15,12 +15,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import trio
 
 import waltz_trio as waltz
+from benchmarks.command import conclude, parser_of
 from waltz_core.base.edge import Received, Send
 from waltz_core.client.node import ClientNode
 from waltz_core.proxy.upstream import Upstream
@@ -134,17 +134,12 @@ async def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.proxy", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("proxy", __doc__, on_disk=False)
     parser.add_argument("--count", type=int, default=2_000, help="transactions in the log")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
     parser.add_argument("--readers", default="1,10,100", help="how many at a time, separated by commas")
-    parser.add_argument("--json", type=Path, help="write the lines as one JSON array")
     options = parser.parse_args(argv)
-    lines = trio.run(measure, options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(lines, indent=2) + "\n")
-    return 0
+    return conclude(trio.run(measure, options), options.json, shown=True)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.append_client import Job
 from benchmarks.children import clients
+from benchmarks.command import conclude, parser_of
 from benchmarks.feed import KINDS, fill
 from benchmarks.measured import cluster_in, cpu_of, ready
 from tests.processes.cluster import Cluster
@@ -70,24 +70,18 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.readers", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("readers", __doc__)
     parser.add_argument("--readers", type=int, default=100, help="clients that read, in all processes together")
     parser.add_argument("--processes", type=int, default=4, help="processes that share them")
     parser.add_argument("--count", type=int, default=50_000, help="transactions in the log")
     parser.add_argument("--kinds", default=",".join(KINDS), help="what is read, separated by commas")
     parser.add_argument("--size", type=int, default=200, help="bytes of each payload")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
-    parser.add_argument("--json", type=Path, help="write the readings as one JSON array")
     options = parser.parse_args(argv)
     if options.readers % options.processes:
         parser.error(f"--readers {options.readers} cannot be shared equally by {options.processes} --processes")
     if status := ready():
         return status
-    readings = run(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(readings, indent=2) + "\n")
-    return 0
+    return conclude(run(options), options.json, shown=True)
 
 
 if __name__ == "__main__":

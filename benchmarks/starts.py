@@ -15,11 +15,12 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.append_client import Job
 from benchmarks.children import clients
+from benchmarks.command import conclude, parser_of
+from benchmarks.feed import fill
 from benchmarks.measured import cluster_in, cpu_of, cpu_seconds, ready, resident_mib
 from tests.processes.cluster import Cluster
 
@@ -27,6 +28,7 @@ _PAYLOAD = 200
 _PER_SEGMENT = 4  # records; a segment ends with the first record that reaches the threshold
 _THRESHOLD = _PER_SEGMENT * 256  # what a record of that payload takes, roughly
 _PATIENCE = 600.0  # seconds, on a busy machine
+_BUSY = 0.1  # seconds of processor time in a second, of all that are watched
 _WATCHED = ("server-0", "storage-0")
 
 
@@ -34,21 +36,7 @@ def storage(options: argparse.Namespace) -> dict[str, Any]:
     """Fill one partition with small segments, restart a storage node, and the server behind it."""
     settings = {"storage.segment.size.threshold": _THRESHOLD}
     with cluster_in(options.directory, settings=settings) as cluster:
-        job = Job(
-            client=str(cluster.client_file),
-            role="append",
-            partitions=1,
-            size=_PAYLOAD,
-            warm_up=0.0,
-            count=_PER_SEGMENT * options.segments,
-            batch=1000,
-        )
-        with clients(cluster, [job]) as (loader,):
-            loader.expect("ready")
-            loader.begin()
-            for event in ("warm", "done", "ended"):
-                loader.expect(event)
-            loader.finish()
+        fill(cluster, _PER_SEGMENT * options.segments, _PAYLOAD)
         folder = cluster.directory / "storage-0" / "0"
         segments = len(list(folder.glob("*.seg")))
         cluster.children["storage-0"].stop()
@@ -97,9 +85,12 @@ def many_partitions(options: argparse.Namespace) -> dict[str, Any]:
 
 def idle(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
     """What processes use while nothing happens."""
-    pids = {name: cluster.children[name].pid for name in _WATCHED}
-    time.sleep(2.0)  # what the start left to do
+    pids, started = {name: cluster.children[name].pid for name in _WATCHED}, time.monotonic()
     before, begin = cpu_of(pids), time.monotonic()
+    time.sleep(1.0)
+    while sum(cpu_of(pids).values()) - sum(before.values()) > _BUSY and time.monotonic() - started < _PATIENCE:
+        before, begin = cpu_of(pids), time.monotonic()  # the start left something to do
+        time.sleep(1.0)
     time.sleep(options.seconds)
     took = time.monotonic() - begin
     return {
@@ -113,15 +104,12 @@ def idle(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.starts", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("starts", __doc__)
     parser.add_argument("--segments", type=int, default=2000, help="of the one partition; 0 leaves this part out")
     parser.add_argument("--partitions", type=int, default=200, help="of the server; 0 leaves this part out")
     parser.add_argument("--clients", type=int, default=100, help="connected, and silent")
     parser.add_argument("--processes", type=int, default=2, help="processes that share the clients")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to watch idle processes")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data goes; not on a tmpfs")
-    parser.add_argument("--json", type=Path, help="write the figures as one JSON object")
     options = parser.parse_args(argv)
     if status := ready():
         return status
@@ -133,9 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if wanted:
             figures[name] = part(options)
             print(json.dumps({name: figures[name]}), flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0
+    return conclude(figures, options.json, shown=True)
 
 
 if __name__ == "__main__":
