@@ -1,15 +1,19 @@
 """Waltz beside others that keep three copies and sync a majority, in one run, by turns.
 
-python -m benchmarks.peers [--peers waltz,original,postgres] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
+python -m benchmarks.peers [--peers waltz,nats,...] [--seconds 8] [--in-flight 1,64,1000] [--json PATH]
 
 - `waltz`: one server, three storage nodes, TLS; loaded by our client, in one process.
 - `original`: the same of Waltz 0.13.2 (`WALTZ_JAVA_CLASSPATH`), once 250,000 appends have warmed it up; loaded
   by the same client.
 - `postgres`: a primary and two standbys, one of which must have synced, SERIALIZABLE, one row a commit; loaded by
   pgbench, at most 90 in flight.
+- `nats`: JetStream, three servers, `sync_interval: always`; loaded by `nats bench`, in batches of as many as are in
+  flight, so its times are those of a whole batch.
+- `etcd`: three servers; loaded by its own `tools/benchmark`, which must be on PATH as `etcd-benchmark`.
 
 A peer that is not installed is named and left out; one that was asked for by name must be there. Rates of one run may
-be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and our client.
+be compared with each other, and with nothing else. Processor time is that of servers and storage nodes and our client,
+of NATS and etcd that of their servers.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import append
+from benchmarks import append, raft_peers
 from benchmarks.command import conclude, parser_of
 from benchmarks.feed import fill
 from benchmarks.measured import cluster_in, ready, scratch
@@ -88,7 +92,21 @@ def postgres(options: argparse.Namespace) -> Iterator[Measure]:
         yield lambda in_flight: primary.bench(in_flight, options.size, options.seconds)
 
 
-PEERS = {"waltz": waltz, "original": original, "postgres": postgres}
+@contextmanager
+def nats(options: argparse.Namespace) -> Iterator[Measure]:
+    """NATS JetStream."""
+    with raft_peers.nats(options.directory, options.size, options.seconds) as measure:
+        yield measure
+
+
+@contextmanager
+def etcd(options: argparse.Namespace) -> Iterator[Measure]:
+    """Etcd."""
+    with raft_peers.etcd(options.directory, options.size, options.seconds) as measure:
+        yield measure
+
+
+PEERS = {"waltz": waltz, "original": original, "postgres": postgres, "nats": nats, "etcd": etcd}
 
 
 def absent(peer: str) -> str | None:
@@ -100,7 +118,7 @@ def absent(peer: str) -> str | None:
             return "no psycopg: pip install -e '.[dev]'"
         if not any(Path("/usr/lib/postgresql").glob("*/bin/pgbench")):
             return "no PostgreSQL with pgbench: install the Debian package postgresql"
-    return None
+    return raft_peers.missing(peer) if peer in raft_peers.TOOLS else None
 
 
 def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import __main__ as suite
-from benchmarks import peers
+from benchmarks import peers, raft_peers
 from benchmarks.loads import LOADS
 from benchmarks.results import compared, flat, medians, plot
 
@@ -123,3 +123,17 @@ def test_wrong_arguments_say_what_was_expected(
         suite.main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_figures_of_peers_are_read_from_what_their_tools_print() -> None:
+    nats = (
+        "NATS JetStream asynchronous publisher stats: 2,513 msgs/sec ~ 491 KiB/sec ~ min: 12,211.33us ~ "
+        "avg: 25,326.09us ~ P50: 21,373.99us ~ P90: 39,166.04us ~ P99: 97,170.32us ~ P99.9: 97,170.32us\n"
+    )
+    assert raft_peers.nats_figures(nats) == {"tx_per_s": 2513, "p50_ms": 21.37, "p99_ms": 97.17}
+    etcd = "  Requests/sec:\t589.3132\n\nLatency distribution:\n  50% in 0.0015 secs.\n  99% in 0.0061 secs.\n"
+    assert raft_peers.etcd_figures(etcd) == {
+        "tx_per_s": 589,
+        "p50_ms": pytest.approx(1.5),
+        "p99_ms": pytest.approx(6.1),
+    }
