@@ -79,7 +79,7 @@ def observe() -> None:
     before(Client, "send", "called")
     after_wait(Pending, "outcome", "known")
     after_wait(TlsPipe, "readable", "woken")
-    before(Pump, "post", "received", lambda pump, event: type(event) is Received)
+    before(NodeDriver, "deliver", "received", lambda driver, events: type(events[0]) is Received)
     before(Pump, "run_once", "step")
     before(NodeDriver, "_perform", "stepped")
     after(Channel, "_encrypt", "encrypted")

@@ -288,6 +288,7 @@ class Life:
             assert not driver._shaking, f"{driver.name} keeps handshakes"
             assert driver._accepted == 0, f"{driver.name} counts {driver._accepted} places as taken"
             assert not driver.ends._ended, f"{driver.name} watches ends"
+            assert not driver.arrivals._watched, f"{driver.name} watches what nobody reads"
         for guest in self._guests:
             guest.close()
         assert self.network.waiting == 0, "somebody waits"

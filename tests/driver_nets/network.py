@@ -24,7 +24,7 @@ import outcome
 import trio
 
 from waltz_core.base.ids import Endpoint
-from waltz_trio.net import channel, dialer, ends, listener
+from waltz_trio.net import arrivals, channel, dialer, ends, listener
 
 _FIRST_DESCRIPTOR = 100_000  # no descriptor of this process
 
@@ -205,11 +205,11 @@ class SimListener:
 
 
 class _Epoll:
-    """`select.epoll` as far as `EndWatch` uses it."""
+    """`select.epoll` as far as `EndWatch` and `Arrivals` use it."""
 
     def __init__(self, network: SimNetwork) -> None:
         self.closed = False
-        self.watched: dict[int, SimSocket] = {}
+        self.watched: dict[int, tuple[SimSocket, int]] = {}
         self._network = network
         self._descriptor = network.register(self)
 
@@ -220,7 +220,7 @@ class _Epoll:
         assert descriptor not in self.watched, "watched already"
         found = self._network.open[descriptor]
         assert isinstance(found, SimSocket)
-        self.watched[descriptor] = found
+        self.watched[descriptor] = found, mask
         self._network.look(self)
 
     def unregister(self, descriptor: int) -> None:
@@ -228,19 +228,27 @@ class _Epoll:
             raise FileNotFoundError(errno.ENOENT, "not watched")
         del self.watched[descriptor]
 
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        return [(number, select.EPOLLRDHUP) for number, one in self.watched.items() if one.gone]
+    def poll(self, timeout: float, events_max: int = -1) -> list[tuple[int, int]]:
+        ready = [(number, mask) for number, (one, mask) in self.watched.items() if self._is_ready(one, mask)]
+        return ready[:events_max] if events_max > 0 else ready
+
+    def close(self) -> None:
+        self.closed = True
+        self._network.forget(self)
 
     def __enter__(self) -> _Epoll:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.closed = True
-        self._network.forget(self)
+        self.close()
 
     @property
     def readable(self) -> bool:
-        return any(one.gone for one in self.watched.values())
+        return bool(self.poll(0))
+
+    @staticmethod
+    def _is_ready(one: SimSocket, mask: int) -> bool:
+        return one.gone or bool(mask & select.EPOLLIN and one.readable)
 
     writable = False
 
@@ -440,7 +448,7 @@ class SimNetwork:
         async def writable(number: int) -> None:
             await self.wait("write", number)
 
-        watch = SimpleNamespace(epoll=lambda: _Epoll(self), EPOLLRDHUP=select.EPOLLRDHUP)
+        watch = SimpleNamespace(epoll=lambda: _Epoll(self), EPOLLIN=select.EPOLLIN, EPOLLRDHUP=select.EPOLLRDHUP)
         names = {
             (channel, "wait_readable"): readable,
             (channel, "wait_writable"): writable,
@@ -449,6 +457,7 @@ class SimNetwork:
             (listener, "notify_closing"): self.notify_closing,
             (ends, "wait_readable"): readable,
             (ends, "select"): watch,
+            (arrivals, "select"): watch,
             (dialer, "_connected"): self.connect,
         }
         before = {(module, name): getattr(module, name) for module, name in names}

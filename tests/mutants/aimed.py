@@ -631,9 +631,30 @@ AIMED: tuple[Mutant, ...] = (
     Mutant(
         "an event that comes while the machine is stepped waits for the next one",
         "waltz_trio.base.pump",
-        "                    if self._inbox:\n                        await trio.lowlevel.checkpoint()",
-        "                    if self._inbox and self.steps % 7:\n                        await trio.lowlevel.checkpoint()",
+        "                    if self._inbox or self._overdue():\n",
+        "                    if self._inbox and self.steps % 7 or self._overdue():\n",
         ("tests/trio/test_pump.py",),
+    ),
+    Mutant(
+        "a machine that broke in the step of a reader runs on",
+        "waltz_trio.base.pump",
+        "            self._failure = error\n",
+        "            pass\n",
+        ("tests/trio/test_pump.py",),
+    ),
+    Mutant(
+        "a deadline that the step of a reader sets is forgotten",
+        "waltz_trio.base.pump",
+        " or self._failure is not None or self._overdue():\n",
+        " or self._failure is not None:\n",
+        ("tests/trio/test_pump.py",),
+    ),
+    Mutant(
+        "what waits in a connection that is not read makes every step wait for another round",
+        "waltz_trio.net.channel",
+        "            self._owner.arrivals.forget(descriptor)\n            if descriptor >= 0",
+        "            if descriptor >= 0",
+        ("tests/trio/test_net.py", "tests/driver_nets/test_driver_nets.py"),
     ),
     Mutant(
         "readers that wait for room are not woken",

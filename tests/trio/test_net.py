@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -183,6 +184,69 @@ async def test_both_sides_hear_of_the_connection_and_of_its_end(nursery: trio.Nu
     assert server.machine.received() == b"hello"
     assert closed == Closed(conn, "the peer closed the connection")
     assert await client.machine.first(Closed) == Closed(-1, "done")
+
+
+class _Stepped(trio.abc.Instrument):
+    """Counts the steps of tasks, by the names of their functions."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count[task.name.rpartition(".")[2]] += 1
+
+
+async def test_what_a_connection_brings_alone_costs_a_round_of_its_reader_and_no_other(nursery: trio.Nursery) -> None:
+    server, _, client = await connected(nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    stepped = _Stepped()
+    trio.lowlevel.add_instrument(stepped)
+    for number in range(1, 21):
+        client.driver.deliver([[Send(-1, b"x")]])
+        await server.machine.until(lambda n=number: len(server.machine.received()) == n)
+    trio.lowlevel.remove_instrument(stepped)
+
+    assert stepped.count["_supervised"] == 20, stepped.count
+    assert stepped.count["run"] == 0, stepped.count
+
+
+async def test_what_waits_in_a_connection_that_is_not_read_does_not_look_as_if_it_came(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    held, other = [await client_side(nursery, endpoint) for _ in range(2)]
+    for side in (held, other):
+        await side.machine.first(Dialed)
+    held.do(Send(-1, b"who "))
+    await server.machine.until(lambda: server.machine.received() == b"who ")
+    conn = (await server.machine.first(Received)).conn
+    server.do(Reading(conn, False))
+    held.do(Send(-1, b"am "))  # the read that is under way
+    await server.machine.until(lambda: server.machine.received() == b"who am ")
+    held.do(Send(-1, b"I"))
+    await trio.testing.wait_all_tasks_blocked()
+    stepped = _Stepped()
+    trio.lowlevel.add_instrument(stepped)
+
+    other.driver.deliver([[Send(-1, b"x")]])
+    await server.machine.until(lambda: server.machine.received() == b"who am x")
+
+    trio.lowlevel.remove_instrument(stepped)
+    assert stepped.count["run"] == 0, stepped.count
+
+
+async def test_what_several_connections_bring_at_once_is_one_step(nursery: trio.Nursery) -> None:
+    server, endpoint = await server_side(nursery)
+    peers = [await trio.to_thread.run_sync(raw_tls, endpoint) for _ in range(5)]
+    await server.machine.until(lambda: server.machine.count(Accepted) == len(peers))
+    await trio.testing.wait_all_tasks_blocked()
+    before = server.driver.pump.steps
+
+    for peer in peers:
+        peer.sendall(b"x")
+    await server.machine.until(lambda: len(server.machine.received()) == len(peers))
+
+    assert server.driver.pump.steps == before + 1
+    for peer in peers:
+        peer.close()
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, 300_000, 5_000_000])

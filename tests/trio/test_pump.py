@@ -68,6 +68,102 @@ async def test_events_posted_by_performing_make_the_next_step_each_time(nursery:
     assert [events for _, events in machine.batches] == [[word] for word in words]
 
 
+async def test_what_is_posted_now_is_stepped_at_once_and_so_is_what_performing_posts_but_only_once(
+    nursery: trio.Nursery,
+) -> None:
+    machine, words = Recorder(), [str(number) for number in range(5)]
+
+    def perform(out: Sequence[str]) -> None:
+        for word in out:
+            pump.post_now(words[int(word) + 1 : int(word) + 2])
+
+    pump: Pump[str, str] = Pump(machine, perform)
+    nursery.start_soon(pump.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    pump.post_now(["0"])
+
+    assert [events for _, events in machine.batches] == [["0"], ["1"]]
+    await trio.testing.wait_all_tasks_blocked()
+    assert [events for _, events in machine.batches] == [[word] for word in words]
+
+
+async def test_what_is_posted_now_while_a_step_is_due_joins_it(nursery: trio.Nursery) -> None:
+    machine = Recorder()
+    pump = pumped(machine, [])
+    pump.post_now(["before it runs"])
+    nursery.start_soon(pump.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    pump.post("a")
+    pump.post_now(["b"])
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert [events for _, events in machine.batches] == [["before it runs"], ["a", "b"]]
+
+
+async def test_an_error_of_a_step_ends_the_pump_and_not_the_task_that_posted() -> None:
+    machine = Recorder()
+    pump = pumped(machine, [])
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="asked to fail")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pump.run)
+            await trio.testing.wait_all_tasks_blocked()
+
+            pump.post_now(["fail"])
+            pump.post_now(["nobody steps for it"])
+            await trio.sleep_forever()
+
+    assert [events for _, events in machine.batches] == [["fail"]]
+
+
+async def test_a_pump_that_is_halted_by_such_a_step_ends(nursery: trio.Nursery) -> None:
+    machine = Recorder()
+
+    def perform(out: Sequence[str]) -> None:
+        pump.halted = True
+
+    pump: Pump[str, str] = Pump(machine, perform)
+    ended = trio.Event()
+
+    async def run() -> None:
+        await pump.run()
+        ended.set()
+
+    nursery.start_soon(run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    pump.post_now(["the last"])
+    with trio.fail_after(60):
+        await ended.wait()
+
+    assert [events for _, events in machine.batches] == [["the last"]]
+
+
+async def test_a_deadline_that_such_a_step_sets_is_kept(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Lazy(Recorder):
+        def step(self, now: int, events: Sequence[str], out: list[str]) -> None:
+            super().step(now, events, out)
+            for event in events:
+                self.due = now + int(event)
+
+    machine = Lazy()
+    pump = pumped(machine, [])
+    nursery.start_soon(pump.run)
+    await trio.sleep(1)
+    begin = now_ms()
+
+    pump.post_now(["500"])
+    await trio.sleep(1)
+    pump.post_now(["0"])  # it has more to do
+    await trio.sleep(1)
+
+    times = [(now - begin, events) for now, events in machine.batches]
+    assert times == [(0, ["500"]), (500, []), (1000, ["0"]), (1000, [])]
+
+
 async def test_a_due_machine_is_stepped_without_events_and_not_early(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

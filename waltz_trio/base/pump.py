@@ -75,6 +75,9 @@ class Pump(Generic[E, F]):
         self._perform = perform
         self._inbox: list[E] = []
         self._sleeper: trio.lowlevel.Task | None = None
+        self._stepping = False  # in the task of who posted; the sleeper sleeps on unless more is to be done
+        self._failure: BaseException | None = None  # of such a step: it ends the pump, not who posted
+        self._scope = trio.CancelScope()  # of the sleeper
         self._room: trio.Event | None = None
         self.recorder: FlightRecorder[E, F] | None = (
             FlightRecorder(name, recorded_batches) if recorded_batches > 0 else None
@@ -92,6 +95,28 @@ class Pump(Generic[E, F]):
         """Put several events in the inbox, in order; returns at once."""
         self._inbox.extend(events)
         self._rouse()
+
+    def post_now(self, events: Iterable[E]) -> None:
+        """Put events in the inbox and step at once, in the calling task, if the pump sleeps.
+
+        For who knows that nothing is about to be posted beside them: a round of the event loop is saved, which costs as
+        much as a step with little to do. What performing posts gets a step of its own at once, which is the answer of
+        a disk that has synced in place; more than that waits for its round, as others do.
+        """
+        self._inbox.extend(events)
+        if self._sleeper is None or self._stepping:
+            return  # it is about to step, or does so, or does not run yet
+        self._stepping = True
+        try:
+            self.run_once()
+            if self._inbox:
+                self.run_once()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._stepping = False
+        if self._inbox or self.halted or self._failure is not None or self._overdue():
+            self._rouse()
 
     @property
     def busy(self) -> bool:
@@ -116,13 +141,12 @@ class Pump(Generic[E, F]):
             # One scope serves many steps: it is left only when a deadline passes. A fresh one for every wait was
             # a fifth of the cost of a step.
             with trio.CancelScope() as scope:
+                self._scope = scope
                 while not self.halted:
-                    if self._inbox:
-                        await trio.lowlevel.checkpoint()  # let other readers add to this batch
-                    elif (due := self._machine.deadline()) is not None and due <= now_ms():
-                        await trio.lowlevel.checkpoint()  # it has more to do, and others come first
+                    if self._inbox or self._overdue():
+                        await trio.lowlevel.checkpoint()  # others come first, and readers may add to this batch
                     else:
-                        await self._sleep(due, scope)
+                        await self._park()
                     self.run_once()
             if scope.cancelled_caught and not self.halted:
                 due = self._machine.deadline()
@@ -131,6 +155,8 @@ class Pump(Generic[E, F]):
 
     def run_once(self) -> None:
         """Step the machine with the events of the inbox and perform its effects."""
+        if self._failure is not None:
+            raise self._failure
         if self.halted:
             self._inbox.clear()
             return
@@ -159,21 +185,27 @@ class Pump(Generic[E, F]):
 
     def _rouse(self) -> None:
         sleeper = self._sleeper
-        if sleeper is not None:
+        if sleeper is not None and not self._stepping:
             self._sleeper = None
             trio.lowlevel.reschedule(sleeper, outcome.Value(None))
 
-    async def _sleep(self, due: int | None, scope: trio.CancelScope) -> None:
-        """Wait for an event, or be cancelled by `scope` at `due` or before.
+    def _overdue(self) -> bool:
+        """Whether the machine wants to be stepped now; else its sleep ends at its deadline or before.
 
         The deadline of the scope is only ever made earlier: deadlines mostly recede, and waking once
-        for nothing costs less than moving it with every step. A bare reschedule costs a fifth of a `trio.Event`.
+        for nothing costs less than moving it with every step.
         """
-        if due is not None and due / 1000 < scope.deadline:
-            scope.deadline = due / 1000
-        await self._park()
+        due = self._machine.deadline()
+        if due is None:
+            return False
+        if due / 1000 < self._scope.deadline:
+            if due <= now_ms():
+                return True
+            self._scope.deadline = due / 1000
+        return False
 
     async def _park(self) -> None:
+        """Wait for an event, or be cancelled by the scope. A bare reschedule costs a fifth of a `trio.Event`."""
         self._sleeper = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:

@@ -20,6 +20,7 @@ from trio.lowlevel import notify_closing, wait_readable, wait_writable
 from waltz_core.base.edge import Closed, Received, Writable
 from waltz_core.base.record import record
 from waltz_trio.base.forks import keep_from_child
+from waltz_trio.net.arrivals import Arrivals
 from waltz_trio.net.ends import EndWatch
 from waltz_trio.net.pace import Drops
 
@@ -54,11 +55,15 @@ class ChannelOwner(Protocol):
 
     limits: NetLimits
     ends: EndWatch
+    arrivals: Arrivals
     scratch: bytearray
     killed: bool
 
-    def post(self, event: Received | Writable | Closed) -> None:
+    def post(self, event: Writable | Closed) -> None:
         """Deliver an event to the machine."""
+
+    def deliver(self, events: tuple[Received]) -> None:
+        """Deliver what a socket brought to the machine, which may step before this returns."""
 
     async def wait_room(self) -> None:
         """Wait until the machine can take more."""
@@ -348,12 +353,15 @@ class Channel:
         descriptor = self._pipe.sock.fileno()
         if not wanted and self._resume is None:
             self._resume = trio.Event()
+            self._owner.arrivals.forget(descriptor)
             if descriptor >= 0 and self._state is _State.OPEN:
                 self._owner.ends.watch(descriptor, self._gone)
         elif wanted and self._resume is not None:
             self._owner.ends.forget(descriptor)
             self._resume.set()
             self._resume = None
+            if self._state is _State.OPEN:
+                self._owner.arrivals.watch(descriptor)
 
     def _gone(self) -> None:
         self._fail("the peer closed the connection")
@@ -363,6 +371,8 @@ class Channel:
         reason = "connection cancelled"
         try:
             with self._scope:
+                if self._state is _State.OPEN:
+                    self._owner.arrivals.watch(self._pipe.sock.fileno())
                 reason = await self._read()
         except OSError as error:
             reason = f"connection broke: {error.strerror or error}"
@@ -390,7 +400,7 @@ class Channel:
             if incoming.pending:
                 data, ended = self._decrypt()
                 if data and self._state is _State.OPEN:
-                    owner.post(Received(conn, data))
+                    owner.deliver((Received(conn, data),))
                     await owner.wait_room()
                 if ended:
                     return "the peer closed the connection"
@@ -472,6 +482,7 @@ class Channel:
         if self._state is not _State.ENDED:
             self._state = _State.ENDED
             self._reason = reason
+            self._owner.arrivals.forget(self._pipe.sock.fileno())
             self._owner.post(Closed(self.conn, reason, self._untrusted))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from socket import socket
 from typing import Any
 
@@ -35,6 +35,7 @@ from waltz_core.base.edge import (
 from waltz_trio.base.log import described
 from waltz_trio.base.pump import Pump
 from waltz_trio.base.znodes import ZnodeStore
+from waltz_trio.net.arrivals import Arrivals
 from waltz_trio.net.channel import Channel, NetLimits, TlsPipe
 from waltz_trio.net.complaints import Complaints
 from waltz_trio.net.dialer import DialError, dial
@@ -77,6 +78,7 @@ class NodeDriver:
         self.limits = limits or NetLimits()
         self.scratch = bytearray(self.limits.read_size)
         self.ends = EndWatch()
+        self.arrivals = Arrivals()
         self.killed = False
         self.ended = trio.Event()  # the machine said that it is done
         self.end_reason = ""  # why it could not continue; empty after an ordinary end
@@ -127,6 +129,7 @@ class NodeDriver:
                 task_status.started()
         finally:
             self.stop_listening()
+            self.arrivals.close()
             self._nursery = None
 
     def serve(self, port: Port, sock: socket, tls: ServerTls) -> None:
@@ -234,6 +237,13 @@ class NodeDriver:
     def touch(self, channel: Channel) -> None:
         """Note that a channel has something to flush at the end of this step."""
         self._touched.append(channel)
+
+    def deliver(self, events: Sequence[Any]) -> None:
+        """Step with what has come from outside: at once, unless a connection has something to read, too."""
+        if self.arrivals.any():
+            self.post_all(events)
+        else:
+            self.pump.post_now(events)
 
     def spawn(self, task: Callable[[], Awaitable[object]], peer: str) -> None:
         """Run a task of the connection with `peer`, as long as this process at most."""

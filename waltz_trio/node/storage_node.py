@@ -205,7 +205,7 @@ class StorageProcess(NodeProcess):
 
     def _post_all(self, events: Sequence[DiskEvent]) -> None:
         assert self._driver is not None
-        self._driver.post_all(events)
+        self._driver.deliver(events)
 
     # ---- health and metrics ----------------------------------------------------------------------
 
