@@ -12,6 +12,7 @@ from tests import versions_0132
 from tests.model.cluster import KEY, ROOT, RawPeer, SimCluster
 from waltz_core.base.edge import Reading, WallClock, ZkDone, ZkGet, ZkSet
 from waltz_core.base.ids import Endpoint, ReqId, make_req_id
+from waltz_core.server.config import ServerConfig
 from waltz_core.server.snapshot import RESPONSE_BOUNDS
 from waltz_core.wire import client_messages as messages
 from waltz_core.wire.client_codec import VERSIONS
@@ -116,6 +117,56 @@ def test_an_append_comes_back_in_the_feed_and_its_data_can_be_read() -> None:
     assert client.feed() == [messages.FeedData(req_id, 0, 0)]
     answer = client.ask(messages.TransactionDataRequest(client.req_id(), 0))
     assert (answer.success, answer.data) == (True, b"hello")
+
+
+def test_appends_one_after_the_other_move_no_alarm_that_rings_early_enough() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    server = cluster.servers[0].machine
+    moved = []
+    for number in range(21):
+        client.append(b"next", mark=number - 1)
+        client.wait(lambda n=number: len(client.feed()) > n)
+        moved.append(server._alarms._count)  # how often one was set
+    assert moved[-1] == moved[0]
+
+
+def test_a_storage_node_that_hangs_is_given_up_in_time_though_its_alarm_rang_early_before() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    timeout = ServerConfig("", Endpoint("", 1)).answer_timeout_ms
+    for number in range(5):  # the alarm was set for the first of them, and rings for nothing
+        client.append(b"next", mark=number - 1)
+        client.wait(lambda n=number: len(client.feed()) > n)
+        cluster.world.run(cluster.world.now + timeout // 3)
+    before = session_of(cluster).session_id
+
+    cluster.storages[0].node.freeze()
+    client.append(b"not answered by one of three")
+    client.wait(lambda: len(client.feed()) > 5)
+
+    assert cluster.world.run_while(lambda: session_of(cluster).session_id == before, timeout + 100)
+
+
+def test_a_storage_node_that_is_back_is_dialed_at_once_whatever_alarm_an_append_left() -> None:
+    cluster = opened()
+    client = Client(cluster)
+    client.mount()
+    client.append(b"leaves an alarm for ten seconds on")
+    client.wait(client.feed)
+
+    cluster.storages[0].crash()
+    cluster.world.run(cluster.world.now + 500)
+    cluster.storages[0].start()
+
+    def connected() -> bool:
+        snapshot = cluster.servers[0].machine.snapshot(cluster.world.now)
+        return all(state == "usable" for _, state, _ in snapshot.storage_nodes)
+
+    assert not connected()
+    assert cluster.world.run_while(lambda: not connected(), 3_000)
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])

@@ -419,10 +419,24 @@ AIMED: tuple[Mutant, ...] = (
         _CRASHES,
     ),
     Mutant(
+        "an alarm of a storage node that rang early is not set again",
+        "server.storage_port",
+        "                pool.rings_at = None\n",
+        "",
+        ("tests/model/test_server.py",),
+    ),
+    Mutant(
+        "a storage node that is dialed again keeps the alarm of before",
+        "store.pool",
+        "return self.rings_at is None or self._dialer.state is not DialState.READY",
+        "return self.rings_at is None",
+        ("tests/model/test_server.py",),
+    ),
+    Mutant(
         "the vote that commits waits for another one",
         "store.followers",
-        "for other in self._links.values()) >= self._quorum",
-        "for other in self._links.values()) > self._quorum",
+        "self._holders() >= self._quorum",
+        "self._holders() > self._quorum",
         _SESSION,
     ),
     Mutant(

@@ -57,8 +57,9 @@ class Alarms(Generic[K]):
 
     def next(self) -> int | None:
         """The first due time; None if nothing is set."""
-        heap = self._heap
-        while heap and self._at.get(heap[0][2]) != heap[0][0]:
+        heap, set_at = self._heap, self._at
+        # As many entries as keys: none is out of date, and none need be looked up.
+        while len(heap) > len(set_at) and set_at.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 

@@ -10,7 +10,7 @@ the one above owns and empties when its own state allows, never in the middle of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 E = TypeVar("E")
@@ -32,10 +32,11 @@ class Emits(Protocol[E_contra]):
 class Outbox(Generic[E]):
     """Effects in the order in which they leave."""
 
-    __slots__ = ("_items", "put", "put_all")
+    __slots__ = ("_items", "items", "put", "put_all")
 
     def __init__(self) -> None:
         self._items: list[E] = []
+        self.items: Sequence[E] = self._items  # always the same list: to look whether there is anything, without a call
         # The methods of the list itself: an effect costs no call of ours.
         self.put: Callable[[E], None] = self._items.append
         self.put_all: Callable[[Iterable[E]], None] = self._items.extend

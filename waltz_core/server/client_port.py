@@ -139,6 +139,7 @@ class ClientPort:
         self._restless: dict[int, ClientConn] = {}  # connections that are held back, or may have to be
         self._heard: dict[int, ClientConn] = {}  # connections of which something came in this step
         self._backlogged: dict[int, ClientConn] = {}
+        self._rests = False  # the alarm of what is left for the next step is set, or has rung
         self._unsent: dict[int, ClientConn] = {}  # connections with bytes to send in this step
         self._frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}  # id and version → frames, and under the version
 
@@ -352,8 +353,15 @@ class ClientPort:
             text = f"{conn.who} asks for more than its part: {much}"
             self._out.put(Report(Level.WARNING, text, conn.address, conn.owner))
 
-    def turns(self, now: int) -> Iterator[tuple[ClientConn, Batch]]:
+    def turns(self, now: int) -> Iterable[tuple[ClientConn, Batch]]:
         """Some of what waits for its turn, in runs of one connection; each is handled before the next is taken."""
+        # Whoever waits for a turn, or has a backlog, stays among the restless until nothing of him waits any more.
+        if self._restless:
+            return self._take_turns(now)
+        self._budget.no_turns(now)
+        return ()
+
+    def _take_turns(self, now: int) -> Iterator[tuple[ClientConn, Batch]]:
         left = self._budget.turns(now)
         run: Batch = []
         last: ClientConn | None = None
@@ -440,6 +448,8 @@ class ClientPort:
 
     def send_backlogs(self) -> None:
         """Payloads for those that take data again."""
+        if not self._backlogged:
+            return
         for conn in list(self._backlogged.values()):
             while conn.backlog and conn.writable and len(conn.out) <= self._config.out_bytes_max and not conn.closing:
                 message = conn.backlog.popleft()
@@ -473,11 +483,13 @@ class ClientPort:
             self._send(conn)
         self._unsent.clear()
         self._frames.clear()
-        turns = self._budget.next_turns(now)
-        rest = now if any(conn.writable for conn in self._backlogged.values()) else None
-        # Of a piece of keep-alives nothing waits for a turn.
-        more = now if self._starving() else None
-        self._alarms.set(ClientAlarm.REST, earliest(turns if self._turns.ready else None, more, rest))
+        if self._restless or self._rests:
+            turns = self._budget.next_turns(now) if self._turns.ready else None
+            rest = now if any(conn.writable for conn in self._backlogged.values()) else None
+            # Of a piece of keep-alives nothing waits for a turn.
+            more = now if self._starving() else None
+            self._alarms.set(ClientAlarm.REST, earliest(turns, more, rest))
+            self._rests = bool(self._restless)
 
     def hold_back(self) -> None:
         """Stop reading from clients that ask more than their part, or do not read; and resume."""

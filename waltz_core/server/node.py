@@ -81,6 +81,7 @@ class ServerNode:
         self._context = context = NodeContext(config, rng)
         self._config = config
         self._out = context.out
+        self._replies = context.clients.items
         self._alarms = context.alarms
         self._pending = context.pending
         self._partitions = self.make_partitions(context)
@@ -124,7 +125,8 @@ class ServerNode:
             self._on_alarm(now, key)
         if self._cluster.ended is not None and not self._ended:
             self._end(now, self._cluster.ended)
-        self._clients.deliver()
+        if self._replies:
+            self._clients.deliver()
         self._clients.send_backlogs()
         self._settle(now)
         self._clients.flush(now)
@@ -168,8 +170,10 @@ class ServerNode:
 
     def _work(self, now: int, partition: PartitionServer) -> None:
         partition.flush(now)
-        self._clients.deliver()
-        self._storage.perform(now, partition, partition.storage.take())
+        if self._replies:
+            self._clients.deliver()
+        if partition.storage.items:
+            self._storage.perform(now, partition, partition.storage.take())
         self._partitions.worked(partition)
 
     # ---- for people and metrics --------------------------------------------------------------
@@ -220,7 +224,8 @@ class ServerNode:
     def _on_received(self, now: int, event: Received) -> None:
         if event.conn < 0:
             self._storage.received(now, event)
-            self._clients.deliver()
+            if self._replies:
+                self._clients.deliver()
             return
         arrived = self._clients.received(now, event)
         if arrived is not None:

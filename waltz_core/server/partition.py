@@ -201,11 +201,12 @@ class PartitionServer:
 
         Answers to an ended session are void.
         """
-        if self.session is None:
+        session = self.ownership.session
+        if session is None:
             return False
         if isinstance(event, StorageAnswer):
-            return self.session.answered(now, event)
-        self.session.failed(now, event)
+            return session.answered(now, event)
+        session.failed(now, event)
         return True
 
     def storage_news(self, now: int, event: StorageNews) -> None:
@@ -421,29 +422,28 @@ class PartitionServer:
     def flush(self, now: int) -> None:
         """Everything that is done once per batch of events."""
         self._run_session(now)
-        self._archive(now)
+        if self._through is not None:
+            self._archive(now)
         if self.ownership.open:
             self.commits.launch(now)
             self.reads.launch(now, self.commits.mark)
         self.reads.overdue(now)
         self.feeds.serve(now, busy=self.commits.busy)
-        if self.session is not None:
-            self._run_session(now)
+        self._run_session(now)
         self.commits.note_progress(now)
         self._check()
         self.commits.flush_journal(now)
         self._set_alarm(now)
 
     def _run_session(self, now: int) -> None:
-        session = self.session
-        while session is not None:
+        ownership, noted = self.ownership, self._notes.items
+        while (session := ownership.session) is not None:
             session.flush(now)
-            if not self._notes:
+            if not noted:
                 return
             for note in self._notes.take():
                 self._on_note(now, note)
             self.commits.advance(now)
-            session = self.session
 
     def _set_alarm(self, now: int) -> None:
         if self.phase is OwnershipPhase.CLOSED:

@@ -144,7 +144,9 @@ class Reads:
 
     def overdue(self, now: int) -> None:
         """Those who waited long enough for a confirmed mark."""
-        self._answer(self._marks.overdue(now, self._ownership.reason or "no quorum of storage nodes confirms it"))
+        late = self._marks.overdue(now, self._ownership.reason or "no quorum of storage nodes confirms it")
+        if late:
+            self._answer(late)
 
     def deadline(self, now: int) -> int | None:
         """When somebody has waited long enough, or the cache has more to give."""

@@ -92,6 +92,14 @@ class StepBudget:
             self._measure = min(self._measure, self._turns.left)
         return self._measure
 
+    def no_turns(self, now: int) -> None:
+        """Nothing waits for its turn in this step; the allowance for turns grows by the time alone."""
+        if self._partitions.undecided:
+            self._busy_until = now + _BUSY_MS
+        if self._spent or self._debt:
+            self._debt = max(0, self._debt + self._spent - _STEP_COST)
+            self._spent = 0
+
     def end(self, left: int) -> None:
         """The turns of this step are over, and left so much of what they might have cost; below 0: they cost more."""
         used = self._measure - left

@@ -50,6 +50,7 @@ class StoragePort:
         self._config = context.config
         self._out = context.out
         self._notes: Outbox[PoolNote] = Outbox()
+        self._noted = self._notes.items
         self._alarms = context.alarms
         self._partitions = partitions
         self._pools: dict[str, StoragePool] = {}
@@ -84,8 +85,9 @@ class StoragePort:
         pool = self._pool_of.get(event.conn)
         if pool is not None:
             pool.received(now, event.data)
-            self._touch(pool)
-            self._on_notes(now)
+            self._used[pool.replica] = pool
+            if self._noted:
+                self._on_notes(now)
         elif self._repairs.owns(event.conn):
             self._repairs.received(event.conn, event.data)
 
@@ -105,6 +107,7 @@ class StoragePort:
         match alarm:
             case PoolAlarm(replica):
                 pool = self._pools[replica]
+                pool.rings_at = None
                 pool.step(now)
                 self._touch(pool)
             case StorageAlarm.REPAIRS:
@@ -128,7 +131,9 @@ class StoragePort:
         for replica, pool in self._pools.items():
             if replica in used:
                 pool.flush()
-                self._alarms.set(PoolAlarm(replica), pool.deadline())
+                if pool.may_ring_late:
+                    pool.rings_at = pool.deadline()
+                    self._alarms.set(PoolAlarm(replica), pool.rings_at)
 
     # ---- partitions --------------------------------------------------------------------------
 
@@ -147,7 +152,8 @@ class StoragePort:
                         self._use(replica).unwant(partition.partition_id)
                 case RepairWanted(replica):
                     self._repairs.wanted(now, partition.partition_id, replica)
-        self._on_notes(now)
+        if self._noted:
+            self._on_notes(now)
 
     def _use(self, replica: str) -> StoragePool:
         pool = self._used[replica] = self._pools[replica]

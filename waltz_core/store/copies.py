@@ -24,22 +24,20 @@ def sound_part(records: Sequence[Record], first: int) -> Sequence[Record]:
 class SourcesAside:
     """Reports each record that a replica could not give out: once, and not if the replica itself is lost."""
 
-    __slots__ = ("_new", "_notes", "_reported")
+    __slots__ = ("_notes", "_reported", "new")
 
     def __init__(self, notes: Emits[SourcePutAside]) -> None:
         self._notes = notes
         self._reported: dict[tuple[str, int], str] = {}  # (replica, id) → why it could not be read
-        self._new: list[SourcePutAside] = []  # of this step
+        self.new: list[SourcePutAside] = []  # of this step
 
     def add(self, source: str, transaction_id: int, reason: str) -> None:
         """A source could not give out a record."""
-        self._new.append(SourcePutAside(source, transaction_id, reason))
+        self.new.append(SourcePutAside(source, transaction_id, reason))
 
     def report(self, lost: Callable[[str], bool]) -> None:
         """At the end of a step: a replica that was lost in it gets a report of its own."""
-        if not self._new:
-            return
-        new, self._new = self._new, []
+        new, self.new = self.new, []
         for aside in new:
             key = aside.source, aside.transaction_id
             if not lost(aside.source) and self._reported.get(key) != aside.reason:

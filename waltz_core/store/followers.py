@@ -105,9 +105,11 @@ class Followers:
 
     def feed(self, now: int) -> None:
         """Once per step: send each replica what it lacks, and ask those that the wanted round needs."""
-        end, asks = self._tail.end, self._confirmations.open
+        end, confirmations = self._tail.end, self._confirmations
+        asks = confirmations.wanted != confirmations.confirmed
+        following = LinkState.FOLLOWING
         for link in self._links.values():
-            if link.state is LinkState.FOLLOWING:
+            if link.state is following:
                 if link.next < end:
                     self._follow(now, link)
                 if asks and self._confirmations.must_ask(link.replica, link.last_round):
@@ -127,11 +129,19 @@ class Followers:
         asked = self._confirmations.open
         self._confirmations.heard(link.replica, link.answered())
         counts = link.acked > self._commit_mark
-        decides = counts and sum(other.acked > self._commit_mark for other in self._links.values()) >= self._quorum
+        decides = counts and self._holders() >= self._quorum
         follows = decides or asked or link.next < self._tail.end
         if follows or counts:
             self._notes.put(Voted(link.replica, link.acked))
         return follows
+
+    def _holders(self) -> int:
+        """How many replicas hold something that is not committed yet."""
+        count, mark = 0, self._commit_mark
+        for link in self._links.values():
+            if link.acked > mark:
+                count += 1
+        return count
 
     def checked(self, replica: str) -> None:
         """A replica answered that no later session has been there."""

@@ -41,7 +41,7 @@ class GreetAgain:
 class Greetings:
     """Greets replicas as they connect, and hands those that answer to recovery."""
 
-    __slots__ = ("_alarms", "_events", "_notes", "_out_of_service", "_rejoin_at", "_requests")
+    __slots__ = ("_alarms", "_events", "_notes", "_out_of_service", "_requests", "back")
 
     def __init__(
         self,
@@ -55,23 +55,23 @@ class Greetings:
         self._notes = notes
         self._alarms = alarms
         self._out_of_service: dict[str, str] = {}  # replicas that are in limbo or have stopped, and what they say
-        self._rejoin_at: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
+        self.back: dict[str, int] = {}  # replicas that are back, and when a new session is worth it
 
     @property
     def rejoin_at(self) -> int | None:
         """When a new session is worth it, for the sake of those that were lost."""
-        return min(self._rejoin_at.values()) if self._rejoin_at else None
+        return min(self.back.values()) if self.back else None
 
     @property
     def lost(self) -> list[str]:
         """Replicas that only a new session can take in again, sorted."""
-        return sorted(self._rejoin_at)
+        return sorted(self.back)
 
     def link_up(self, now: int, link: ReplicaLink, codec: int) -> None:
         """A connection stands."""
         if link.state is LinkState.LOST:
             # It never rejoins its session (docs/recovery.md, I2); without another one it would stay out for ever.
-            self._rejoin_at[link.replica] = now + _REJOIN_MS
+            self.back[link.replica] = now + _REJOIN_MS
         if link.state is LinkState.DIALING:
             link.codec = codec
             link.movable = codec >= 1
@@ -80,11 +80,11 @@ class Greetings:
     def link_down(self, link: ReplicaLink) -> None:
         """A connection ended."""
         self._alarms.set(GreetAgain(link.replica), None)
-        self._rejoin_at.pop(link.replica, None)
+        self.back.pop(link.replica, None)
 
     def failed(self, now: int, link: ReplicaLink) -> None:
         """A replica was lost before it followed the log."""
-        self._rejoin_at[link.replica] = now + _FAILED_MS
+        self.back[link.replica] = now + _FAILED_MS
 
     def greet(self, link: ReplicaLink) -> None:
         """Ask a replica what it remembers."""

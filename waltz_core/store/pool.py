@@ -65,7 +65,9 @@ class StoragePool:
         "_pending",
         "_up",
         "_wanted",
+        "flush",
         "replica",
+        "rings_at",
     )
 
     def __init__(
@@ -103,6 +105,9 @@ class StoragePool:
             greeting_ms=answer_timeout_ms,
             again=Attempts(retry_min_ms, min(retry_max_ms, _DIAL_PAUSE_MAX_MS), rng),
         )
+        # Hands over what was written in this step, as one piece: the dialer's own method, without a call of ours.
+        self.flush: Callable[[], None] = self._dialer.flush
+        self.rings_at: int | None = None  # when the alarm of its owner rings, which is not later than `deadline`
         self._wanted: set[int] = set()
         self._pending: Pending[tuple[int, int]] = Pending(Tickets(-1))  # seq → ticket, time of sending
         self._heard_at = 0  # when it answered last
@@ -136,7 +141,7 @@ class StoragePool:
     @property
     def usable(self) -> bool:
         """It is connected and was opened with our cluster key."""
-        return self.state is DialState.READY
+        return self._dialer.state is DialState.READY
 
     @property
     def waiting(self) -> bool:
@@ -186,7 +191,7 @@ class StoragePool:
     def received(self, now: int, data: bytes) -> None:
         """Bytes from the storage node."""
         answers = self._dialer.received(data)
-        if self.usable and not self._up:
+        if not self._up and self.usable:
             self._up = True
             self._notes.put(LinkUp(self.replica, self.codec))
         if answers:
@@ -210,16 +215,17 @@ class StoragePool:
             self._up = False
             self._notes.put(LinkDown(self.replica, reason))
 
-    def flush(self) -> None:
-        """Hand over what was written in this step, as one piece."""
-        self._dialer.flush()
-
     def step(self, now: int) -> None:
         """Dial again when due; end a connection that does not answer."""
         self._dialer.due(now)
         overdue = self._overdue_at()
         if overdue is not None and now >= overdue:
             self._dialer.give_up(f"it did not answer within {self._answer_timeout_ms} ms")
+
+    @property
+    def may_ring_late(self) -> bool:
+        """Whether no alarm is set, or one that may be too late: while it is usable, deadlines only recede."""
+        return self.rings_at is None or self._dialer.state is not DialState.READY
 
     def deadline(self) -> int | None:
         """Next dial or overdue answer."""

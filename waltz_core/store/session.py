@@ -135,6 +135,7 @@ class StoreSession:
         "_events",
         "_followers",
         "_greetings",
+        "_happened",
         "_links",
         "_notes",
         "_quorum",
@@ -176,6 +177,7 @@ class StoreSession:
         self._quorum = majority(len(replicas))
         self._notes = notes
         self._events: Outbox[rec.Event] = Outbox()
+        self._happened = self._events.items
         self._alarms = alarms
         self._take_in_at: int | None = None  # as the alarm is set
         self._links = {replica: ReplicaLink(replica) for replica in replicas}
@@ -292,17 +294,20 @@ class StoreSession:
 
     def flush(self, now: int) -> None:
         """Run recovery on what happened and feed the replicas."""
-        while self._events and self.state is not SessionState.ENDED:
+        while self._happened and self.state is not SessionState.ENDED:
             effects: list[rec.Effect] = []
             self._recovery.step(now, self._events.take(), effects)
             self._alarms.set(_RECOVERY_DUE, self._recovery.deadline())
             for effect in effects:
                 self._perform(effect)
         if self.state is SessionState.OPEN:
-            self._open_followers.feed(now)
+            assert self._followers is not None
+            self._followers.feed(now)
         if self.state is not SessionState.ENDED:
-            self._aside.report(lambda replica: self._links[replica].state is LinkState.LOST)
-            self._set_take_in()
+            if self._aside.new:
+                self._aside.report(lambda replica: self._links[replica].state is LinkState.LOST)
+            if self._greetings.back or self._take_in_at is not None:
+                self._set_take_in()
 
     def due(self, alarm: SessionAlarm) -> None:
         """An alarm rang; `flush` follows."""
