@@ -6,9 +6,9 @@ One cluster in a process of its own, on this machine; databases are real servers
 loopback. `apply` inserts one row of three columns for each transaction of 100 bytes, `apply_many` the rows of a batch:
 by `executemany`, in PostgreSQL by COPY, in memory by `dict.update`. A call is `read` on a view in memory, which asks no
 server, so that it shows what the front costs; `append` waits for a commit. `submit` is called by some callers at once
-on a view in memory: each for a lock of its own again and again, then all for 100 hot locks; `cpu_us` is the processor
-time of the client alone. The event store is asked on each view by eight callers, first about tags of their own, then
-all about one, where most lose.
+on a view in memory: each for a lock of its own again and again, then all for 100 hot locks, and once more with
+`expects`; `cpu_us` is the processor time of the client alone. The event store is asked on each view by eight callers,
+first about tags of their own, then all about one, where most lose.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _APPENDS_AT_ONCE = 2000
 _DCB_CALLERS = 8
 _SUBMITTERS = (8, 1000)
 _HOT_LOCKS = 100
+_HOT = ("hot_locks", "hot_expected")
 _SCHEMA = "CREATE TABLE IF NOT EXISTS noted (partition_id INTEGER NOT NULL, id INTEGER NOT NULL, data {bytes})"
 
 
@@ -148,8 +150,8 @@ def count_up(state: Any, account: int) -> waltz_trio.Append:
     return waltz_trio.Append(bytes(_SIZE), header=account, write=[("account", account)], result=state.get(account, 0))
 
 
-async def submits(url: str, callers: int, locks: int, seconds: float) -> dict[str, float]:
-    """What `callers` at once get of `submit`; caller n wants lock n modulo `locks`."""
+async def submits(url: str, callers: int, locks: int, seconds: float, *, expecting: bool = False) -> dict[str, float]:
+    """What `callers` at once get of `submit`; caller n wants lock n modulo `locks`, and says so beforehand or not."""
     latencies: list[float] = []
     conflicts = 0
     async with (
@@ -161,7 +163,8 @@ async def submits(url: str, callers: int, locks: int, seconds: float) -> dict[st
         async def call(account: int) -> None:
             nonlocal conflicts
             while (called := time.perf_counter()) < begin + seconds:
-                receipt = await app.submit(count_up, account, partition=2)
+                expects = [("account", account)] if expecting else ()
+                receipt = await app.submit(count_up, account, partition=2, expects=expects)
                 assert receipt is not None
                 latencies.append(time.perf_counter() - called)
                 conflicts += receipt.conflicts
@@ -291,7 +294,7 @@ def measure(count: int, calls: int, seconds: float, kinds: list[str]) -> dict[st
         "count": count,
         "calls": calls,
         "fronts": {},
-        "submit": {"locks_of_their_own": {}, "hot_locks": {}},
+        "submit": {name: {} for name in ("locks_of_their_own", *_HOT)},
         "dcb_appends_per_second": {},
         "applied_per_second": {},
     }
@@ -302,8 +305,9 @@ def measure(count: int, calls: int, seconds: float, kinds: list[str]) -> dict[st
             "waltz_sync": sync_calls(url, calls),
         }
         for callers in _SUBMITTERS:
-            for name, locks in (("locks_of_their_own", callers), ("hot_locks", _HOT_LOCKS)):
-                figures["submit"][name][f"{callers}_callers"] = trio.run(submits, url, callers, locks, seconds)
+            for name, locks in (("locks_of_their_own", callers), *((hot, _HOT_LOCKS) for hot in _HOT)):
+                load = partial(submits, expecting=name == _HOT[1])
+                figures["submit"][name][f"{callers}_callers"] = trio.run(load, url, callers, locks, seconds)
         for kind in kinds:
             name = "memory" if kind == "dict" else kind
             with opened_dcb(kind, Path(folder)) as view:

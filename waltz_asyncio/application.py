@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Generic, Literal, TypeVar, TypeVarTuple
 
@@ -15,9 +16,9 @@ from waltz_asyncio.pending import Submission
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_sync.held import Held
 from waltz_sync.portal import Portal
-from waltz_trio.client.arguments import KEYS, listed, rows_of
+from waltz_trio.client.arguments import EXPECTED, KEYS, kept, listed, rows_of
 from waltz_trio.client.parts import ApplicationStatus
-from waltz_trio.client.values import Append, Key, Receipt, Retry
+from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import View
 
 S = TypeVar("S")
@@ -72,15 +73,15 @@ class Application(Block, Generic[S]):
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
         submission: Submission | None = None,
+        expects: Iterable[LockLike] = (),
     ) -> Receipt | None:
         _check_plain(decide, "decide")
         self._check_entered()
         handle = Submission._on(self._portal, submission)
-        run, inner = self._app.submit, handle._inner
+        inner, locks = handle._inner, kept(expects)
+        run: Callable[..., Awaitable[Receipt | None]] = partial(self._app.submit, decide, *args, partition=partition)
         return await self._call(
-            lambda: run(
-                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
-            ),
+            lambda: run(until=until, decline=decline, retry=retry, key=key, submission=inner, expects=locks),
             partition,
         )
 
@@ -95,15 +96,24 @@ class Application(Block, Generic[S]):
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         keys: Iterable[str | Key] | None = None,
+        expects: Iterable[Iterable[LockLike]] | None = None,
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         _check_plain(decide, "decide")
         self._check_entered()
         wanted = rows_of(arguments)  # a generator of them runs in the caller's thread
         named = None if keys is None else listed(keys, KEYS)
+        locks = None if expects is None else [kept(each) for each in listed(expects, EXPECTED)]
 
         async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
             return await self._app.submit_many(
-                decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
+                decide,
+                wanted,
+                partition=partition,
+                until=until,
+                decline=decline,
+                retry=retry,
+                keys=named,
+                expects=locks,
             )
 
         return await self._call(run, partition)

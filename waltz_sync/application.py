@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Generic, Literal, TypeVar, TypeVarTuple
 
@@ -14,9 +15,9 @@ from waltz_sync.blocks import Block
 from waltz_sync.held import Held
 from waltz_sync.pending import Submission
 from waltz_sync.portal import Portal
-from waltz_trio.client.arguments import KEYS, listed, rows_of
+from waltz_trio.client.arguments import EXPECTED, KEYS, kept, listed, rows_of
 from waltz_trio.client.parts import ApplicationStatus, held_up
-from waltz_trio.client.values import Append, Key, Receipt, Retry
+from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import View
 
 S = TypeVar("S")
@@ -75,6 +76,7 @@ class Application(Block["Application[S]"], Generic[S]):
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
         submission: Submission | None = None,
+        expects: Iterable[LockLike] = (),
         timeout: float | None = None,
     ) -> Receipt | None:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
@@ -94,6 +96,9 @@ class Application(Block["Application[S]"], Generic[S]):
             key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
                 this key, its receipt is the answer, and nothing is appended. A text means `Key(text, args)`.
             submission: a handle that keeps the outcome of the append after a TimeoutError.
+            expects: locks that the append will probably have in `write`. While others of this application want one of
+                them it waits for its turn, and decides once, where it would decide to learn what it wants, and again. A
+                wrong guess only costs waiting.
             timeout: seconds to wait.
 
         Returns:
@@ -112,11 +117,10 @@ class Application(Block["Application[S]"], Generic[S]):
         """
         _check_plain(decide, "decide")
         self._check_entered()
-        run, inner = self._app.submit, Submission._on(self._portal, submission)._inner
+        inner, locks = Submission._on(self._portal, submission)._inner, kept(expects)
+        run: Callable[..., Awaitable[Receipt | None]] = partial(self._app.submit, decide, *args, partition=partition)
         return self._portal.call(
-            lambda: run(
-                decide, *args, partition=partition, until=until, decline=decline, retry=retry, key=key, submission=inner
-            ),
+            lambda: run(until=until, decline=decline, retry=retry, key=key, submission=inner, expects=locks),
             timeout,
             self._late(_SUBMIT_LATE, partition),
         )
@@ -131,6 +135,7 @@ class Application(Block["Application[S]"], Generic[S]):
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         keys: Iterable[str | Key] | None = None,
+        expects: Iterable[Iterable[LockLike]] | None = None,
         timeout: float | None = None,
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         """Submit `decide` with each of `arguments`, and wait for all of them at once.
@@ -146,6 +151,7 @@ class Application(Block["Application[S]"], Generic[S]):
             decline: as of `submit`.
             retry: as of `submit`, for each of them.
             keys: one for each of `arguments`, as `key` of `submit`.
+            expects: locks for each of `arguments`, as `expects` of `submit`.
             timeout: seconds to wait for all of them.
 
         Returns:
@@ -153,16 +159,24 @@ class Application(Block["Application[S]"], Generic[S]):
 
         Raises:
             TimeoutError: the time is over; what was not sent yet is dropped, what was sent stays under way.
-            ValueError: another number of keys than of arguments; else as `submit`.
+            ValueError: another number of keys, or of lists of locks, than of arguments; else as `submit`.
         """
         _check_plain(decide, "decide")
         self._check_entered()
         wanted = rows_of(arguments)  # a generator of them runs in the caller's thread
         named = None if keys is None else listed(keys, KEYS)
+        locks = None if expects is None else [kept(each) for each in listed(expects, EXPECTED)]
 
         async def run() -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
             return await self._app.submit_many(
-                decide, wanted, partition=partition, until=until, decline=decline, retry=retry, keys=named
+                decide,
+                wanted,
+                partition=partition,
+                until=until,
+                decline=decline,
+                retry=retry,
+                keys=named,
+                expects=locks,
             )
 
         return self._portal.call(run, timeout, self._late(_MANY_LATE, partition))

@@ -84,6 +84,23 @@ def test_payloads_are_fetched_when_they_are_asked_for(cluster: ClusterThread) ->
     run(cluster, body)
 
 
+def test_tasks_that_expect_their_lock_are_decided_once_each(cluster: ClusterThread) -> None:
+    asked: list[int] = []
+
+    def touch(state: Any, number: int) -> waltz.Append:
+        asked.append(number)
+        return waltz.Append(str(number), TEXT, write=[("hot", 1)])
+
+    async def body(client: waltz.Client) -> None:
+        async with client.materialize(waltz.DictView(count), [1], max_in_flight=50) as app:
+            lock = [("hot", 1)]
+            await asyncio.gather(*(app.submit(touch, i, partition=1, expects=iter(lock)) for i in range(10)))
+            await app.submit_many(touch, [(i,) for i in range(10, 20)], partition=1, expects=[lock] * 10)
+
+    run(cluster, body)
+    assert sorted(asked) == list(range(20))
+
+
 def test_an_application_submits_reads_and_catches_up(cluster: ClusterThread) -> None:
     async def body(client: waltz.Client) -> None:
         async with client.materialize(waltz.DictView(count), [2]) as app:

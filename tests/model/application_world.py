@@ -98,6 +98,11 @@ class Call:
     outcome: object = None  # an effect, or "crashed", "left"
 
     @property
+    def locks(self) -> tuple[int, ...]:
+        """That its append writes."""
+        return (self.account,) if self.key is None else (self.account, 1000 + key_lock(self.key).id % 64)
+
+    @property
     def hashed(self) -> bytes:
         """Of its request."""
         return request_hash((self.account, self.amount))
@@ -284,10 +289,9 @@ class Member:
             self.tell(DecisionDeclined(call, database.mark))
         else:
             move = Move(call.account, amount, call.number, call.key, call.hashed)
-            locks = (call.account,) if call.key is None else (call.account, 1000 + key_lock(call.key).id % 64)
-            self.decided[call] = InFlight(call, self, move, database.mark, locks)
+            self.decided[call] = InFlight(call, self, move, database.mark, call.locks)
             self.seen = max(self.seen, database.mark)
-            self.tell(Decided(call, database.mark, locks))
+            self.tell(Decided(call, database.mark, call.locks))
 
     def _answer_mark(self) -> None:
         """The mark at some moment between the question and the answer."""
@@ -315,6 +319,8 @@ class ApplicationWorld:
         self.faulty = True
         self.stubborn = Random(f"{seed}/poison")
         self.pauses = self.stubborn.random() < 0.5
+        self.guesses = Random(f"{seed}/expects")
+        self.expecting = self.guesses.choice((0.0, 0.5, 1.0))  # how many submits say which locks they will want
         self.loss = rng.choice((0.0, 0.05, 0.3))
         self.crashes = rng.choice((0.0, 0.002, 0.01))
         self.databases = [Database(self.window)]
@@ -380,7 +386,19 @@ class ApplicationWorld:
     def submit(self, call: Call, member: Member) -> None:
         """A call begins."""
         hashed = None if call.key is None else call.hashed
-        self._begin(call, member, SubmitBegun(call, call.retry, call.confirm, call.until_applied, hashed))
+        expects = self._expects(call)
+        self._begin(call, member, SubmitBegun(call, call.retry, call.confirm, call.until_applied, hashed, expects))
+
+    def _expects(self, call: Call) -> tuple[int, ...]:
+        """What a submit says beforehand: nothing, what it will want, a part of that, or something else."""
+        guesses = self.guesses
+        if guesses.random() >= self.expecting:
+            return ()
+        if guesses.random() < 0.3:
+            self.counts["wrong expectations"] += 1
+            return tuple(guesses.sample(range(ACCOUNTS), guesses.randint(1, ACCOUNTS)))
+        self.counts["right expectations"] += 1
+        return call.locks if guesses.random() < 0.8 else call.locks[:1]
 
     def _begin(self, call: Call, member: Member, event: Any) -> None:
         call.member, call.began_at = member, len(self.log) - 1

@@ -38,6 +38,7 @@ def test_the_seeds_reach_what_they_are_for() -> None:
         assert counts[name] > 50, name
     assert counts["Unavailable"] > 50
     assert counts["runs of outcomes"] > 50
+    assert min(counts["right expectations"], counts["wrong expectations"]) > 50
     for name in ("between two steps", "in a commit", "behind a commit", "view regressed", "cannot apply", "paused"):
         assert counts[f"crashes: {name}"] > 5, name
 

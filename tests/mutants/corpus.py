@@ -824,8 +824,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "a slot is given back before the outcome",
         "client.submitter",
-        "            self._enter(wait, _Stage.LEFT)\n            return\n",
-        "            self._enter(wait, _Stage.LEFT)\n",
+        "            self._enter(wait, Stage.LEFT)\n            return\n",
+        "            self._enter(wait, Stage.LEFT)\n",
     ),
     Mutant(
         "an append leaves before what this process has just committed for its lock is in its state",
@@ -836,8 +836,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "what an append without a caller has taken is not remembered",
         "client.submitter",
-        "        self._taken.add(transaction_id, wait.modes)\n        if wait.stage is _Stage.LEFT:\n",
-        "        if wait.stage is _Stage.SENT:\n            self._taken.add(transaction_id, wait.modes)\n        if wait.stage is _Stage.LEFT:\n",
+        "        self._taken.add(transaction_id, wait.modes)\n        if wait.stage is Stage.LEFT:\n",
+        "        if wait.stage is Stage.SENT:\n            self._taken.add(transaction_id, wait.modes)\n        if wait.stage is Stage.LEFT:\n",
     ),
     Mutant(
         "of appends that committed together only the first gives its slot back",
@@ -848,8 +848,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "an append whose caller has left hands its locks on before the outcome",
         "client.submitter",
-        "            self._enter(wait, _Stage.LEFT)\n            return\n",
-        "            self._enter(wait, _Stage.LEFT)\n            self._leave_gate(wait, now, out)\n            return\n",
+        "            self._enter(wait, Stage.LEFT)\n            return\n",
+        "            self._enter(wait, Stage.LEFT)\n            self._leave_gate(wait, now, out)\n            return\n",
     ),
     Mutant(
         "a lock is handed on before what took it is applied",
@@ -860,8 +860,8 @@ CORPUS: tuple[Mutant, ...] = (
     Mutant(
         "no limit while a lock is waited for",
         "client.submitter",
-        "_UNLIMITED = (_Stage.DECIDING, ",
-        "_UNLIMITED = (_Stage.BLOCKED, _Stage.DECIDING, ",
+        "_UNLIMITED = (Stage.DECIDING, ",
+        "_UNLIMITED = (Stage.BLOCKED, Stage.DECIDING, ",
     ),
     # ---- views that apply the feed ----------------------------------------------------------------------------
     Mutant(

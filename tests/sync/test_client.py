@@ -155,6 +155,28 @@ def test_threads_that_submit_the_same_commit_it_once(client: waltz.Client, tmp_p
         assert app.status(2).applied_mark == app.mark(2)
 
 
+def test_threads_that_expect_their_lock_are_decided_once_each(client: waltz.Client) -> None:
+    asked: list[int] = []
+
+    def touch(state: Any, number: int) -> waltz.Append:
+        asked.append(number)
+        return waltz.Append(str(number), TEXT, write=[("hot", 1)])
+
+    def expected() -> Iterator[tuple[str, int]]:
+        where.add(threading.current_thread().name)
+        yield ("hot", 1)
+
+    where: set[str] = set()
+    with client.materialize(waltz.DictView(count), [2], max_in_flight=50) as app, ThreadPoolExecutor(4) as pool:
+        receipts = list(pool.map(lambda i: app.submit(touch, i, partition=2, expects=expected()), range(20)))
+        others = app.submit_many(
+            touch, [(i,) for i in range(20, 40)], partition=2, expects=(expected() for _ in range(20))
+        )
+    assert len({receipt for receipt in (*receipts, *others) if isinstance(receipt, waltz.Receipt)}) == 40
+    assert sorted(asked) == list(range(40))
+    assert "waltz_sync" not in where, "a generator runs in the thread of its caller"
+
+
 def test_decide_runs_in_the_context_of_its_caller(client: waltz.Client, tmp_path: Path) -> None:
     token = REQUEST.set("request 17")
     try:

@@ -172,6 +172,66 @@ async def test_many_submits_have_a_key_each() -> None:
                 await bank.submit_many(pay, [(1, 2, "a")] * 2, partition=0, keys=["a"])
 
 
+class Asked:
+    """Decides to add to an account, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, state: Any, account: int) -> waltz.Append:
+        self.count += 1
+        return waltz.Append(Move(account, 1), MOVE, write=[("account", account)])
+
+
+async def test_who_expects_its_lock_is_decided_once_however_many_want_it() -> None:
+    expecting, others, lock = Asked(), Asked(), [("account", 7)]
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0], max_in_flight=50) as bank:
+            for decide, expects in ((expecting, lock), (others, ())):
+                calls = [partial(bank.submit, decide, 7, partition=0, expects=expects) for _ in range(10)]
+                receipts = await together(*calls)
+                likely = [iter(expects) for _ in range(10)]
+                receipts += await bank.submit_many(decide, [(7,)] * 10, partition=0, expects=likely)
+                assert [receipt.attempts for receipt in receipts] == [1] * 20
+            assert bank.status(0).gated == 0
+    assert balances(cluster) == {7: 40}
+    assert expecting.count == 20
+    assert others.count > 30, "once to learn which lock they want, and once more"
+
+
+async def test_who_expects_the_wrong_locks_gets_the_same_outcome() -> None:
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(waltz.DictView(apply), [0], max_in_flight=50) as bank:
+            await bank.submit(deposit, 7, 100, partition=0, until="applied")
+            wrong = [[("account", 8)], [("account", 9), ("account", 7)], [waltz.Lock("x", 0)], [], [("account", 7)]]
+            with trio.fail_after(20):
+                outcomes = await bank.submit_many(withdraw, [(7, 30)] * 5, partition=0, expects=wrong)
+                assert await bank.submit(withdraw, 7, 30, partition=0, expects=[("account", 8)]) is None
+            assert [isinstance(each, waltz.Receipt) for each in outcomes].count(True) == 3
+    assert balances(cluster) == {7: 10}
+
+
+async def test_who_expects_its_lock_and_has_a_key_keeps_its_turn(tmp_path: Path) -> None:
+    """The append takes a lock on the key, too, which is as good as expected."""
+    asked = 0
+
+    def once(state: Any, order: str) -> waltz.Append:
+        nonlocal asked
+        asked += 1
+        append = pay(state, 1, 2, order)
+        return waltz.Append(append.value, append.codec, write=[("account", 1)])
+
+    names = [f"order-{number}" for number in range(10)]
+    async with small_cluster() as cluster, waltz.open_client(cluster.url) as client:
+        async with client.materialize(keyed_view(tmp_path), [0], max_in_flight=50) as bank:
+            keys = [waltz.Key(name, (1, 2, name)) for name in names]
+            await bank.submit_many(
+                once, [(name,) for name in names], partition=0, keys=keys, expects=[[("account", 1)]] * 10
+            )
+    assert sorted(filter(None, orders(cluster))) == sorted(names)
+    assert asked == 10
+
+
 async def test_what_submit_many_cannot_take_is_refused() -> None:
     async def later(state: Any, account: int) -> None:
         raise AssertionError
@@ -182,6 +242,8 @@ async def test_what_submit_many_cannot_take_is_refused() -> None:
                 await bank.submit_many(later, [(1,)], partition=0)  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="until is"):
                 await bank.submit_many(withdraw, [(1, 1)], partition=0, until="done")  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="2 submits need as many lists of locks in expects, found 1"):
+                await bank.submit_many(withdraw, [(1, 1)] * 2, partition=0, expects=[[("account", 1)]])
 
 
 async def test_many_that_are_cancelled_leave_nothing_behind() -> None:

@@ -35,6 +35,11 @@ def modes_of(write: Iterable[int], read: Iterable[int] = (), append: Iterable[in
     return modes
 
 
+def joint(held: Mapping[int, int], modes: Mapping[int, int]) -> Mapping[int, int]:
+    """Everything of both."""
+    return {value: held.get(value, 0) | modes.get(value, 0) for value in (*held, *modes)}
+
+
 class _Run(Generic[T]):
     """Members of one queue that may pass together; one alone where it both takes and depends."""
 

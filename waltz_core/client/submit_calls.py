@@ -22,6 +22,7 @@ class SubmitBegun:
     confirm: bool = True  # a decline is confirmed by the server
     until_applied: bool = False
     request_hash: bytes | None = None  # of a submit with a key
+    expects: tuple[int, ...] = ()  # locks that its append will probably write; if not, it has waited for nothing
 
 
 @record

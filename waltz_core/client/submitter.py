@@ -2,7 +2,7 @@
 
 A submit reads the state, decides, appends, and decides again if a lock was taken meanwhile:
 
-     ┌──(HELD: the view must hold what is known to be committed)
+     ┌──(HELD: the view must hold what is known to be committed; or GATE, where it says what it expects to want)
      ▼
     SLOT ──► DECIDING ──► SENT ──committed──► done, or APPLYING (until="applied") ──► done
      ▲           │          ├──conflict──► BLOCKED (the view must apply what blocked) ──► SLOT
@@ -30,6 +30,11 @@ which the view had not applied when they began, a submit is held until the view 
 committed at its beginning, and decides then. Whoever submits for a lock again and again is such a caller; where most
 submits have nothing to do with each other, none waits for the view.
 
+**Who says what it expects to want** queues for that before it decides, and decides once, on a state that holds what its
+lock was taken by. What it expected holds until it has decided: then it queues for what it wants, at the end, unless
+that was a part of it. So to expect the wrong locks costs waiting, its own and that of who wants them; nothing is sent
+for an expectation, and every append is checked as if there were none.
+
 **A decline is confirmed.** `decide` saw some state, and its decline is right for that state. To be right at some moment
 of the call, the state must hold everything that was committed when the call began. So the server is asked for its
 committed mark, by a question that leaves after the call began. A state older than the answer does not count: the view
@@ -52,17 +57,14 @@ The machine knows no locks but their hashes, no payload, and no state. Tokens ar
 
 from __future__ import annotations
 
-import bisect
-import enum
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from waltz_core.base.contract import earliest
-from waltz_core.client.gate import NO_MODES, Gate, modes_of
+from waltz_core.client.gate import Gate, joint, modes_of
 from waltz_core.client.mark_questions import MarkQuestions
-from waltz_core.client.retry import Chance, Retry
+from waltz_core.client.retry import Chance
 from waltz_core.client.submit_calls import (
     AppendJudged,
     AppendsCommitted,
@@ -90,98 +92,9 @@ from waltz_core.client.submit_calls import (
     Withdrawn,
 )
 from waltz_core.client.taken import TakenLocks
+from waltz_core.client.waits import Stage, Timetable, VainDecisions, Wait
 
-
-class _Stage(enum.Enum):
-    HELD = enum.auto()
-    SLOT = enum.auto()
-    DECIDING = enum.auto()
-    SENT = enum.auto()
-    GATE = enum.auto()
-    BLOCKED = enum.auto()
-    PAUSE = enum.auto()
-    ASKING = enum.auto()
-    BEHIND = enum.auto()
-    APPLYING = enum.auto()
-    LEFT = enum.auto()  # the caller is gone; the append keeps its slot
-
-
-_UNLIMITED = (_Stage.DECIDING, _Stage.SENT, _Stage.APPLYING, _Stage.LEFT)  # no other attempt follows, or not yet
-_NEVER_AGAIN = Retry(attempts=1)
-_VAIN_MAX = 16  # how far submits are counted that would have been decided in vain, against the others
-_HOLD_FROM = 8  # in vain from which submits are held
-
-
-class _Wait:
-    """One who waits: a submit, or somebody who waits for a mark of the view."""
-
-    __slots__ = (
-        "attempts",
-        "began_at",
-        "begun",
-        "confirmed",
-        "conflicts",
-        "declined_at",
-        "entries",
-        "failures",
-        "gives_up_at",
-        "mark",
-        "modes",
-        "stage",
-        "token",
-        "transaction_id",
-        "tries",
-    )
-
-    def __init__(self, token: object, begun: SubmitBegun | None) -> None:
-        self.token, self.begun = token, begun
-        self.stage = _Stage.SLOT
-        self.began_at: int | None = None  # the mark of the view, until it has decided for the first time
-        self.attempts = self.conflicts = self.tries = self.failures = 0
-        self.gives_up_at: int | None = None  # set by the first try
-        self.modes = NO_MODES  # of the locks of its last append
-        self.mark = -1  # of the view, that it waits for
-        self.declined_at = -1  # mark of the state that `decide` declined on
-        self.confirmed: int | None = None  # committed at some moment of the call
-        self.transaction_id: int | None = None
-        self.entries: list[tuple[_Timetable, tuple[int, int, _Wait]]] | None = None  # where it is written down
-
-    @property
-    def retry(self) -> Retry:
-        return _NEVER_AGAIN if self.begun is None else self.begun.retry
-
-    def set_limit(self, now: int) -> None:
-        """Give up so long after now, the begin of the first try, as its retry says."""
-        limit = self.retry.give_up_after
-        if limit < math.inf:
-            self.gives_up_at = now + int(limit * 1000)
-
-
-class _Timetable:
-    """Who waits for which number, sorted; entries are taken out at once when their owner waits no more."""
-
-    __slots__ = ("_entries", "_order")
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, int, _Wait]] = []
-        self._order = 0
-
-    def add(self, at: int, wait: _Wait) -> None:
-        self._order += 1
-        entry = (at, self._order, wait)  # the order is unique, so waits are never compared
-        bisect.insort(self._entries, entry)
-        if wait.entries is None:
-            wait.entries = []
-        wait.entries.append((self, entry))
-
-    def remove(self, entry: tuple[int, int, _Wait]) -> None:
-        del self._entries[bisect.bisect_left(self._entries, entry)]
-
-    def first(self) -> int | None:
-        return self._entries[0][0] if self._entries else None
-
-    def up_to(self, at: int) -> list[_Wait]:
-        return [wait for _, _, wait in self._entries[: bisect.bisect_right(self._entries, at, key=lambda e: e[0])]]
+_UNLIMITED = (Stage.DECIDING, Stage.SENT, Stage.APPLYING, Stage.LEFT)  # no other attempt follows, or not yet
 
 
 class Submitter:
@@ -213,16 +126,16 @@ class Submitter:
         self.in_flight = 0  # submits that hold a slot
         self.in_flight_max = in_flight_max
         self._rng = rng
-        self._waits: dict[object, _Wait] = {}
-        self._slots: deque[_Wait] = deque()
-        self._held: deque[_Wait] = deque()  # by the marks that they wait for
-        self._vain = 0  # submits that would have been decided in vain, against the others
+        self._waits: dict[object, Wait] = {}
+        self._slots: deque[Wait] = deque()
+        self._held: deque[Wait] = deque()  # by the marks that they wait for
+        self._vain = VainDecisions()
         self._decided_on = -1  # the newest state of a decision
-        self._gate: Gate[_Wait] = Gate()
+        self._gate: Gate[Wait] = Gate()
         self._taken = TakenLocks()
-        self._marks = _Timetable()  # of the view
-        self._times = _Timetable()  # pauses and limits
-        self._questions: MarkQuestions[_Wait] = MarkQuestions()
+        self._marks = Timetable()  # of the view
+        self._times = Timetable()  # pauses and limits
+        self._questions: MarkQuestions[Wait] = MarkQuestions()
         self._paused = False
         self._handlers: dict[type[Event], Callable[[Any, int, list[Effect]], None]] = {
             SubmitBegun: self._begin,
@@ -277,17 +190,28 @@ class Submitter:
 
     def _begin(self, begun: SubmitBegun, now: int, out: list[Effect]) -> None:
         assert begun.confirm or begun.request_hash is None, "a decline that nobody confirms says nothing about a key"
-        wait = self._waits[begun.token] = _Wait(begun.token, begun)
+        wait = self._waits[begun.token] = Wait(begun.token, begun)
         wait.began_at = self.applied_mark
         if self._paused:
             self._end(wait, Unavailable(wait.token), now, out)
-        elif self._vain >= _HOLD_FROM and self.committed_mark > self.applied_mark:
+        elif begun.expects:
+            self._expect(wait, begun.expects, now, out)
+        elif self._vain.mostly and self.committed_mark > self.applied_mark:
             wait.mark = self.committed_mark
             wait.set_limit(now)
-            self._enter(wait, _Stage.HELD)
+            self._enter(wait, Stage.HELD)
             self._held.append(wait)
         else:
             self._slots.append(wait)
+
+    def _expect(self, wait: Wait, locks: tuple[int, ...], now: int, out: list[Effect]) -> None:
+        """Queue up for what it will probably want, and decide when its turn has come."""
+        wait.began_at, wait.expects, wait.modes = None, True, modes_of(locks)
+        wait.set_limit(now)
+        if self._gate.join(wait, wait.modes):
+            self._await_view(wait, Stage.BLOCKED, self._taken.last(wait.modes), now, out)
+        else:
+            self._enter(wait, Stage.GATE)
 
     def _fill_slots(self, now: int, out: list[Effect]) -> None:
         while self._slots and self.in_flight < self.in_flight_max:
@@ -296,9 +220,9 @@ class Submitter:
             if wait.gives_up_at is None:
                 wait.set_limit(now)
             if wait.entries:
-                self._enter(wait, _Stage.DECIDING)
+                self._enter(wait, Stage.DECIDING)
             else:
-                wait.stage = _Stage.DECIDING  # it is written down nowhere
+                wait.stage = Stage.DECIDING  # it is written down nowhere
             out.append(Decide(wait.token))
 
     def _on_decided(self, event: Decided, now: int, out: list[Effect]) -> None:
@@ -306,15 +230,16 @@ class Submitter:
         if wait is None:
             return
         if event.mark > self._decided_on:
-            self._taken.seen(self._decided_on)  # not yet what this state has first: see `_count`
+            self._taken.seen(self._decided_on)  # not yet what this state has first, which may have been waited for
             self._decided_on = event.mark
         wait.modes = modes = modes_of(event.write, event.read, event.append)
         if wait.began_at is not None:
-            self._count(wait, wait.began_at, modes)
+            self._vain.heard(in_vain=self._taken.last(modes) > wait.began_at)
+            wait.began_at = None
         if modes:
             if not self._pass_gate(wait, modes, now, out):
                 self.in_flight -= 1
-                self._enter(wait, _Stage.GATE)
+                self._enter(wait, Stage.GATE)
                 if self._paused:
                     self._end(wait, Unavailable(wait.token), now, out)
                 return
@@ -323,24 +248,16 @@ class Submitter:
                 self.in_flight -= 1
                 self._on_too_old(wait, blocking, now, out)
                 return
-        wait.stage = _Stage.SENT
+        wait.stage = Stage.SENT
         wait.attempts += 1
         out.append(Send(wait.token))
 
-    def _count(self, wait: _Wait, began_at: int, modes: Mapping[int, int]) -> None:
-        """Whether a submit would have been decided in vain, had it not been held."""
-        if self._taken.last(modes) > began_at:
-            self._vain = min(self._vain + 1, _VAIN_MAX)
-        elif self._vain:
-            self._vain -= 1
-        wait.began_at = None
-
-    def _on_too_old(self, wait: _Wait, blocking: int, now: int, out: list[Effect]) -> None:
+    def _on_too_old(self, wait: Wait, blocking: int, now: int, out: list[Effect]) -> None:
         """A decision was made on a state without a transaction that has taken one of its locks."""
         if wait.mark >= blocking and self.applied_mark >= blocking:
             self._on_failure(wait, now, out)  # it has waited for that already: a snapshot of a lagging database
         else:
-            self._await_view(wait, _Stage.BLOCKED, blocking, now, out)
+            self._await_view(wait, Stage.BLOCKED, blocking, now, out)
 
     def _on_decision_declined(self, event: DecisionDeclined, now: int, out: list[Effect]) -> None:
         wait = self._waits.get(event.token)
@@ -348,7 +265,7 @@ class Submitter:
             self.in_flight -= 1
             self._on_declined(wait, event.mark, now, out)
 
-    def _on_declined(self, wait: _Wait, mark: int, now: int, out: list[Effect]) -> None:
+    def _on_declined(self, wait: Wait, mark: int, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None
         self._leave_gate(wait, now, out)
         if not wait.begun.confirm or (wait.confirmed is not None and mark >= wait.confirmed):
@@ -359,7 +276,7 @@ class Submitter:
             wait.declined_at = mark
             self._ask(wait, now, out)
         elif self.applied_mark < wait.confirmed:
-            self._await_view(wait, _Stage.BEHIND, wait.confirmed, now, out)
+            self._await_view(wait, Stage.BEHIND, wait.confirmed, now, out)
         else:
             self._pause(wait, now, out)  # a snapshot older than what this process has applied: of a lagging database
 
@@ -388,14 +305,14 @@ class Submitter:
             self._on_append_committed(wait, event.transaction_id, now, out)
             return
         self.in_flight -= 1
-        if wait.stage is _Stage.LEFT:
+        if wait.stage is Stage.LEFT:
             self._forget(wait, now, out)
             return
         match event.verdict:
             case Verdict.CONFLICT:
                 wait.conflicts += 1
                 if self._may_try_again(wait, now, out):
-                    self._await_view(wait, _Stage.BLOCKED, event.transaction_id, now, out)
+                    self._await_view(wait, Stage.BLOCKED, event.transaction_id, now, out)
             case Verdict.LOST:
                 self._on_failure(wait, now, out)
             case Verdict.UNKNOWN:
@@ -408,30 +325,30 @@ class Submitter:
             if wait is not None:
                 self._on_append_committed(wait, transaction_id, now, out)
 
-    def _on_append_committed(self, wait: _Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
+    def _on_append_committed(self, wait: Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
         self.in_flight -= 1
         if self.committed_mark < transaction_id:
             self.committed_mark = transaction_id
         self._taken.add(transaction_id, wait.modes)
-        if wait.stage is _Stage.LEFT:
+        if wait.stage is Stage.LEFT:
             self._forget(wait, now, out)
         else:
             self._on_committed(wait, transaction_id, now, out)
 
-    def _on_committed(self, wait: _Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
+    def _on_committed(self, wait: Wait, transaction_id: int, now: int, out: list[Effect]) -> None:
         assert wait.begun is not None
         wait.transaction_id = transaction_id
         if wait.begun.until_applied:
             self._leave_gate(wait, now, out)
-            self._await_view(wait, _Stage.APPLYING, transaction_id, now, out)
+            self._await_view(wait, Stage.APPLYING, transaction_id, now, out)
         else:
             self._done(wait, now, out)
 
-    def _on_failure(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _on_failure(self, wait: Wait, now: int, out: list[Effect]) -> None:
         if self._may_try_again(wait, now, out):
             self._pause(wait, now, out)
 
-    def _may_try_again(self, wait: _Wait, now: int, out: list[Effect]) -> bool:
+    def _may_try_again(self, wait: Wait, now: int, out: list[Effect]) -> bool:
         """Count a try that came to nothing; False when it was the last one."""
         wait.tries += 1
         if self._paused:
@@ -446,24 +363,24 @@ class Submitter:
         wait = self._waits.get(event.token)
         if wait is None:
             return
-        if wait.stage is _Stage.SENT:
-            self._enter(wait, _Stage.LEFT)
+        if wait.stage is Stage.SENT:
+            self._enter(wait, Stage.LEFT)
             return
-        if wait.stage is _Stage.DECIDING:
+        if wait.stage is Stage.DECIDING:
             self.in_flight -= 1
         self._forget(wait, now, out)
 
     # ---- what a submit waits for ---------------------------------------------------------------------
 
-    def _enter(self, wait: _Wait, stage: _Stage, resumes_at: int | None = None, *, limited: bool = True) -> None:
+    def _enter(self, wait: Wait, stage: Stage, resumes_at: int | None = None, *, limited: bool = True) -> None:
         """Enter another stage; waits of the last one are dropped."""
         if wait.entries:
             for timetable, entry in wait.entries:
                 timetable.remove(entry)
             wait.entries.clear()
-        if wait.stage is _Stage.SLOT and stage is not _Stage.DECIDING and wait in self._slots:
+        if wait.stage is Stage.SLOT and stage is not Stage.DECIDING and wait in self._slots:
             self._slots.remove(wait)
-        elif wait.stage is _Stage.HELD:
+        elif wait.stage is Stage.HELD:
             self._held.remove(wait)  # mostly the first
         wait.stage = stage
         gives_up_at = wait.gives_up_at
@@ -472,33 +389,32 @@ class Submitter:
             assert at is not None
             self._times.add(at, wait)
 
-    def _queue_for_slot(self, wait: _Wait) -> None:
-        self._enter(wait, _Stage.SLOT)
+    def _queue_for_slot(self, wait: Wait) -> None:
+        self._enter(wait, Stage.SLOT)
         self._slots.append(wait)
 
-    def _pause(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _pause(self, wait: Wait, now: int, out: list[Effect]) -> None:
         wait.failures += 1
         self._leave_gate(wait, now, out)
-        self._enter(wait, _Stage.PAUSE, now + max(1, int(wait.retry.delay(wait.failures, self._rng) * 1000)))
+        self._enter(wait, Stage.PAUSE, now + max(1, int(wait.retry.delay(wait.failures, self._rng) * 1000)))
 
-    def _pass_gate(self, wait: _Wait, modes: Mapping[int, int], now: int, out: list[Effect]) -> bool:
+    def _pass_gate(self, wait: Wait, modes: Mapping[int, int], now: int, out: list[Effect]) -> bool:
         """Queue up with the others that want one of the same locks; who has passed for all of them need not."""
+        expected, wait.expects = wait.expects, False
         held = self._gate.modes(wait)
-        if held == modes:
+        both = joint(held, modes) if held else modes
+        if both == held:
             return True
-        if held:
-            # Who decides for other locks each time keeps the first ones, too, or would never come to the front.
-            modes = {value: held.get(value, 0) | modes.get(value, 0) for value in (*held, *modes)}
-            if modes == held:
-                return True
-            self._leave_gate(wait, now, out)
-        return self._gate.join(wait, modes)
+        self._leave_gate(wait, now, out)
+        # Who decides for other locks each time keeps the first ones, too, or would never come to the front; what was
+        # only expected of it is not kept.
+        return self._gate.join(wait, modes if expected else both)
 
-    def _leave_gate(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _leave_gate(self, wait: Wait, now: int, out: list[Effect]) -> None:
         for other in self._gate.leave(wait):
-            self._await_view(other, _Stage.BLOCKED, max(other.mark, self._taken.last(other.modes)), now, out)
+            self._await_view(other, Stage.BLOCKED, max(other.mark, self._taken.last(other.modes)), now, out)
 
-    def _await_view(self, wait: _Wait, stage: _Stage, mark: int, now: int, out: list[Effect]) -> None:
+    def _await_view(self, wait: Wait, stage: Stage, mark: int, now: int, out: list[Effect]) -> None:
         wait.mark = mark
         self._enter(wait, stage)
         if self.applied_mark >= mark:
@@ -508,10 +424,10 @@ class Submitter:
         else:
             self._marks.add(mark, wait)
 
-    def _view_is_there(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _view_is_there(self, wait: Wait, now: int, out: list[Effect]) -> None:
         if wait.begun is None:
             self._end(wait, MarkReached(wait.token, wait.mark), now, out)
-        elif wait.stage is _Stage.APPLYING:
+        elif wait.stage is Stage.APPLYING:
             self._done(wait, now, out)
         else:
             self._queue_for_slot(wait)
@@ -520,7 +436,7 @@ class Submitter:
         while due := self._times.up_to(now):
             for wait in due:
                 if wait.gives_up_at is not None and now >= wait.gives_up_at:
-                    gated = wait.stage is _Stage.GATE
+                    gated = wait.stage is Stage.GATE
                     self._end(wait, GaveUp(wait.token, wait.tries, gated), now, out)
                 else:
                     self._queue_for_slot(wait)
@@ -528,17 +444,17 @@ class Submitter:
     # ---- the server's mark ---------------------------------------------------------------------------
 
     def _want(self, wanted: MarkWanted, now: int, out: list[Effect]) -> None:
-        wait = self._waits[wanted.token] = _Wait(wanted.token, None)
+        wait = self._waits[wanted.token] = Wait(wanted.token, None)
         if wanted.mark is not None:
-            self._await_view(wait, _Stage.APPLYING, wanted.mark, now, out)
+            self._await_view(wait, Stage.APPLYING, wanted.mark, now, out)
         elif self._paused:
             self._end(wait, Unavailable(wait.token), now, out)
         else:
             self._ask(wait, now, out)
 
-    def _ask(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _ask(self, wait: Wait, now: int, out: list[Effect]) -> None:
         # Whoever allows no second attempt at all still gets its only decline confirmed.
-        self._enter(wait, _Stage.ASKING, limited=wait.gives_up_at is None or now < wait.gives_up_at)
+        self._enter(wait, Stage.ASKING, limited=wait.gives_up_at is None or now < wait.gives_up_at)
         if self._questions.join(wait):
             out.append(AskMark())
 
@@ -551,11 +467,11 @@ class Submitter:
         for wait in answered:
             wait.confirmed = mark
             if wait.begun is None:
-                self._await_view(wait, _Stage.APPLYING, mark, now, out)
+                self._await_view(wait, Stage.APPLYING, mark, now, out)
             elif wait.declined_at >= mark:
                 self._done(wait, now, out)
             else:
-                self._await_view(wait, _Stage.BEHIND, mark, now, out)
+                self._await_view(wait, Stage.BEHIND, mark, now, out)
 
     # ---- the end of waiting --------------------------------------------------------------------------
 
@@ -563,21 +479,21 @@ class Submitter:
         """Everybody who waits for the view, or will, hears of it; appends under way keep their outcomes."""
         self._paused = True
         for wait in list(self._waits.values()):
-            if wait.stage not in (_Stage.DECIDING, _Stage.SENT, _Stage.LEFT) and wait.token in self._waits:
+            if wait.stage not in (Stage.DECIDING, Stage.SENT, Stage.LEFT) and wait.token in self._waits:
                 self._end(wait, Unavailable(wait.token), now, out)
 
-    def _done(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _done(self, wait: Wait, now: int, out: list[Effect]) -> None:
         self._end(wait, SubmitDone(wait.token, wait.transaction_id, wait.attempts, wait.conflicts), now, out)
 
-    def _end(self, wait: _Wait, effect: Effect, now: int, out: list[Effect]) -> None:
+    def _end(self, wait: Wait, effect: Effect, now: int, out: list[Effect]) -> None:
         out.append(effect)
         self._forget(wait, now, out)
 
-    def _forget(self, wait: _Wait, now: int, out: list[Effect]) -> None:
+    def _forget(self, wait: Wait, now: int, out: list[Effect]) -> None:
         del self._waits[wait.token]
-        if wait.stage is _Stage.SENT:
-            wait.stage = _Stage.LEFT  # it is written down nowhere, and asks for nothing
+        if wait.stage is Stage.SENT:
+            wait.stage = Stage.LEFT  # it is written down nowhere, and asks for nothing
         else:
-            self._enter(wait, _Stage.LEFT)
+            self._enter(wait, Stage.LEFT)
             self._questions.forget(wait)
         self._leave_gate(wait, now, out)

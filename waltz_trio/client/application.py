@@ -36,7 +36,7 @@ from waltz_trio.client.marks import Marks
 from waltz_trio.client.parts import ApplicationStatus, Part, Parts, ended, status_of
 from waltz_trio.client.stepping import Stepper
 from waltz_trio.client.submits import Options, Submits
-from waltz_trio.client.values import Append, Key, Receipt, Retry
+from waltz_trio.client.values import Append, Key, LockLike, Receipt, Retry
 from waltz_trio.client.view_access import ViewAccess
 from waltz_trio.client.views import View, check_view
 
@@ -147,6 +147,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         retry: Retry = Retry(),  # noqa: B008 - a value
         key: str | Key | None = None,
         submission: Submission | None = None,
+        expects: Iterable[LockLike] = (),
     ) -> Coroutine[Any, Any, Receipt | None]:
         """Decide on the state, append, and decide again where a lock was taken meanwhile.
 
@@ -165,6 +166,9 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             key: an idempotency key, which `decide` puts into the payload. While the view remembers a transaction with
                 this key, its receipt is the answer, and nothing is appended. A text stands for `Key(text, args)`.
             submission: a handle that keeps the outcome of the append when this call is cancelled.
+            expects: locks that the append will probably have in `write`. While others of this application want one of
+                them it waits for its turn, and decides once, where it would decide to learn what it wants, and again. A
+                wrong guess only costs waiting.
 
         Returns:
             A receipt, or None when `decide` declined.
@@ -179,7 +183,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             PartitionUnavailableError: the partition is paused.
             ClientClosedError, ClientFailedError: the outcome is unknown.
         """
-        return self._submits.submit(decide, args, partition, until, decline, retry, key, submission)
+        return self._submits.submit(decide, args, partition, until, decline, retry, key, submission, expects)
 
     async def submit_many(
         self,
@@ -191,6 +195,7 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
         decline: Literal["confirmed", "local"] = "confirmed",
         retry: Retry = Retry(),  # noqa: B008 - a value
         keys: Iterable[str | Key] | None = None,
+        expects: Iterable[Iterable[LockLike]] | None = None,
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         """Submit `decide` with each of `arguments`, and wait for all of them at once.
 
@@ -205,16 +210,17 @@ class Application(AsyncOnly, AbstractAsyncContextManager["Application[S]"], Gene
             decline: as of `submit`.
             retry: as of `submit`, for each of them.
             keys: one for each of `arguments`, as `key` of `submit`.
+            expects: locks for each of `arguments`, as `expects` of `submit`.
 
         Returns:
             For each, in their order: a receipt, None when `decide` declined, or why it gave up.
 
         Raises:
-            ValueError: another number of keys than of arguments; else as `submit`. What was not sent yet is dropped,
-                what was sent stays under way.
+            ValueError: another number of keys, or of lists of locks, than of arguments; else as `submit`. What was not
+                sent yet is dropped, what was sent stays under way.
         """
         options = Options(partition, until, decline, retry)
-        return await self._submits.submit_many(decide, arguments, options, keys)
+        return await self._submits.submit_many(decide, arguments, options, keys, expects)
 
     async def caught_up(self, partition: int | None = None, *, to: int | None = None) -> None:
         """Wait until the view has applied everything that was committed when this was called.

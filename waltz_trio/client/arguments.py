@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import index
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from waltz_core.base.lock import Lock
 from waltz_trio.client.codecs import Codecs, refuse_class_as_codec, shown
 
+T = TypeVar("T")
+
 _MANY = "submit_many(withdraw, [(7, 30), (8, 30)], partition=3)"
 APPENDS = ("appends", "send_many(3, [Append(...), Append(...)])")
+EXPECTED = ("lists of locks", 'expects=[[("account", 7)], [("account", 8)]]')
 KEYS = ("keys", "keys=[KEY, KEY]")
 _INT_64 = range(-(1 << 63), 1 << 63)
 _MARK_MAX = (1 << 63) - 1
@@ -100,6 +103,11 @@ def several(values: Any, kind: tuple[str, str]) -> Iterable[Any]:
 def listed(values: Any, kind: tuple[str, str]) -> list[Any]:
     """All of `several`."""
     return list(several(values, kind))
+
+
+def kept(locks: Iterable[T]) -> Iterable[T]:
+    """The same, with nothing left of it that would run in another thread."""
+    return tuple(locks) if isinstance(locks, Iterator) else locks
 
 
 def rows_of(arguments: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -6,16 +6,17 @@ there are any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from waltz_core.base.edge import Level
+from waltz_core.base.lock import key_lock
 from waltz_core.base.record import record
 from waltz_core.client.columns import NO_LOCKS, RowLocks
 from waltz_core.wire.lock_names import NO_NAMES, UNNAMED, name_at
 from waltz_trio.client.arguments import as_payload, check_codec, not_an_append, whole
 from waltz_trio.client.codecs import Raw
 from waltz_trio.client.life import Life
-from waltz_trio.client.values import Append, lock_hashes
+from waltz_trio.client.values import Append, LockLike, lock_hashes
 
 _INT_31 = 1 << 31
 _HOMES_KEPT = 10_000  # locks whose partition is remembered
@@ -81,6 +82,11 @@ class Encoder:
                 f"payload of {len(data)} bytes, at most {self._payload_size_max} accepted (server.payloadSizeMax)"
             )
         return data
+
+    def expected(self, locks: Iterable[LockLike], key: str | None) -> tuple[int, ...]:
+        """Locks that an append will probably write, as they travel; that of its key is certain."""
+        hashes = lock_hashes(locks, None, self._locks_max)
+        return hashes if key is None or not hashes else (*hashes, *lock_hashes((key_lock(key),)))
 
     def _hashes(self, append: Append, names: list[bytes]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Write, read and append locks as they travel; `names` gets all of their names, in this order."""

@@ -16,7 +16,7 @@ from waltz_core.base.edge import Level
 from waltz_core.base.errors import KeyReusedError, RetriesExhaustedError
 from waltz_core.base.record import record
 from waltz_core.client.submit_calls import Decide, SubmitBegun, Withdrawn
-from waltz_trio.client.arguments import KEYS, check_decide, listed, rows_of
+from waltz_trio.client.arguments import EXPECTED, KEYS, check_decide, listed, rows_of
 from waltz_trio.client.at_work import Works
 from waltz_trio.client.calls import Call, KeyOfCall, Submission, Waiter
 from waltz_trio.client.codecs import shown
@@ -24,9 +24,10 @@ from waltz_trio.client.deciding import Decisions
 from waltz_trio.client.engine import Engine
 from waltz_trio.client.parts import Part, Parts, end_of, outcome_of
 from waltz_trio.client.stepping import Stepper
-from waltz_trio.client.values import Key, Receipt, Retry
+from waltz_trio.client.values import Key, LockLike, Receipt, Retry
 from waltz_trio.client.views import KeyedView, View
 
+_NOTHING: tuple[int, ...] = ()
 _GRACE = 5.0  # seconds that a cancelled submit may wait for its `decide` before a line of the log says so
 
 
@@ -56,9 +57,9 @@ class Options:
         if not isinstance(self.retry, Retry):
             raise TypeError(f"expected a Retry, found {shown(self.retry)}; write retry=Retry(attempts=3)")
 
-    def begun(self, call: Call) -> SubmitBegun:
+    def begun(self, call: Call, expects: tuple[int, ...]) -> SubmitBegun:
         hashed = None if call.key is None else call.key.hashed
-        return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed)
+        return SubmitBegun(call, self.retry, self.decline == "confirmed", self.until == "applied", hashed, expects)
 
 
 _NO_OPTIONS = Options(-1, "committed", "confirmed", Retry())
@@ -108,13 +109,14 @@ class Submits:
         retry: Retry,
         key: str | Key | None,
         submission: Submission | None,
+        expects: Iterable[LockLike],
     ) -> Coroutine[Any, Any, Receipt | None]:
         """See `Application.submit`."""
         self._engine.appends.unstarted += 1
         options = self._last_options
         if not options.say(partition, until, decline, retry):
             options = Options(partition, until, decline, retry)
-        return self._submit(options, decide, args, key, submission)
+        return self._submit(options, decide, args, key, submission, expects)
 
     async def _submit(
         self,
@@ -123,6 +125,7 @@ class Submits:
         args: tuple[Any, ...],
         key: str | Key | None,
         submission: Submission | None,
+        expects: Iterable[LockLike],
     ) -> Receipt | None:
         self._engine.appends.unstarted -= 1
         if options is not self._last_options:
@@ -134,10 +137,11 @@ class Submits:
             raise TypeError(f"expected a Submission, found {shown(submission)}; write submission=Submission()")
         part = self._parts.running_one(options.partition)
         call = self._call(part, options, None, decide, args, key)
+        wanted = _NOTHING if type(expects) is tuple and not expects else self._expected(call, expects)
         if submission is not None:
             submission._call = call
         try:
-            self._stepper.post(part, options.begun(call))
+            self._stepper.post(part, options.begun(call, wanted))
             while not call.ended:
                 if isinstance(call.effect, Decide) and call.awaits:
                     call.effect = None
@@ -157,6 +161,7 @@ class Submits:
         arguments: Iterable[tuple[Any, ...]],
         options: Options,
         keys: Iterable[str | Key] | None,
+        expects: Iterable[Iterable[LockLike]] | None,
     ) -> list[Receipt | RetriesExhaustedError | KeyReusedError | None]:
         """See `Application.submit_many`."""
         options.check()
@@ -167,10 +172,14 @@ class Submits:
         named: list[str | Key | None] = [None] * len(wanted) if keys is None else listed(keys, KEYS)
         if len(named) != len(wanted):
             raise ValueError(f"{len(wanted)} submits need as many keys, found {len(named)}")
+        likely: list[Iterable[LockLike]] | None = None if expects is None else listed(expects, EXPECTED)
+        if likely is not None and len(likely) != len(wanted):
+            raise ValueError(f"{len(wanted)} submits need as many lists of locks in expects, found {len(likely)}")
         pairs = zip(wanted, named, strict=True)
         calls = [self._call(part, options, waiter, decide, args, key) for args, key in pairs]
+        locks = [_NOTHING] * len(calls) if likely is None else list(map(self._expected, calls, likely))
         try:
-            self._stepper.tell(part, *map(options.begun, calls))
+            self._stepper.tell(part, *map(options.begun, calls, locks))
             await waiter.wait()
         finally:
             await self._leave(part, calls)
@@ -182,6 +191,9 @@ class Submits:
                 outcomes.append(error)
         await trio.lowlevel.checkpoint_if_cancelled()
         return outcomes
+
+    def _expected(self, call: Call, locks: Iterable[LockLike]) -> tuple[int, ...]:
+        return self._engine.appends.encoder.expected(locks, None if call.key is None else call.key.key)
 
     def _call(
         self,

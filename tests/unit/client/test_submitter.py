@@ -533,6 +533,105 @@ def test_a_question_under_way_answers_nobody_who_came_after_it() -> None:
     assert desk.machine.committed_mark == 6
 
 
+# ---- locks that are expected -----------------------------------------------------------------------------
+
+
+def test_who_expects_a_lock_decides_once_behind_those_before_it() -> None:
+    desk = Desk(applied=9)
+    assert desk.begin("a", expects=(1,)) == [Decide("a")]
+    assert desk.begin("b", expects=(1,)) == desk.begin("c", expects=(1,)) == []
+    assert (desk.machine.gated, desk.machine.in_flight) == (2, 1)
+    desk.send("a", 1)
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 1, 0)]
+    assert desk.tell(ViewApplied(9)) == [], "the view has not got what took the lock"
+    assert desk.tell(ViewApplied(10)) == [Decide("b")]
+    desk.send("b", 1)
+    assert desk.judge("b", Verdict.COMMITTED, 11) == [SubmitDone("b", 11, 1, 0)]
+    assert desk.begin("d", expects=(1,)) == []
+    assert desk.tell(ViewApplied(11)) == [Decide("c")]
+    desk.send("c", 1)
+    assert desk.judge("c", Verdict.COMMITTED, 12) == [SubmitDone("c", 12, 1, 0)]
+    assert desk.tell(ViewApplied(12)) == [Decide("d")]
+    desk.send("d", 1)
+    desk.judge("d", Verdict.COMMITTED, 13)
+    assert desk.begin("e", expects=(1,)) == [], "alone at the lock, but the view is behind"
+    assert desk.tell(ViewApplied(13)) == [Decide("e")]
+    desk.tell(Withdrawn("e"))
+    assert desk.empty()
+
+
+def test_who_expected_other_locks_than_it_wants_lets_them_go_and_queues_for_its_own() -> None:
+    desk = Desk(applied=9)
+    desk.begin("wrong", expects=(1,))
+    assert desk.begin("right", expects=(1,)) == []
+    desk.begin("first")
+    desk.send("first", 2)
+    assert desk.decided("wrong", 2) == [Decide("right")], "handed on before it has an outcome, or its turn"
+    desk.send("right", 1)
+    assert desk.judge("first", Verdict.COMMITTED, 10) == [SubmitDone("first", 10, 1, 0)]
+    assert desk.tell(ViewApplied(10)) == [Decide("wrong")]
+    assert desk.decided("wrong", 1, 2) == [], "what it decided on before is kept: behind who has the other"
+    assert desk.judge("right", Verdict.COMMITTED, 11) == [SubmitDone("right", 11, 1, 0)]
+    assert desk.tell(ViewApplied(11)) == [Decide("wrong")]
+    desk.send("wrong", 1, 2)
+    assert desk.judge("wrong", Verdict.COMMITTED, 12) == [SubmitDone("wrong", 12, 1, 0)]
+    assert desk.empty()
+
+
+def test_who_expected_more_than_it_wants_is_sent_at_once() -> None:
+    desk = Desk(applied=9)
+    desk.begin("a", expects=(1, 2))
+    desk.send("a", read=(1,))
+    assert desk.begin("b", expects=(2,)) == []
+    assert desk.judge("a", Verdict.COMMITTED, 10) == [SubmitDone("a", 10, 1, 0), Decide("b")], "it did not take it"
+    assert desk.tell(DecisionDeclined("b", 9)) == [AskMark()]
+    desk.tell(MarkAnswered(9))
+    assert desk.empty()
+
+
+def test_an_expectation_is_no_lock_the_log_still_refuses_what_others_took() -> None:
+    desk = Desk(applied=9)
+    desk.begin("a", expects=(1,))
+    desk.send("a", 1)
+    assert desk.judge("a", Verdict.CONFLICT, 12) == []
+    assert desk.begin("b", expects=(1,)) == []
+    assert desk.tell(ViewApplied(12)) == [Decide("a")]
+    desk.send("a", 1)
+    assert desk.judge("a", Verdict.COMMITTED, 13) == [SubmitDone("a", 13, 2, 1)]
+    assert desk.tell(ViewApplied(13)) == [Decide("b")]
+    desk.tell(Withdrawn("b"))
+    assert desk.empty()
+
+
+def test_who_waits_for_what_it_expects_gives_up_in_time_leaves_and_learns_of_a_pause() -> None:
+    desk = Desk(applied=9)
+    desk.begin("a", expects=(1,))
+    desk.send("a", 1)
+    for token, retry in (("gives up", Retry(give_up_after=0.5)), ("leaves", EXACT), ("waits", EXACT)):
+        assert desk.begin(token, retry=retry, expects=(1,)) == []
+    assert desk.tell(Withdrawn("leaves")) == []
+    assert desk.at(499) == []
+    assert desk.at(500) == [GaveUp("gives up", 0, gated=True)]
+    assert desk.tell(ViewPaused()) == [Unavailable("waits")]
+    assert desk.begin("late", expects=(1,)) == [Unavailable("late")]
+    desk.judge("a", Verdict.COMMITTED, 10)
+    assert desk.empty()
+
+
+def test_submits_that_expect_their_locks_hold_nobody_up_who_does_not() -> None:
+    """They would be decided in vain, were they decided at once; of the others that says nothing."""
+    desk = Desk()
+    for mark in range(20):
+        desk.begin("again", expects=(1,))
+        desk.tell(ViewApplied(mark - 1))
+        desk.send("again", 1)
+        desk.judge("again", Verdict.COMMITTED, mark)
+    assert desk.machine.committed_mark > desk.machine.applied_mark
+    assert desk.begin("a") == [Decide("a")]
+    desk.tell(Withdrawn("a"))
+    assert desk.empty()
+
+
 # ---- idempotency keys ----------------------------------------------------------------------------------
 
 KEYED = b"request"
@@ -661,7 +760,9 @@ class World:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.desk = Desk(slots=rng.randint(1, 4))
-        self.desk.machine._vain = rng.choice((0, 16))  # whether submits are held at first
+        self.desk.machine._vain.count = rng.choice((0, 16))  # whether submits are held at first
+        self.guesses = random.Random(rng.random())
+        self.expecting = rng.choice((0.0, 0.5, 1.0))  # how many submits say what they expect to want
         self.log = -1
         self.deciding: list[str] = []
         self.sent: list[str] = []
@@ -695,7 +796,9 @@ class World:
             )
             if rng.random() < 0.2:
                 self.unconfirmed.add(name)
-            begun = SubmitBegun(name, retry, name not in self.unconfirmed, until_applied=rng.random() < 0.3)
+            begun = SubmitBegun(
+                name, retry, name not in self.unconfirmed, until_applied=rng.random() < 0.3, expects=self._guess()
+            )
             self._take(desk.tell(begun))
         elif kind == 3:
             self.began_at[name] = self.log
@@ -708,6 +811,12 @@ class World:
             self._take(desk.tell(Withdrawn(leaver)))
         else:
             self._go_on()
+
+    def _guess(self) -> tuple[int, ...]:
+        """Locks that a submit expects to want: it will want any others, or these."""
+        if self.guesses.random() >= self.expecting:
+            return ()
+        return tuple(self.guesses.sample(range(4), self.guesses.randint(1, 3)))
 
     def _go_on(self) -> None:
         rng, desk = self.rng, self.desk
