@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -22,7 +22,7 @@ _SHAPE = Shape(columns=_COLUMNS, rows_max=1024)  # payloads are compared with th
 
 async def follow(
     client: Client, partition: int, *, archive: str, after: int = -1, prefetch: int = 256
-) -> AsyncIterator[Transaction]:
+) -> AsyncGenerator[Transaction, None]:
     """Transactions behind `after`, payloads included, without end; close it (`contextlib.aclosing`).
 
     The feed is asked first. If it does not go back far enough, the archive is read to its end; by then more

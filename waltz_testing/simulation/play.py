@@ -12,7 +12,7 @@ import copy
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from inspect import iscoroutinefunction
@@ -44,6 +44,10 @@ _SHOWN_MAX = 300  # characters of a state
 _NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 
+def _all(invariants: Iterable[Callable[[Any], object]]) -> tuple[Callable[[Any], object], ...]:
+    return tuple(invariants)
+
+
 @attrs.frozen
 class Simulated:
     """An application to be simulated.
@@ -56,7 +60,7 @@ class Simulated:
     """
 
     view: Callable[[Path], View[Any]]
-    invariants: tuple[Callable[[Any], object], ...] = attrs.field(default=(), converter=tuple)
+    invariants: tuple[Callable[[Any], object], ...] = attrs.field(default=(), converter=_all)
     observe: Callable[[Any], object] | None = None
 
 

@@ -92,7 +92,10 @@ class DictView(Generic[S]):
         return mark
 
     def read(
-        self, partition: int, decide: Callable[Concatenate[S, ...], Any], args: tuple[Any, ...]
+        self,
+        partition: int,
+        decide: Callable[[S], Any] | Callable[Concatenate[S, ...], Any],
+        args: tuple[Any, ...],
     ) -> tuple[Any, int]:
         """`decide(state, *args)`; a dict, a list or a set cannot be changed by it."""
         self._check_whole()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import attrs
 
@@ -155,7 +155,13 @@ class MsgPack(Generic[T]):
         cls: the type; None = any plain value.
     """
 
-    def __init__(self, cls: type[T] | None = None) -> None:
+    @overload
+    def __init__(self: MsgPack[Any], cls: None = None) -> None: ...
+
+    @overload
+    def __init__(self, cls: type[T]) -> None: ...
+
+    def __init__(self, cls: Any = None) -> None:
         try:
             from msgspec import msgpack
         except ImportError as error:
