@@ -143,7 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         absent = [path for path in options.compare if not path.is_file()]
         if absent:
             parser.error(f"--compare: {absent[0]} is no file; expected one that python -m benchmarks has written")
-        return compare(*options.compare, console)
+        before, after = options.compare
+        return compare(before, after, console)
     chosen = options.only.split(",") if options.only else names
     unknown = [name for name in chosen if name not in names]
     if unknown or options.rounds < 1:

@@ -239,7 +239,11 @@ def opened(kind: str, directory: Path, together: bool) -> Iterator[waltz_trio.Vi
             yield waltz_trio.DictView(lambda txn, state: state.__setitem__(txn.id, txn.load()), **options)
             return
         options |= {"schema": _SCHEMA.format(bytes="BYTEA" if kind == "postgres" else "BLOB"), "name": "noted"}
-        view = {"sqlite": waltz_trio.SqliteView, "postgres": waltz_trio.PostgresView, "mysql": waltz_trio.MySqlView}
+        view: dict[str, Callable[..., waltz_trio.View]] = {
+            "sqlite": waltz_trio.SqliteView,
+            "postgres": waltz_trio.PostgresView,
+            "mysql": waltz_trio.MySqlView,
+        }
         yield view[kind](where, noting("?" if kind == "sqlite" else "%s"), **options)
 
 
@@ -250,7 +254,7 @@ def opened_dcb(kind: str, directory: Path) -> Iterator[waltz_trio.View]:
         if kind == "dict":
             yield waltz_dcb.memory_view()
         else:
-            views = {
+            views: dict[str, Callable[[Any], waltz_trio.View]] = {
                 "sqlite": waltz_dcb.sqlite_view,
                 "postgres": waltz_dcb.postgres_view,
                 "mysql": waltz_dcb.mysql_view,

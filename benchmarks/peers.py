@@ -75,8 +75,15 @@ def original(options: argparse.Namespace) -> Iterator[Measure]:
         made = installation.prepare(directory / "original")
         compiling = _Compiling(made.class_path, made.options, made.directory)
         zookeeper = stack.enter_context(running_zookeeper())
-        kinds = {"storage": (Kind.JAVA,) * 3, "server": (Kind.JAVA,)}
-        cluster = MixedCluster(directory, zookeeper.fresh_chroot(), compiling, settings={}, flags=(), **kinds)
+        cluster = MixedCluster(
+            directory,
+            zookeeper.fresh_chroot(),
+            compiling,
+            storage=(Kind.JAVA,) * 3,
+            server=(Kind.JAVA,),
+            settings={},
+            flags=(),
+        )
         stack.callback(cluster.end)
         cluster.set_up()
         fill(cluster, WARM, options.size)

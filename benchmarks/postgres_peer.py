@@ -60,7 +60,7 @@ class Standby(PostgresServer):
         super().__init__(durable=True)
 
     def _create(self) -> None:
-        source = ["-h", self._primary.directory, "-U", "waltz", "-R", "-X", "stream", "-c", "fast"]
+        source: list[str | Path] = ["-h", self._primary.directory, "-U", "waltz", "-R", "-X", "stream", "-c", "fast"]
         self._run(self._binaries / "pg_basebackup", *source, "-D", self.directory / "data")
 
     def _command(self) -> list[str | Path]:

@@ -50,7 +50,7 @@ class Bytes:
                 self.received += sum(len(event.data) for event in events if type(event) is Received)
                 self.sent += sum(len(effect.data) for effect in out[before:] if type(effect) is Send)
 
-        ClientNode.step = counting  # type: ignore[method-assign]  # for the time of one measurement
+        ClientNode.step = counting  # type: ignore[assignment, method-assign]  # for the time of one measurement
         try:
             yield
         finally:

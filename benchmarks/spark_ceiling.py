@@ -14,7 +14,7 @@ from waltz_spark.records.columns import Shape, arrow_schema, spark_ddl
 ROWS = 16_384
 
 
-class CeilingSource(DataSource):
+class CeilingSource(DataSource):  # type: ignore[misc]  # pyspark is not looked into
     """Options `rows`, `size` (bytes of payload) and `tasks`."""
 
     @classmethod
@@ -28,7 +28,7 @@ class CeilingSource(DataSource):
         return CeilingReader(*(int(self.options[name]) for name in ("rows", "size", "tasks")))
 
 
-class CeilingReader(DataSourceReader):
+class CeilingReader(DataSourceReader):  # type: ignore[misc]
     """Yields batches built beforehand."""
 
     def __init__(self, rows: int, size: int, tasks: int) -> None:

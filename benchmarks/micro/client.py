@@ -92,14 +92,14 @@ class Bench:
         version = self.server.version
         assert version is not None
         while self.requests and self.window:
-            run = self.requests[: self.window]
+            committed = self.requests[: self.window]
             del self.requests[: self.window]
             first = self.mark + 1
             answer += with_version(
-                encode_frames(first, [AppendRequest(req_id, 0, (), (), (), 0, b"", 0) for req_id in run]), version
+                encode_frames(first, [AppendRequest(req_id, 0, (), (), (), 0, b"", 0) for req_id in committed]), version
             )
-            self.mark += len(run)
-            self.window -= len(run)
+            self.mark += len(committed)
+            self.window -= len(committed)
             if not self.window:
                 self.server.encode(FeedSuspended(self.session), answer)
         if answer:

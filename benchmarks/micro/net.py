@@ -19,6 +19,7 @@ import trio
 from waltz_core.base.edge import Closed, Dial, Dialed, Port, Received, Send
 from waltz_core.base.ids import Endpoint
 from waltz_trio.net.driver import NodeDriver
+from waltz_trio.net.listener import bind
 from waltz_trio.net.tls import ClientTls, ServerTls, TlsSettings
 
 
@@ -77,8 +78,9 @@ async def measure(size: int, in_flight: int, seconds: float) -> dict[str, float]
     async with trio.open_nursery() as nursery:
         server = NodeDriver(Echo(), name="echo")
         await nursery.start(server.run)
-        number = server.listen(Port.CLIENT, "127.0.0.1", 0, ServerTls(TlsSettings()), "port")
-        machine = Caller(Endpoint("127.0.0.1", number), size, in_flight)
+        sock = bind("127.0.0.1", 0, "port")
+        server.serve(Port.CLIENT, sock, ServerTls(TlsSettings()))
+        machine = Caller(Endpoint("127.0.0.1", sock.getsockname()[1]), size, in_flight)
         client = NodeDriver(machine, name="caller", client_tls=ClientTls(TlsSettings(verify=False)))
         await nursery.start(client.run)
         client.post("start")

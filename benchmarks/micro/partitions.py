@@ -86,9 +86,9 @@ def measure(
         mark += each
     count = partitions * rounds * each
     found: dict[str, float] = {"appends": count}
-    for kind, some in timed.items():
-        found[f"{kind}_us"] = round(sum(one.spent for one in some) / 1_000 / count, 2)
-        found[f"{kind}_steps"] = sum(one.steps for one in some)
+    for kind, machines in timed.items():
+        found[f"{kind}_us"] = round(sum(one.spent for one in machines) / 1_000 / count, 2)
+        found[f"{kind}_steps"] = sum(one.steps for one in machines)
     return found
 
 
